@@ -74,7 +74,7 @@ class Board:
 
 
 class MemoryJournal:
-    """The journal in two slots (descriptors); see `stripefs.tree.compaction.Journal` for what its users rely on."""
+    """The journal in two slots (descriptors); see `stripefs.vfs.journal.InodeJournal` for what its users rely on."""
 
     def __init__(self, board: Board, slots: tuple[int, int]) -> None:
         self._board = board

@@ -21,7 +21,7 @@ from stripefs.store.allocator import Heap, tune_allocator
 from stripefs.store.base import Kind, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store, opener
-from stripefs.tree import State, Tree
+from stripefs.vfs import InodeTable, Tree
 
 if TYPE_CHECKING:
     from stripefs.cache.cached_store import CachedStore
@@ -86,7 +86,7 @@ class StoreBackend:
         self._reader = Reader(
             self._cached or self._store, self._settings.read, Heap(self._writers_memory), self._events
         )
-        state = State(self._start.journal)
+        state = InodeTable(self._start.journal)
         state.replay(self._start.journal.load())
         async with trio.open_nursery() as nursery:
             await nursery.start(self._reader.run)

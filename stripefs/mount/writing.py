@@ -10,9 +10,9 @@ import trio
 from stripefs.read import Reader
 from stripefs.settings import Settings
 from stripefs.store.striped import StripedStore
-from stripefs.tree import State
-from stripefs.tree.opener import sees_all_processes
-from stripefs.tree.writes import WritableTree
+from stripefs.vfs import InodeTable
+from stripefs.vfs.write_ops import WritableTree
+from stripefs.vfs.writer_process import sees_all_processes
 from stripefs.write.context import no_observer
 from stripefs.write.staging import Staging
 from stripefs.write_session import WriteSession
@@ -52,7 +52,7 @@ class Writing:
     async def run(
         self,
         reader: Reader,
-        state: State,
+        state: InodeTable,
         options: dict[str, Any],
         *,
         task_status: trio.TaskStatus[WritableTree] = trio.TASK_STATUS_IGNORED,
@@ -65,7 +65,7 @@ class Writing:
         if self._staging is not None:
             self._staging.close()
 
-    def _make_tree(self, reader: Reader, state: State, options: dict[str, Any]) -> WritableTree:
+    def _make_tree(self, reader: Reader, state: InodeTable, options: dict[str, Any]) -> WritableTree:
         session = self._session
         if not sees_all_processes():
             _log.info(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from stripefs.mount import journal
 from stripefs.mount.journal import Board, MemoryJournal, make_memory, parse
 from stripefs.store.base import Identity, Kind, Status
-from stripefs.tree import compaction
-from stripefs.tree.state import ROOT, State
+from stripefs.vfs import journal as compaction
+from stripefs.vfs.inodes import ROOT, InodeTable
 
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=200), max_size=20)
 
@@ -188,7 +188,7 @@ def test_whoever_dies_in_a_compaction_leaves_what_was_committed(steps: list[tupl
     committed: list[str] = []
 
     def look() -> None:
-        again = State()
+        again = InodeTable()
         again.replay(parse(os.pread(memory[1 + Board(memory[0]).slot], 1 << 20, 0)))
         assert _facts(again) in committed
 
@@ -198,7 +198,7 @@ def test_whoever_dies_in_a_compaction_leaves_what_was_committed(steps: list[tupl
         patch.setattr(journal, "_COPIED", 64)
         patch.setattr(compaction, "SLICE", 2)
         try:
-            state = State(_open(memory))
+            state = InodeTable(_open(memory))
             committed.append(_facts(state))
             for step, name, version in steps:
                 _change(state, step, name, version)
@@ -211,7 +211,7 @@ def test_whoever_dies_in_a_compaction_leaves_what_was_committed(steps: list[tupl
                 os.close(descriptor)
 
 
-def _change(state: State, step: str, name: int, version: int) -> None:
+def _change(state: InodeTable, step: str, name: int, version: int) -> None:
     folder = state.see(ROOT, b"d%d" % (name % 2), Kind.DIRECTORY, None).id
     if step == "inside":
         state.see(folder, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
@@ -244,13 +244,13 @@ def test_a_state_comes_back_through_many_compactions(count: int) -> None:
     memory = make_memory()
     small, journal._SMALLEST = journal._SMALLEST, 500
     try:
-        state = State(_open(memory))
+        state = InodeTable(_open(memory))
         for number in range(count):
             node = state.see(ROOT, b"name%d" % (number % 40), Kind.FILE, Identity(number % 7, 0, ""))
             if number % 3 == 0:
                 state.forget(node.id, 1)
             state.commit()
-        again = State()
+        again = InodeTable()
         again.replay(_open(memory).load())
         assert again.nodes == state.nodes
         assert again.current == state.current
@@ -269,7 +269,7 @@ def test_a_state_comes_back_through_many_compactions(count: int) -> None:
 def test_a_state_cut_off_anywhere_is_an_earlier_state(steps: list[tuple[int, int, str]], data: st.DataObject) -> None:
     memory = make_memory()
     try:
-        state = State(_open(memory))
+        state = InodeTable(_open(memory))
         history = [_facts(state)]
         handles: list[int] = []
         for name, version, step in steps:
@@ -287,7 +287,7 @@ def test_a_state_cut_off_anywhere_is_an_earlier_state(steps: list[tuple[int, int
             history.append(_facts(state))
         os.ftruncate(memory[1], data.draw(st.integers(0, os.fstat(memory[1]).st_size)))
         whole = list(_open(memory).load())
-        again = State()
+        again = InodeTable()
         again.replay(whole)
         assert _facts(again) == history[len(whole)]
     finally:
@@ -295,6 +295,6 @@ def test_a_state_cut_off_anywhere_is_an_earlier_state(steps: list[tuple[int, int
             os.close(descriptor)
 
 
-def _facts(state: State) -> str:
+def _facts(state: InodeTable) -> str:
     tables = (state.nodes, state.current, state.files, state.directories, state.intents)
     return repr([sorted(table.items()) for table in tables])

@@ -21,7 +21,7 @@ from stripefs.errors import NotFound, PermissionDenied, ServiceDown, StaleVersio
 from stripefs.mount.journal import Board, make_memory
 from stripefs.mount.operations import TreeOperations
 from stripefs.store.base import Kind, Space
-from stripefs.tree import Attributes
+from stripefs.vfs import NodeAttributes
 
 
 class FakeTree:
@@ -185,7 +185,7 @@ async def test_cached_pages_outlive_handles(operations: Any, tree: FakeTree) -> 
 
 
 async def test_attributes(operations: Any, tree: FakeTree) -> None:
-    tree.answer = Attributes(9, Kind.FILE, 0o640, 2, 3, 4, 1025, 10**18 + 7, 5, 0.5)
+    tree.answer = NodeAttributes(9, Kind.FILE, 0o640, 2, 3, 4, 1025, 10**18 + 7, 5, 0.5)
     entry = await operations.getattr(9, None)
     assert entry.st_mode == stat.S_IFREG | 0o640
     assert (entry.st_ino, entry.st_size, entry.st_blocks, entry.st_nlink) == (9, 1025, 3, 2)

@@ -271,7 +271,7 @@ def test_the_package_alone_is_light() -> None:
     assert {name for name in imported("-c", "import stripefs") if "." in name and "stripefs" in name} == set()
     assert imported("-c", "import stripefs").isdisjoint({"trio", "typing", "logging"})
     loaded = imported("-c", "import stripefs; stripefs.open")
-    assert loaded.isdisjoint({"pyfuse3", "click", "hdfs_native", "pyarrow", "fsspec", "stripefs.tree"})
+    assert loaded.isdisjoint({"pyfuse3", "click", "hdfs_native", "pyarrow", "fsspec", "stripefs.vfs"})
 
 
 def test_files_of_the_engine_are_let_go_of(place: Path) -> None:

@@ -13,7 +13,7 @@ from stripefs.errors import ServiceDown, StoreError
 from stripefs.sampled import Sampled
 from stripefs.store.base import Sink
 from stripefs.store.local import LocalStore
-from stripefs.tree.opener import find_opener
+from stripefs.vfs.writer_process import find_writer
 from stripefs.write import Layout
 from stripefs.write.staged_file import StagedFile
 from stripefs.write.staging import Staging
@@ -75,7 +75,7 @@ async def test_forty_hung_files_hold_up_no_decision_and_no_other_file(store: Han
             store.hung = False
             # As a FLUSH does it: who writes is looked for on threads that no sink can take.
             decisions = drafts._shared.effects.lane("decisions")
-            opener = await decisions.run("looking", find_opener, threading.get_native_id())
+            opener = await decisions.run("looking", find_writer, threading.get_native_id())
             assert opener.pid
             await save(drafts, b"/good", content(MIB))
             assert failed < HUNG

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests.unit.tree.world import MemoryStore
+from tests.unit.vfs.world import MemoryStore
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import trio
 
 from stripefs.errors import Busy, Exists, NotFound, QuotaExceeded, ServiceDown
 from stripefs.store.base import Kind
-from stripefs.tree import ROOT
-from stripefs.tree.writes import WritableTree
+from stripefs.vfs import ROOT
+from stripefs.vfs.write_ops import WritableTree
 from stripefs.write import namespace
-from tests.unit.tree.changing import ChangingStore, FakeDraft, FakeDrafts, contents, make_writable
+from tests.unit.vfs.changing import ChangingStore, FakeDraft, FakeDrafts, contents, make_writable
 
 CREATE = os.O_WRONLY | os.O_CREAT
 ME = os.getpid()

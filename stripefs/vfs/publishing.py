@@ -1,4 +1,4 @@
-"""From a path to what is published at it: pens are made, publish, and are closed when their last handle is."""
+"""Publishing in the mounted tree: a write handle is made for a path, publishes, and is closed with its last handle."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import trio
 from stripefs.errors import Busy, IsADirectory, StripefsError, Unsupported
 from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Kind, Status
-from stripefs.tree.attributes import AttributedTree
-from stripefs.tree.opener import Fate, fate, find_opener
-from stripefs.tree.pens import Pen
-from stripefs.tree.refusals import Lost, NotPermitted, Unseen
-from stripefs.tree.state import Node
+from stripefs.vfs.errors import Lost, NotPermitted, Unseen
+from stripefs.vfs.inodes import Inode
+from stripefs.vfs.namespace_ops import AttributedTree
+from stripefs.vfs.write_handle import WriteHandle
+from stripefs.vfs.writer_process import WriterState, find_writer, writer_state
 from stripefs.write import FileUpload, Layout, UploadManager
 from stripefs.write.staging import Staging
 
-__all__ = ["DraftingTree"]
+__all__ = ["PublishingTree"]
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _CLOSING = 5.0
 """Seconds for which an open waits for a file that is about to be closed: the kernel does not wait for RELEASE."""
 
 
-class DraftingTree(AttributedTree):
+class PublishingTree(AttributedTree):
     """`drafts` must be running. layout_of: the layout for a new file at a path, None for the usual one.
 
     publish_unseen: one of `settings.PUBLISH_UNSEEN`, for files whose opener is of a PID namespace not seen here.
@@ -52,15 +52,15 @@ class DraftingTree(AttributedTree):
         self._layout_of = layout_of
         self._publish_unseen = publish_unseen
 
-    def _lost(self, node: Node) -> Lost:
+    def _lost(self, node: Inode) -> Lost:
         return Lost(
             f"{self.state.path(node.id)!r} was being written when the worker ended: what was not published is lost",
             hint="close it and write it again",
         )
 
-    async def _fate(self, pen: Pen) -> Fate:
+    async def _fate(self, pen: WriteHandle) -> WriterState:
         return await self._calls.lane("decisions").run(
-            "looking at a writer", fate, pen.opener, frozenset(pen.inodes | {pen.node}), timeout=_DECIDING
+            "looking at a writer", writer_state, pen.opener, frozenset(pen.inodes | {pen.node}), timeout=_DECIDING
         )
 
     async def _wait_until_free(self, path: bytes) -> None:
@@ -68,7 +68,7 @@ class DraftingTree(AttributedTree):
         pen = self._pens.at(path)
         if pen is None:
             return
-        if await self._fate(pen) is not Fate.HOLDS:
+        if await self._fate(pen) is not WriterState.HOLDS:
             with trio.move_on_after(_CLOSING):
                 await pen.closed.wait()
         if self._pens.at(path) is not None:
@@ -80,17 +80,17 @@ class DraftingTree(AttributedTree):
     def _writer_below(self, directory: bytes) -> str:
         return self._drafts.writer_below(directory)
 
-    async def _begin(self, path: bytes, status: Status | None, flags: int, mode: int, thread: int) -> Pen:
+    async def _begin(self, path: bytes, status: Status | None, flags: int, mode: int, thread: int) -> WriteHandle:
         """A pen for the file at `path`, whose version is `status` (None: there is none)."""
         if status is not None and status.kind is not Kind.FILE:
             raise IsADirectory(f"{path!r} is no regular file")
         opener = await self._calls.lane("decisions").run(
-            "looking for the writer", find_opener, thread, timeout=_DECIDING
+            "looking for the writer", find_writer, thread, timeout=_DECIDING
         )
         now = time.time_ns()
         shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
         draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
-        pen = Pen(0, path, draft, opener, shown, untouched=untouched, new=status is None)
+        pen = WriteHandle(0, path, draft, opener, shown, untouched=untouched, new=status is None)
         pen.beneath = status.identity if status is not None else None
         return pen
 
@@ -116,7 +116,7 @@ class DraftingTree(AttributedTree):
         draft = await self._drafts.begin(path, replacing=replacing, attributes=attributes, layout=layout)
         return draft, status is not None and not cut
 
-    async def _publish(self, pen: Pen, *, final: bool) -> Status:
+    async def _publish(self, pen: WriteHandle, *, final: bool) -> Status:
         path = pen.path
         assert path is not None
         try:
@@ -136,10 +136,14 @@ class DraftingTree(AttributedTree):
                 _log.warning("%s keeps the owner that the store gave it: %s", pen.name, error)
         return status
 
-    def _require_seen(self, pen: Pen, state: Fate) -> None:
+    def _require_seen(self, pen: WriteHandle, state: WriterState) -> None:
         """Raises Unseen for a file that its writer has perhaps not finished, as nobody here can tell."""
         wanted = self._publish_unseen
-        if state is not Fate.UNSEEN or wanted == "always" or (wanted == "after-fsync" and (pen.new or pen.durable)):
+        if (
+            state is not WriterState.UNSEEN
+            or wanted == "always"
+            or (wanted == "after-fsync" and (pen.new or pen.durable))
+        ):
             return
         raise Unseen(
             f"{pen.name} is not published: its writer is of a PID namespace that this mount does not see, and "
@@ -147,14 +151,14 @@ class DraftingTree(AttributedTree):
             hint="what is written so far can be brought back by stripefs recover; see --publish-unseen",
         )
 
-    async def _finish(self, pen: Pen) -> None:
+    async def _finish(self, pen: WriteHandle) -> None:
         """The last handle is closed."""
         async with pen.lock:
             try:
-                state = Fate.GONE
+                state = WriterState.GONE
                 if pen.dirty and not pen.killed:
                     state = await self._fate(pen)
-                    pen.killed = state is Fate.KILLED
+                    pen.killed = state is WriterState.KILLED
                 if pen.dirty and pen.killed:
                     _log.warning("%s is not published: its writer was killed", pen.name)
                 elif pen.dirty:
@@ -171,7 +175,7 @@ class DraftingTree(AttributedTree):
                 await pen.close()
                 self._pens.remove(pen)
 
-    async def _before_rename(self, pen: Pen, status: Status | None) -> Status | None:
+    async def _before_rename(self, pen: WriteHandle, status: Status | None) -> Status | None:
         if pen.dirty and pen.complete:
             return await self._publish(pen, final=False)
         return status

@@ -10,28 +10,35 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.tree.opener import Fate, Opener, fate, find_opener
+from stripefs.vfs.writer_process import WriterProcess, WriterState, find_writer, writer_state
 
 
 def test_ourselves(tmp_path: Path) -> None:
     with open(tmp_path / "f", "wb") as file:
         inode = os.fstat(file.fileno()).st_ino
-        opener = find_opener(os.getpid())
+        opener = find_writer(os.getpid())
         assert opener.pid == os.getpid()
-        assert fate(opener, {0, inode}) is Fate.HOLDS
-        assert fate(Opener(opener.pid, opener.started + 1), {0, inode}) is Fate.GONE  # its number was given to another
-    assert fate(opener, {0, inode}) is Fate.GONE
+        assert writer_state(opener, {0, inode}) is WriterState.HOLDS
+        assert (
+            writer_state(WriterProcess(opener.pid, opener.started + 1), {0, inode}) is WriterState.GONE
+        )  # its number was given to another
+    assert writer_state(opener, {0, inode}) is WriterState.GONE
     with open(tmp_path / "f", "rb"):
-        assert fate(opener, {0, inode}) is Fate.GONE  # it reads what it has written
+        assert writer_state(opener, {0, inode}) is WriterState.GONE  # it reads what it has written
     assert opener.pidfd is not None
     assert not opener.pidfd.reaped
 
 
 @pytest.mark.parametrize(
     ("end", "expected"),
-    [(None, Fate.GONE), (signal.SIGKILL, Fate.KILLED), (signal.SIGTERM, Fate.KILLED), (signal.SIGINT, Fate.GONE)],
+    [
+        (None, WriterState.GONE),
+        (signal.SIGKILL, WriterState.KILLED),
+        (signal.SIGTERM, WriterState.KILLED),
+        (signal.SIGINT, WriterState.GONE),
+    ],
 )
-def test_processes_that_end(tmp_path: Path, end: signal.Signals | None, expected: Fate) -> None:
+def test_processes_that_end(tmp_path: Path, end: signal.Signals | None, expected: WriterState) -> None:
     """They are zombies when they are looked at, as one that is being taken apart: SIGINT is an exception in Python."""
     program = """
 import signal, sys, threading
@@ -47,21 +54,21 @@ sys.stdin.read()
         assert child.stdout is not None
         assert child.stdout.readline() == b"open\n"
         inode = os.stat(tmp_path / "f").st_ino
-        opener = find_opener(child.pid)
-        assert fate(opener, {0, inode}) is Fate.HOLDS
+        opener = find_writer(child.pid)
+        assert writer_state(opener, {0, inode}) is WriterState.HOLDS
         if end is None:
             child.stdin.close()
         else:
             child.send_signal(end)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert fate(opener, {0, inode}) is expected
+        assert writer_state(opener, {0, inode}) is expected
         child.wait()
         assert opener.pidfd is not None
         assert opener.pidfd.reaped
-        assert fate(opener, {0, inode}) is Fate.GONE
+        assert writer_state(opener, {0, inode}) is WriterState.GONE
 
 
 def test_whom_nobody_knows() -> None:
-    assert find_opener(0) == Opener(0, 0)
-    assert find_opener(1 << 22) == Opener(0, 0)
-    assert fate(Opener(0, 0), {1}) is Fate.UNSEEN
+    assert find_writer(0) == WriterProcess(0, 0)
+    assert find_writer(1 << 22) == WriterProcess(0, 0)
+    assert writer_state(WriterProcess(0, 0), {1}) is WriterState.UNSEEN

@@ -1,4 +1,4 @@
-"""What the kernel was told and will refer to: nodes, lookup counts, handles, directory cookies.
+"""Inode table: the nodes, lookup counts, handles and directory cookies that the kernel was told and may refer to.
 
 A node id stands for one *version* of a path. It is derived, never handed out in turn: the first 63 bits of a BLAKE2b
 hash over (parent id, name, kind, identity), moved on by one while another node holds it. So a version that the kernel
@@ -16,8 +16,7 @@ from collections.abc import Iterable
 from hashlib import blake2b
 
 from stripefs.store.base import Identity, Kind, Status
-from stripefs.tree.compaction import Compaction, Journal, NoJournal
-from stripefs.tree.records import (
+from stripefs.vfs.journal import (
     COUNT32,
     COUNT64,
     HANDLE,
@@ -26,9 +25,12 @@ from stripefs.tree.records import (
     NODE,
     NUMBER,
     ROOT,
+    Compaction,
     DirectoryHandle,
     FileHandle,
-    Node,
+    Inode,
+    InodeJournal,
+    NoInodeJournal,
     RecordReader,
     pack_bytes,
     pack_cookie,
@@ -39,25 +41,25 @@ from stripefs.tree.records import (
     unpack_status,
 )
 
-__all__ = ["ROOT", "DirectoryHandle", "FileHandle", "Journal", "NoJournal", "Node", "State"]
+__all__ = ["ROOT", "DirectoryHandle", "FileHandle", "Inode", "InodeJournal", "InodeTable", "NoInodeJournal"]
 
 _MASK = (1 << 63) - 1
 
 
-class State:
+class InodeTable:
     """Nodes by id and handles by number. `current` holds the version last seen at (parent id, name).
 
     `intents` are changes of names by number: those begun and not answered yet, also by a worker that is dead.
     """
 
-    def __init__(self, journal: Journal | None = None) -> None:
-        self.nodes: dict[int, Node] = {ROOT: Node(ROOT, ROOT, b"", Kind.DIRECTORY, None, lookups=1)}
+    def __init__(self, journal: InodeJournal | None = None) -> None:
+        self.nodes: dict[int, Inode] = {ROOT: Inode(ROOT, ROOT, b"", Kind.DIRECTORY, None, lookups=1)}
         self.current: dict[tuple[int, bytes], int] = {}
         self.files: dict[int, FileHandle] = {}
         self.directories: dict[int, DirectoryHandle] = {}
         self.intents: dict[int, bytes] = {}
         self._next_handle = 1
-        self._journal = journal or NoJournal()
+        self._journal = journal or NoInodeJournal()
         self._pending = bytearray()
         self._compaction = Compaction(
             self._journal, self.nodes, self.current, self.files, self.directories, self.intents
@@ -89,17 +91,17 @@ class State:
                 return node
             node = (node + 1) & _MASK
 
-    def is_current(self, node: Node) -> bool:
+    def is_current(self, node: Inode) -> bool:
         return node.id == ROOT or self.current.get((node.parent, node.name)) == node.id
 
     # What changes it
 
-    def see(self, parent: int, name: bytes, kind: Kind, identity: Identity | None) -> Node:
+    def see(self, parent: int, name: bytes, kind: Kind, identity: Identity | None) -> Inode:
         """Count one lookup of this version, which becomes the current one of its path."""
         node_id = self.id_of(parent, name, kind, identity)
         node = self.nodes.get(node_id)
         if node is None:
-            node = self._add(Node(node_id, parent, name, kind, identity, lookups=1))
+            node = self._add(Inode(node_id, parent, name, kind, identity, lookups=1))
             self._pending += pack_node(node, current=True)
         else:
             self._compaction.keep(node)
@@ -158,7 +160,7 @@ class State:
         self._pending += pack_cookie(handle, name)
         return len(names)
 
-    def release(self, handle: int) -> Node | None:
+    def release(self, handle: int) -> Inode | None:
         """Drop a handle of either kind; its node, or None when there is none such (released before a restart)."""
         held = self.files.pop(handle, None) or self.directories.pop(handle, None)
         if held is None:
@@ -195,7 +197,7 @@ class State:
             node_id, parent, lookups, kind, current, length, mtime_ns = reader.unpack(NODE)
             name, file_id = reader.text(), reader.text().decode()
             identity = None if KINDS[kind] is Kind.DIRECTORY else Identity(length, mtime_ns, file_id)
-            self._add(Node(node_id, parent, name, KINDS[kind], identity, lookups))
+            self._add(Inode(node_id, parent, name, KINDS[kind], identity, lookups))
             if current:
                 self.current[parent, name] = node_id
         elif tag == b"L":
@@ -231,7 +233,7 @@ class State:
 
     # Inner workings
 
-    def _add(self, node: Node) -> Node:
+    def _add(self, node: Inode) -> Inode:
         self.nodes[node.id] = node
         self.nodes[node.parent].children += 1
         self._compaction.add(node)
@@ -243,7 +245,7 @@ class State:
             self._compaction.keep(before)
         self.current[parent, name] = node_id
 
-    def _move(self, node: Node, parent: int, name: bytes, identity: Identity | None) -> None:
+    def _move(self, node: Inode, parent: int, name: bytes, identity: Identity | None) -> None:
         self._compaction.keep(node)
         if self.current.get((node.parent, node.name)) == node.id:
             del self.current[node.parent, node.name]
@@ -254,7 +256,7 @@ class State:
         self._set_current(parent, name, node.id)
         self._collect(former)
 
-    def _collect(self, node: Node) -> None:
+    def _collect(self, node: Inode) -> None:
         """Drop a node that nothing refers to any more, and then perhaps its parent."""
         while node.id != ROOT and not (node.lookups or node.children or node.handles):
             self._compaction.keep(node)

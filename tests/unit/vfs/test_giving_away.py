@@ -9,10 +9,10 @@ import pytest
 
 from stripefs.errors import PermissionDenied, Unsupported
 from stripefs.store.base import Attributes
-from stripefs.tree import ROOT
-from stripefs.tree.refusals import NotPermitted
-from stripefs.tree.writes import WritableTree
-from tests.unit.tree.changing import ChangingStore, FakeDrafts, contents, make_writable
+from stripefs.vfs import ROOT
+from stripefs.vfs.errors import NotPermitted
+from stripefs.vfs.write_ops import WritableTree
+from tests.unit.vfs.changing import ChangingStore, FakeDrafts, contents, make_writable
 
 CREATE = os.O_WRONLY | os.O_CREAT
 ME = os.getpid()

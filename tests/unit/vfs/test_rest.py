@@ -8,15 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from stripefs.errors import (
-    StaleVersion,
-    StoreError,
-    StripefsError,
-)
+from stripefs.errors import StaleVersion, StoreError, StripefsError
 from stripefs.store.base import Block, Kind, Space
-from stripefs.tree import ROOT, UnknownHandle
-from stripefs.tree.xattrs import OF_FILES
-from tests.unit.tree.world import Kept, MemoryStore, listed, make
+from stripefs.vfs import ROOT, UnknownHandle
+from stripefs.vfs.xattrs import OF_FILES
+from tests.unit.vfs.world import Kept, MemoryStore, listed, make
 
 
 async def test_the_next_tree_carries_on(store: MemoryStore) -> None:
@@ -113,7 +109,7 @@ async def test_xattrs(store: MemoryStore) -> None:
 
 
 def test_locations_of_a_huge_file_fit() -> None:
-    from stripefs.tree.xattrs import locations
+    from stripefs.vfs.xattrs import locations
 
     blocks = [Block(number << 27, 1 << 27, ("host-with-a-name:9866",) * 3) for number in range(100_000)]
     value = locations(blocks)

@@ -8,12 +8,9 @@ from dataclasses import replace
 import trio
 import trio.testing
 
-from stripefs.errors import (
-    NotFound,
-    StaleVersion,
-)
+from stripefs.errors import NotFound, StaleVersion
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Space, Status, Store
-from stripefs.tree import Attributes, State, Tree
+from stripefs.vfs import InodeTable, NodeAttributes, Tree
 
 
 class MemoryHandle(Handle):
@@ -148,7 +145,7 @@ class Kept:
 
 def make(store: MemoryStore, kept: Kept | None = None, **options: object) -> Tree:
     """A tree; one that carries on where an earlier one stopped when `kept` holds its records."""
-    state = State(kept)
+    state = InodeTable(kept)
     state.replay(kept.payloads if kept else ())
     return Tree(store, PlainReader(store), state=state, **options)  # type: ignore[arg-type]
 
@@ -156,7 +153,7 @@ def make(store: MemoryStore, kept: Kept | None = None, **options: object) -> Tre
 async def listed(tree: Tree, handle: int, start: int = 0, most: int = 10**6) -> list[tuple[bytes, int]]:
     shown: list[tuple[bytes, int]] = []
 
-    def show(name: bytes, attributes: Attributes, cookie: int) -> bool:
+    def show(name: bytes, attributes: NodeAttributes, cookie: int) -> bool:
         if len(shown) == most:
             return False
         shown.append((name, cookie))

@@ -1,4 +1,4 @@
-"""One open directory as the kernel pages through it.
+"""Directory handle: one open directory as the kernel pages through it.
 
 The store lists in byte order of names and can go on after any name, so a position is a name. The kernel knows
 positions as cookies; the handle's state (`DirectoryHandle.names`) says which name each cookie stands for, and survives
@@ -18,20 +18,20 @@ import trio
 from stripefs.errors import StripefsError, Transient
 from stripefs.executor import Executor
 from stripefs.store.base import Status
-from stripefs.tree.owners import Owners
-from stripefs.tree.state import State
+from stripefs.vfs.idmap import IdMap
+from stripefs.vfs.inodes import InodeTable
 
-__all__ = ["Entry", "Listing", "Walked"]
+__all__ = ["DirectoryEntry", "DirectoryListing", "Listable"]
 
 
-class Walked(Protocol):
+class Listable(Protocol):
     """What is listed: a store, or one with more in it."""
 
     def scandir(self, path: bytes, after: bytes) -> Iterator[Sequence[Status]]: ...
 
 
 @dataclass(slots=True)
-class Entry:
+class DirectoryEntry:
     """`cookie` is the position after this entry, 0 until the kernel was shown it; `seen` the time of the listing."""
 
     status: Status
@@ -39,17 +39,19 @@ class Entry:
     cookie: int = 0
 
 
-class Listing:
+class DirectoryListing:
     """Walks the directory at `path` for handle number `handle`. Hold `lock` around `seek` and what follows it."""
 
-    def __init__(self, store: Walked, calls: Executor, owners: Owners, state: State, handle: int, path: bytes) -> None:
+    def __init__(
+        self, store: Listable, calls: Executor, owners: IdMap, state: InodeTable, handle: int, path: bytes
+    ) -> None:
         self.lock = trio.Lock()
         self._calls = calls
         self._state = state
         self._handle = handle
         self._path = path
-        self._shown: deque[Entry] = deque()  # since the last start, in case the kernel asks again
-        self._ahead: deque[Entry] = deque()
+        self._shown: deque[DirectoryEntry] = deque()  # since the last start, in case the kernel asks again
+        self._ahead: deque[DirectoryEntry] = deque()
         self._base = -1  # the cookie before the first of `_shown`
         self._walk = _Walk(store, owners, path, b"")
         self._known: dict[bytes, int] = {}
@@ -71,7 +73,7 @@ class Listing:
         # Names that were given a cookie before keep it, so that positions taken earlier stay right.
         self._known = {name: number for number, name in enumerate(names, 1)} if cookie < len(names) else {}
 
-    async def peek(self) -> Entry | None:
+    async def peek(self) -> DirectoryEntry | None:
         """The entry after the position; None at the end."""
         while not self._ahead:
             walk = self._walk
@@ -84,10 +86,10 @@ class Listing:
             if not batch:
                 return None
             now = trio.current_time()
-            self._ahead.extend(Entry(status, now, self._known.get(status.name, 0)) for status in batch)
+            self._ahead.extend(DirectoryEntry(status, now, self._known.get(status.name, 0)) for status in batch)
         return self._ahead[0]
 
-    def cookie(self, entry: Entry) -> int:
+    def cookie(self, entry: DirectoryEntry) -> int:
         """The cookie that `entry` has or will have when it is taken."""
         return entry.cookie or len(self._state.directories[self._handle].names) + 1
 
@@ -101,7 +103,7 @@ class Listing:
 class _Walk:
     """The batches after `last`, which moves on with them. Used by one thread at a time."""
 
-    def __init__(self, store: Walked, owners: Owners, path: bytes, last: bytes) -> None:
+    def __init__(self, store: Listable, owners: IdMap, path: bytes, last: bytes) -> None:
         self._store = store
         self._owners = owners
         self._path = path

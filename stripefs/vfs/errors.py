@@ -1,4 +1,4 @@
-"""Errors that only a tree raises which can be written, and those it shares with everything that writes."""
+"""Errors of a tree that can be written, and those it shares with everything that writes."""
 
 from __future__ import annotations
 

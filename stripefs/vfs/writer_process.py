@@ -1,4 +1,4 @@
-"""Who opened a file for writing, and whether that process still holds it, has let go of it, or dies of a signal.
+"""The process that opened a file for writing: it still holds the file, has closed it, or is killed by a signal.
 
 The kernel sends FLUSH for every descriptor that is closed: also for the copies that a fork, a subprocess, dup2 or a
 shell's redirection made, and also while a killed process is taken apart. None of these may publish half a file. What
@@ -23,7 +23,7 @@ import signal
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-__all__ = ["Fate", "Opener", "fate", "find_opener", "sees_all_processes"]
+__all__ = ["WriterProcess", "WriterState", "find_writer", "sees_all_processes", "writer_state"]
 
 _INITIAL_NAMESPACE = "pid:[4026531836]"
 """PROC_PID_INIT_INO of include/linux/proc_ns.h: the namespace of which all others are a part."""
@@ -35,7 +35,7 @@ _STATE, _FLAGS, _STARTED, _EXIT_CODE = 0, 6, 19, 49
 """Fields of /proc/PID/stat behind the command's name: the 3rd, 9th, 22nd and 52nd of proc(5)."""
 
 
-class Fate(enum.Enum):
+class WriterState(enum.Enum):
     HOLDS = "holds"
     KILLED = "killed"
     GONE = "gone"
@@ -65,7 +65,7 @@ class PidFd:
 
 
 @dataclass(frozen=True, slots=True)
-class Opener:
+class WriterProcess:
     """A process: its number, 0 where it is not known here, and its start in clock ticks since the machine's."""
 
     pid: int
@@ -82,46 +82,46 @@ def sees_all_processes() -> bool:
         return False
 
 
-def find_opener(thread: int) -> Opener:
+def find_writer(thread: int) -> WriterProcess:
     """The process of `thread`, a number as requests of the kernel carry it; 0 for one of another PID namespace.
 
     The thread waits in open(2) meanwhile, so its number is not another one's.
     """
     try:
         if not thread or os.readlink("/proc/self") != str(os.getpid()):  # a /proc of another namespace
-            return Opener(0, 0)
+            return WriterProcess(0, 0)
         with open(f"/proc/{thread}/status", "rb") as file:
             process = next(int(line[5:]) for line in file if line.startswith(b"Tgid:"))
         started = int(_stat(process)[_STARTED])
     except (OSError, StopIteration, ValueError, IndexError):
-        return Opener(0, 0)
+        return WriterProcess(0, 0)
     try:
-        return Opener(process, started, PidFd(process))
+        return WriterProcess(process, started, PidFd(process))
     except OSError:  # a kernel or a sandbox without them, or no descriptor is left
-        return Opener(process, started)
+        return WriterProcess(process, started)
 
 
-def fate(opener: Opener, inodes: Set[int]) -> Fate:
+def writer_state(opener: WriterProcess, inodes: Set[int]) -> WriterState:
     """What `opener` has to do with the file that it writes now, which has shown these inode numbers.
 
     Reads /proc, so call it in a thread.
     """
     if not opener.pid:
-        return Fate.UNSEEN
+        return WriterState.UNSEEN
     try:
-        found = _fate(opener, inodes)
+        found = _state_of(opener, inodes)
     except (OSError, ValueError, IndexError):
-        return Fate.GONE
-    return Fate.GONE if opener.pidfd is not None and opener.pidfd.reaped else found
+        return WriterState.GONE
+    return WriterState.GONE if opener.pidfd is not None and opener.pidfd.reaped else found
 
 
-def _fate(opener: Opener, inodes: Set[int]) -> Fate:
+def _state_of(opener: WriterProcess, inodes: Set[int]) -> WriterState:
     fields = _stat(opener.pid)
     if int(fields[_STARTED]) != opener.started:
-        return Fate.GONE
+        return WriterState.GONE
     if fields[_STATE] in (b"Z", b"X") or int(fields[_FLAGS]) & _EXITING:
-        return Fate.KILLED if int(fields[_EXIT_CODE]) & 0x7F else Fate.GONE
-    return Fate.HOLDS if _holds(f"/proc/{opener.pid}/fdinfo", inodes) else Fate.GONE
+        return WriterState.KILLED if int(fields[_EXIT_CODE]) & 0x7F else WriterState.GONE
+    return WriterState.HOLDS if _holds(f"/proc/{opener.pid}/fdinfo", inodes) else WriterState.GONE
 
 
 def _stat(process: int) -> list[bytes]:

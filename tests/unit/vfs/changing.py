@@ -11,10 +11,10 @@ import trio
 
 from stripefs.errors import Busy, Exists, NotEmpty, NotFound, Unsupported
 from stripefs.store.base import Attributes, Buffer, Capabilities, Kind, Status
-from stripefs.tree import State
-from stripefs.tree.writes import WritableTree
+from stripefs.vfs import InodeTable
+from stripefs.vfs.write_ops import WritableTree
 from stripefs.write import NotSequential
-from tests.unit.tree.world import Kept, MemoryStore, PlainReader
+from tests.unit.vfs.world import Kept, MemoryStore, PlainReader
 
 
 class Killed(Exception):
@@ -173,7 +173,7 @@ class FakeDrafts:
 
 def make_writable(store: ChangingStore, kept: Kept | None = None, **options: object) -> WritableTree:
     """A tree; one that carries on where an earlier one stopped when `kept` holds its records."""
-    state = State(kept)
+    state = InodeTable(kept)
     state.replay(kept.payloads if kept else ())
     drafts = FakeDrafts(store, appends=bool(options.pop("appends", True)))
     drafts.meanwhile = options.pop("meanwhile", drafts.meanwhile)  # type: ignore[assignment]

@@ -1,12 +1,12 @@
-"""Files that are being written: one `Pen` each, with a node of its own, and the table of them.
+"""Write handles: one `WriteHandle` for each file that is being written, with a node of its own, and their table.
 
-A node id stands for one version, and what is being written is a version that does not exist yet. So a file open for
-writing has its own node, made of its path and a random mark. That node serves whoever writes, until the last handle is
-closed; what is published meanwhile is found under the path as any other version.
+A node id stands for one version, and a file that is being written is a version that does not exist yet. So a file open
+for writing has its own node, made of its path and a random mark. That node serves whoever writes, until the last handle
+is closed; what is published meanwhile is found under the path as any other version.
 
 A handle that is opened on an existing file would be the handle of *that* version's node, and what is written through it
-would go into pages that its readers see. So such an open is answered ESTALE after a *wish* was noted; the kernel then
-looks the path up again and is given the node of the version to come, upon which it opens that.
+would go into pages that its readers see. So such an open is answered ESTALE after a *pending reopen* was noted; the
+kernel then looks the path up again and is given the node of the version to come, upon which it opens that.
 
 A path goes on to show the version that is published. So fstat(fd) of a writer answers the inode number of that version,
 by which databases tell that their file is still the one at its path; a file that has no version yet has its own.
@@ -24,12 +24,12 @@ import trio
 
 from stripefs.errors import StripefsError, Unsupported
 from stripefs.store.base import Attributes, Buffer, Identity, Status
-from stripefs.tree.opener import Opener
-from stripefs.tree.state import Node
+from stripefs.vfs.inodes import Inode
+from stripefs.vfs.writer_process import WriterProcess
 from stripefs.write import FileUpload, NotSequential
 from stripefs.write.staging import StagedUpload, Staging
 
-__all__ = ["Pen", "Pens", "Wish", "future", "is_future"]
+__all__ = ["PendingReopen", "WriteHandle", "WriteHandles", "future", "is_future"]
 
 _MARK = "\0being written:"
 """Begins the file id of a version to come. No store has file ids with a NUL."""
@@ -45,7 +45,7 @@ def future(mark: str = "") -> Identity:
     return Identity(0, 0, mark or _MARK + secrets.token_hex(8))
 
 
-def is_future(version: Node | Status) -> bool:
+def is_future(version: Inode | Status) -> bool:
     """Whether a node, or what is listed, is of a file being written, by this worker or by one that is dead."""
     if isinstance(version, Status):
         return version.file_id.startswith(_MARK)
@@ -53,7 +53,7 @@ def is_future(version: Node | Status) -> bool:
 
 
 @dataclass(slots=True)
-class Wish:
+class PendingReopen:
     """Someone is about to open a version to come. `over` is set when they did; until `until` it may happen.
 
     number: of the intent by which the next worker knows of it.
@@ -65,7 +65,7 @@ class Wish:
     over: trio.Event = field(default_factory=trio.Event)
 
 
-class Pen:
+class WriteHandle:
     """One file that is being written, by one or more handles of one open. Hold `lock` around its calls.
 
     path: None once its name was taken away. status: what fstat shows at first. untouched: the draft begins empty and
@@ -82,7 +82,7 @@ class Pen:
         node: int,
         path: bytes,
         draft: FileUpload,
-        opener: Opener,
+        opener: WriterProcess,
         status: Status,
         *,
         untouched: bool = False,
@@ -285,18 +285,18 @@ class Pen:
         return staged
 
 
-class Pens:
+class WriteHandles:
     """The pens of one mount, by node and by path; and the wishes."""
 
     def __init__(self) -> None:
-        self.by_node: dict[int, Pen] = {}
-        self._by_path: dict[bytes, Pen] = {}
-        self._wishes: dict[bytes, Wish] = {}
+        self.by_node: dict[int, WriteHandle] = {}
+        self._by_path: dict[bytes, WriteHandle] = {}
+        self._wishes: dict[bytes, PendingReopen] = {}
 
     def __len__(self) -> int:
         return len(self.by_node)
 
-    def at(self, path: bytes) -> Pen | None:
+    def at(self, path: bytes) -> WriteHandle | None:
         """Who writes the file at `path`."""
         return self._by_path.get(path)
 
@@ -304,42 +304,42 @@ class Pens:
         """The files somewhere below the directory `path` that are being written."""
         return [one for one in self._by_path if one.startswith(path + b"/")]
 
-    def add(self, pen: Pen) -> None:
+    def add(self, pen: WriteHandle) -> None:
         assert pen.path is not None
         self.by_node[pen.node] = pen
         self._by_path[pen.path] = pen
 
-    def move(self, pen: Pen, path: bytes) -> None:
+    def move(self, pen: WriteHandle, path: bytes) -> None:
         """The file being written has another name now."""
         self._unname(pen)
         pen.path = path
         self._by_path[path] = pen
 
-    async def take_name(self, pen: Pen) -> None:
+    async def take_name(self, pen: WriteHandle) -> None:
         """The name of the file is gone."""
         self._unname(pen)
         await pen.lose_name()
 
-    def remove(self, pen: Pen) -> None:
+    def remove(self, pen: WriteHandle) -> None:
         self._unname(pen)
         self.by_node.pop(pen.node, None)
         pen.closed.set()
 
-    def _unname(self, pen: Pen) -> None:
+    def _unname(self, pen: WriteHandle) -> None:
         if pen.path is not None and self._by_path.get(pen.path) is pen:
             del self._by_path[pen.path]
 
     # Wishes
 
     def wish(self, path: bytes, identity: Identity, number: int) -> None:
-        self._wishes[path] = Wish(identity, number, trio.current_time() + _WISH_LASTS)
+        self._wishes[path] = PendingReopen(identity, number, trio.current_time() + _WISH_LASTS)
 
-    def wished(self, path: bytes) -> Wish | None:
+    def wished(self, path: bytes) -> PendingReopen | None:
         """The wish to write `path`, if somebody has one now."""
         wish = self._wishes.get(path)
         return wish if wish is not None and trio.current_time() <= wish.until else None
 
-    def grant(self, path: bytes) -> Wish | None:
+    def grant(self, path: bytes) -> PendingReopen | None:
         """The wish came true, or never will."""
         wish = self._wishes.pop(path, None)
         if wish is not None:

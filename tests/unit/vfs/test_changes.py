@@ -12,12 +12,12 @@ import trio.testing
 
 from stripefs.errors import Busy, Exists, NotFound, StaleVersion, StripefsError, Transient, Unsupported
 from stripefs.store.base import Kind
-from stripefs.tree import ROOT
-from stripefs.tree.refusals import Lost, NotPermitted
-from stripefs.tree.writes import WritableTree
+from stripefs.vfs import ROOT
+from stripefs.vfs.errors import Lost, NotPermitted
+from stripefs.vfs.write_ops import WritableTree
 from stripefs.write import NotSequential
-from tests.unit.tree.changing import ChangingStore, Killed, contents, make_writable
-from tests.unit.tree.world import Kept, listed
+from tests.unit.vfs.changing import ChangingStore, Killed, contents, make_writable
+from tests.unit.vfs.world import Kept, listed
 
 CREATE = os.O_WRONLY | os.O_CREAT
 ME = os.getpid()

@@ -1,4 +1,4 @@
-"""Names of users and groups in the store, as numbers on this host.
+"""Identity map: names of users and groups in the store, as numbers on this host.
 
 A name that this host knows (passwd, group and whatever NSS adds) maps to its number, decimal text to that number,
 anything else to the user and group that mounted. `uid` and `gid` >= 0 override all names.
@@ -12,15 +12,15 @@ import pwd
 from collections.abc import Callable, Iterable, Sequence
 
 from stripefs.store.base import Status
-from stripefs.tree.refusals import NotPermitted
+from stripefs.vfs.errors import NotPermitted
 
-__all__ = ["Owners"]
+__all__ = ["IdMap"]
 
 _LARGEST = (1 << 32) - 2
 """2^32 - 1 means "unchanged" to chown and is no user."""
 
 
-class Owners:
+class IdMap:
     """The mapping of one mount. Answers are kept: a name changes its number only in the next worker."""
 
     def __init__(self, uid: int = -1, gid: int = -1) -> None:

@@ -1,4 +1,4 @@
-"""Versions that are open for reading: one open file of the reader each, however many handles there are.
+"""Open files for reading: one open file of the reader for each version, however many handles there are.
 
 A file stays open while calls use it and while its node has handles. After a worker has died the next one opens it anew
 for the first handle that reads.
@@ -15,12 +15,12 @@ import trio
 from stripefs.errors import NotFound, StaleVersion
 from stripefs.executor import Executor
 from stripefs.store.base import Block, Buffer, Identity, Status
-from stripefs.tree.state import Node, State
+from stripefs.vfs.inodes import Inode, InodeTable
 
-__all__ = ["OpenFile", "Opened", "Reader"]
+__all__ = ["FileReader", "OpenFiles", "ReadableFile"]
 
 
-class OpenFile(Protocol):
+class ReadableFile(Protocol):
     """One version of a file, open for reading; `stripefs.read` has the real one."""
 
     status: Status
@@ -30,11 +30,11 @@ class OpenFile(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Reader(Protocol):
-    async def open(self, path: bytes, expect: Identity | None) -> OpenFile: ...
+class FileReader(Protocol):
+    async def open(self, path: bytes, expect: Identity | None) -> ReadableFile: ...
 
 
-class Opened:
+class OpenFiles:
     """The open files of a tree.
 
     confirm: raises StaleVersion when the path of this node has another version now. valid: for how many seconds
@@ -42,7 +42,12 @@ class Opened:
     """
 
     def __init__(
-        self, state: State, calls: Executor, reader: Reader, confirm: Callable[[int], Awaitable[object]], valid: float
+        self,
+        state: InodeTable,
+        calls: Executor,
+        reader: FileReader,
+        confirm: Callable[[int], Awaitable[object]],
+        valid: float,
     ) -> None:
         self._state = state
         self._calls = calls
@@ -52,7 +57,7 @@ class Opened:
         self._shared: dict[int, _Shared] = {}
 
     @asynccontextmanager
-    async def use(self, node: Node, expect: Identity | None, *, fresh: bool = False) -> AsyncIterator[OpenFile]:
+    async def use(self, node: Inode, expect: Identity | None, *, fresh: bool = False) -> AsyncIterator[ReadableFile]:
         """The file of `node`, opened if it is not; with `fresh` its version is the path's now, or was while valid."""
         shared = self._shared.get(node.id)
         if shared is None:
@@ -63,7 +68,7 @@ class Opened:
         finally:
             await self._drop(node, shared)
 
-    async def of_handle(self, node: Node, status: Status) -> OpenFile:
+    async def of_handle(self, node: Inode, status: Status) -> ReadableFile:
         """The file of a handle, which an earlier worker may have given out. Raises StaleVersion."""
         shared = self._shared.get(node.id)
         if shared is not None and shared.file is not None:
@@ -74,13 +79,13 @@ class Opened:
         except NotFound as error:
             raise StaleVersion(f"{self._state.path(node.id)!r} is gone") from error
 
-    async def released(self, node: Node) -> None:
+    async def released(self, node: Inode) -> None:
         """A handle of `node` is no more; the last one lets go of the file."""
         if (shared := self._shared.get(node.id)) is not None:
             shared.users += 1
             await self._drop(node, shared)
 
-    async def _file(self, node_id: int, shared: _Shared, expect: Identity | None, fresh: bool) -> OpenFile:
+    async def _file(self, node_id: int, shared: _Shared, expect: Identity | None, fresh: bool) -> ReadableFile:
         async with shared.lock:
             path = self._state.path(node_id)
             if shared.file is None:
@@ -92,7 +97,7 @@ class Opened:
             shared.checked = trio.current_time()
             return shared.file
 
-    async def _drop(self, node: Node, shared: _Shared) -> None:
+    async def _drop(self, node: Inode, shared: _Shared) -> None:
         shared.users -= 1
         if shared.users or node.handles:
             return
@@ -106,7 +111,7 @@ class _Shared:
     """What all handles of one version share. `users` are calls under way, not handles."""
 
     def __init__(self) -> None:
-        self.file: OpenFile | None = None
+        self.file: ReadableFile | None = None
         self.users = 0
         self.lock = trio.Lock()
         self.checked = -1.0

@@ -1,7 +1,7 @@
-"""The mounted tree: what the kernel may ask of a read-only file system, answered from a store and a reader.
+"""The mounted tree: operations of a read-only file system, answered from a store and a reader.
 
 It knows no kernel: a shell (`stripefs.mount`) translates requests into these calls and the answers back. Ids and what
-they mean are in `stripefs.tree.state`. Every method either answers or raises an error of `stripefs.errors`, whose
+they mean are in `stripefs.vfs.inodes`. Every method either answers or raises an error of `stripefs.errors`, whose
 `errno` the system call gets; whatever an answer reveals has been committed to the journal before the method returns.
 
 What is visible when: a lookup asks the store and names the version that is there now. The kernel may use that answer
@@ -32,13 +32,13 @@ from stripefs.errors import (
 from stripefs.executor import Executor
 from stripefs.format.reserved_names import NAME_MAX
 from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
-from stripefs.tree import xattrs
-from stripefs.tree.listing import Listing, Walked
-from stripefs.tree.opened import Opened, Reader
-from stripefs.tree.owners import Owners
-from stripefs.tree.state import Journal, Node, State
+from stripefs.vfs import xattrs
+from stripefs.vfs.dir_handle import DirectoryListing, Listable
+from stripefs.vfs.idmap import IdMap
+from stripefs.vfs.inodes import Inode, InodeJournal, InodeTable
+from stripefs.vfs.open_files import FileReader, OpenFiles
 
-__all__ = ["Attributes", "Tree", "UnknownHandle", "require_file"]
+__all__ = ["NodeAttributes", "Tree", "UnknownHandle", "require_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,6 @@ _NO_NOTION = Space(capacity=1 << 50, free=1 << 50, files=0)
 
 _SPACE_TTL = 10.0
 _SPACE_TIMEOUT = 3.0
-
 
 _TYPES = {
     Kind.FILE: stat.S_IFREG,
@@ -64,7 +63,7 @@ class UnknownHandle(StoreError):
 
 
 @dataclass(slots=True)
-class Attributes:
+class NodeAttributes:
     """What stat(2) shows of node `id`. `valid` is for how many seconds the kernel may believe it."""
 
     id: int
@@ -91,9 +90,9 @@ class Attributes:
 
 
 class Tree:
-    """A store as a tree of nodes. `state` may hold what an earlier worker left (`State.replay`).
+    """A store as a tree of nodes. `state` may hold what an earlier worker left (`InodeTable.replay`).
 
-    attr_timeout and io_timeout in seconds; umask is taken from all modes; uid and gid as in `Owners`.
+    attr_timeout and io_timeout in seconds; umask is taken from all modes; uid and gid as in `IdMap`.
     """
 
     posix_acl = False
@@ -104,25 +103,25 @@ class Tree:
     def __init__(
         self,
         store: Store,
-        reader: Reader,
+        reader: FileReader,
         *,
-        state: State | None = None,
-        journal: Journal | None = None,
+        state: InodeTable | None = None,
+        journal: InodeJournal | None = None,
         attr_timeout: float = 1.0,
         io_timeout: float = 90.0,
         umask: int = 0,
         uid: int = -1,
         gid: int = -1,
     ) -> None:
-        self.state = state or State(journal)
+        self.state = state or InodeTable(journal)
         self._store = store
-        self._walked: Walked = store
+        self._walked: Listable = store
         self._calls = Executor(io_timeout)
-        self._owners = Owners(uid, gid)
+        self._owners = IdMap(uid, gid)
         self.attr_timeout = attr_timeout
         self._mask = ~umask & 0o7777
-        self._opened = Opened(self.state, self._calls, reader, self._confirm, attr_timeout)
-        self._listings: dict[int, Listing] = {}
+        self._opened = OpenFiles(self.state, self._calls, reader, self._confirm, attr_timeout)
+        self._listings: dict[int, DirectoryListing] = {}
         self._space = _NO_NOTION
         self._space_until = -1.0
 
@@ -138,7 +137,7 @@ class Tree:
 
     # Names and attributes
 
-    async def lookup(self, parent: int, name: bytes) -> Attributes:
+    async def lookup(self, parent: int, name: bytes) -> NodeAttributes:
         """The version at `name` in directory `parent` now, with one more lookup counted. Raises NotFound."""
         path = self._child(parent, name)
         try:
@@ -160,8 +159,8 @@ class Tree:
             self.state.forget(node_id, count)
         self.state.commit()
 
-    async def getattr(self, node_id: int) -> Attributes:
-        """Attributes of a node. Raises StaleVersion when its path holds something else and nobody has it open."""
+    async def getattr(self, node_id: int) -> NodeAttributes:
+        """NodeAttributes of a node. Raises StaleVersion when its path holds something else and nobody has it open."""
         node = self._node(node_id)
         if node.status is not None:
             return self._attributes(node_id, node.status)
@@ -227,7 +226,7 @@ class Tree:
         self.state.commit()
         return handle
 
-    async def readdir(self, handle: int, start: int, show: Callable[[bytes, Attributes, int], bool]) -> None:
+    async def readdir(self, handle: int, start: int, show: Callable[[bytes, NodeAttributes, int], bool]) -> None:
         """Call show(name, attributes, cookie) for the entries after cookie `start` until it answers False.
 
         Each one shown counts as a lookup. A cookie is good for the life of the handle, also in another worker.
@@ -238,7 +237,7 @@ class Tree:
         listing = self._listings.get(handle)
         if listing is None:
             path = self.state.path(held.node)
-            listing = Listing(self._walked, self._calls, self._owners, self.state, handle, path)
+            listing = DirectoryListing(self._walked, self._calls, self._owners, self.state, handle, path)
             self._listings[handle] = listing
         async with listing.lock:
             try:
@@ -323,7 +322,7 @@ class Tree:
     async def _confirm(self, node_id: int) -> Status:
         return await self._version(self._node(node_id), self.state.path(node_id))
 
-    async def _version(self, node: Node, path: bytes) -> Status:
+    async def _version(self, node: Inode, path: bytes) -> Status:
         """The status of the path, provided that it still holds the version `node`."""
         try:
             status = await self._stat(path)
@@ -333,7 +332,7 @@ class Tree:
             raise StaleVersion(f"{path!r} was replaced")
         return status
 
-    def _node(self, node_id: int) -> Node:
+    def _node(self, node_id: int) -> Inode:
         try:
             return self.state.nodes[node_id]
         except KeyError:
@@ -352,8 +351,8 @@ class Tree:
         """For how many more seconds the kernel may believe what the store said of a name at the time `seen`."""
         return max(0.0, self.attr_timeout - (trio.current_time() - seen))
 
-    def _attributes(self, node_id: int, status: Status) -> Attributes:
-        return Attributes(
+    def _attributes(self, node_id: int, status: Status) -> NodeAttributes:
+        return NodeAttributes(
             node_id,
             status.kind,
             status.mode & self._mask,
@@ -366,13 +365,13 @@ class Tree:
             self.attr_timeout,
         )
 
-    async def _locations(self, node: Node, path: bytes) -> bytes:
+    async def _locations(self, node: Inode, path: bytes) -> bytes:
         async with self._opened.use(node, node.identity) as file:
             blocks = await self._calls.persist(f"locate {path!r}", lambda: file.locate(0, file.status.length))
         return xattrs.locations(blocks)
 
 
-def require_file(node: Node, path: bytes) -> None:
+def require_file(node: Inode, path: bytes) -> None:
     if node.kind is Kind.DIRECTORY:
         raise IsADirectory(f"{path!r} is a directory")
     if node.kind is not Kind.FILE:

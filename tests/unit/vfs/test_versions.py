@@ -8,17 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from stripefs.errors import (
-    IsADirectory,
-    NotADirectory,
-    NotFound,
-    StaleVersion,
-    StoreError,
-    Unsupported,
-)
+from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError, Unsupported
 from stripefs.store.base import Kind, Status
-from stripefs.tree import ROOT, UnknownHandle
-from tests.unit.tree.world import MemoryStore, make
+from stripefs.vfs import ROOT, UnknownHandle
+from tests.unit.vfs.world import MemoryStore, make
 
 
 async def test_lookup_and_read(store: MemoryStore) -> None:

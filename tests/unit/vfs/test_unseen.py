@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from stripefs.tree.refusals import Unseen
-from tests.unit.tree.changing import ChangingStore, contents, make_writable
+from stripefs.vfs.errors import Unseen
+from tests.unit.vfs.changing import ChangingStore, contents, make_writable
 
 ROOT = 1
 

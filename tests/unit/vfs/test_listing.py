@@ -8,13 +8,9 @@ import pytest
 import trio
 import trio.testing
 
-from stripefs.errors import (
-    ServiceDown,
-    StoreError,
-    Transient,
-)
-from stripefs.tree import ROOT, Attributes, UnknownHandle
-from tests.unit.tree.world import MemoryStore, listed, make
+from stripefs.errors import ServiceDown, StoreError, Transient
+from stripefs.vfs import ROOT, NodeAttributes, UnknownHandle
+from tests.unit.vfs.world import MemoryStore, listed, make
 
 
 async def test_transient_failures_are_tried_again(store: MemoryStore, clock: trio.testing.MockClock) -> None:
@@ -163,7 +159,7 @@ async def test_attributes_of_an_old_listing_are_not_believed(store: MemoryStore,
     handle = await tree.opendir(ROOT)
     valid: list[float] = []
 
-    def show(name: bytes, attributes: Attributes, cookie: int) -> bool:
+    def show(name: bytes, attributes: NodeAttributes, cookie: int) -> bool:
         valid.append(attributes.valid)
         return len(valid) != 2
 

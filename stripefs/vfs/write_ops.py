@@ -1,12 +1,13 @@
-"""The tree of a mount on which files can be written.
+"""Write operations of the mounted tree: create, open for writing, write, flush, fsync, release.
 
-What a file is while it is open for writing is in `stripefs.tree.pens`, how its bytes get to the store in
+The state of a file that is open for writing is in `write_handle`, the way of its bytes to the store in
 `stripefs.write`. What is visible when: the path keeps its version until a new one is published, which happens when the
 opener closes the file, when it renames it, and at the latest when the last handle is closed. A name that has no
-version yet can be looked up from the moment it is created, for the programs of this host, and not be read.
+version yet can be looked up from the moment it is created, for the programs of this host, and not be read; listings
+show it among the names of the store (`UnpublishedNames`).
 
 Closing is where errors must arrive. FLUSH publishes unless the opener still holds the file, and then makes it durable;
-what a killed opener wrote is published by nobody (`stripefs.tree.opener`). RELEASE publishes what was written since.
+bytes of a killed opener are not published (`writer_process`). RELEASE publishes what was written since.
 """
 
 from __future__ import annotations
@@ -15,27 +16,58 @@ import dataclasses
 import logging
 import os
 import stat
+from collections.abc import Iterator, Sequence
 
 import trio
 
-from stripefs.errors import (
-    Busy,
-    Exists,
-    NotFound,
-    StaleVersion,
-)
+from stripefs.errors import Busy, Exists, NotFound, StaleVersion
 from stripefs.store.base import Attributes as Change
-from stripefs.store.base import Buffer, Identity, Kind, Status
+from stripefs.store.base import Buffer, Identity, Kind, Status, Store
 from stripefs.supervised import contain
-from stripefs.tree.drafting import DraftingTree
-from stripefs.tree.opener import Fate, Opener
-from stripefs.tree.pens import Pen, future, is_future
-from stripefs.tree.refusals import NoVersion, Unseen, allowed
-from stripefs.tree.state import FileHandle, Node
-from stripefs.tree.tree import Attributes, UnknownHandle, require_file
-from stripefs.tree.unpublished import Unpublished
+from stripefs.vfs.errors import NoVersion, Unseen, allowed
+from stripefs.vfs.inodes import FileHandle, Inode
+from stripefs.vfs.publishing import PublishingTree
+from stripefs.vfs.tree import NodeAttributes, UnknownHandle, require_file
+from stripefs.vfs.write_handle import WriteHandle, WriteHandles, future, is_future
+from stripefs.vfs.writer_process import WriterProcess, WriterState
 
-__all__ = ["WritableTree"]
+__all__ = ["UnpublishedNames", "WritableTree"]
+
+
+class UnpublishedNames:
+    """What `Listing` walks through. A name that the store has is the store's: it has a version that can be read."""
+
+    def __init__(self, store: Store, pens: WriteHandles) -> None:
+        self._store = store
+        self._pens = pens
+
+    def scandir(self, path: bytes, after: bytes) -> Iterator[Sequence[Status]]:
+        """As `Store.scandir`; runs in a thread, and looks at the pens once."""
+        new = sorted(
+            (
+                dataclasses.replace(pen.status, name=pen.path.rpartition(b"/")[2], file_id=pen.mark)
+                for pen in list(self._pens.by_node.values())
+                if pen.path is not None and pen.path.rpartition(b"/")[0] == path.rstrip(b"/")
+            ),
+            key=_name_of,
+        )
+        new = [status for status in new if status.name > after]
+        for batch in self._store.scandir(path, after):
+            if batch and new and new[0].name <= batch[-1].name:
+                there = {status.name for status in batch}
+                last = batch[-1].name
+                batch = sorted(
+                    [*batch, *(one for one in new if one.name < last and one.name not in there)], key=_name_of
+                )
+                new = [status for status in new if status.name > last]
+            yield batch
+        if new:
+            yield new
+
+
+def _name_of(status: Status) -> bytes:
+    return status.name
+
 
 _log = logging.getLogger(__name__)
 
@@ -45,12 +77,12 @@ _WISH = b"wish\0"
 """Begins the intent that is a wish: the path and the mark follow."""
 
 
-class WritableTree(DraftingTree):
-    """All that a mount answers which can be written; its parts are those of `DraftingTree`."""
+class WritableTree(PublishingTree):
+    """All that a mount answers which can be written; its parts are those of `PublishingTree`."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of DraftingTree
-        self._walked = Unpublished(self._store, self._pens)
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of PublishingTree
+        self._walked = UnpublishedNames(self._store, self._pens)
         for number, intent in self._left:
             if intent.startswith(_WISH):
                 path, mark = intent.removeprefix(_WISH).split(b"\0", 1)
@@ -65,13 +97,13 @@ class WritableTree(DraftingTree):
             for pen in list(self._pens.by_node.values()):
                 nursery.start_soon(contain, f"ending the write of {pen.draft.path!r}", self._end, pen)
 
-    async def _end(self, pen: Pen) -> None:
-        pen.killed = pen.killed or await self._fate(pen) in (Fate.HOLDS, Fate.UNSEEN)
+    async def _end(self, pen: WriteHandle) -> None:
+        pen.killed = pen.killed or await self._fate(pen) in (WriterState.HOLDS, WriterState.UNSEEN)
         await self._finish(pen)
 
     # Names and attributes
 
-    async def lookup(self, parent: int, name: bytes) -> Attributes:
+    async def lookup(self, parent: int, name: bytes) -> NodeAttributes:
         path = self._child(parent, name)
         wish = self._pens.wished(path)
         if wish is not None and (status := await self._stat(path)).kind is Kind.FILE:
@@ -94,7 +126,7 @@ class WritableTree(DraftingTree):
         attributes.valid = self._believe(parent, name, began)
         return attributes
 
-    async def getattr(self, node_id: int) -> Attributes:
+    async def getattr(self, node_id: int) -> NodeAttributes:
         if (pen := self._pens.by_node.get(node_id)) is not None:
             return self._shown(pen)
         node = self._node(node_id)
@@ -114,7 +146,7 @@ class WritableTree(DraftingTree):
         gid: int | None = None,
         mtime_ns: int | None = None,
         atime_ns: int | None = None,
-    ) -> Attributes:
+    ) -> NodeAttributes:
         """Change what is not None. mode holds permission bits only.
 
         Raises StaleVersion when a new length made a new version, which is what the path then has: look it up again.
@@ -165,7 +197,7 @@ class WritableTree(DraftingTree):
 
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, thread: int
-    ) -> tuple[int, Attributes, bool]:
+    ) -> tuple[int, NodeAttributes, bool]:
         """A handle to write a new file, or the one that somebody else has made meanwhile; whether it is direct I/O.
 
         flags: of open(2). thread: who asks, a number as requests of the kernel carry it.
@@ -186,7 +218,7 @@ class WritableTree(DraftingTree):
         handle, direct = self._hold(pen, node, flags)
         return handle, self._shown(pen), direct
 
-    async def _created(self, path: bytes, mode: int, flags: int, thread: int) -> Pen:
+    async def _created(self, path: bytes, mode: int, flags: int, thread: int) -> WriteHandle:
         """A pen for the file at `path`, made where there is none.
 
         A file that another mount is about to publish there exists for O_EXCL: the lock decides who made it, and a
@@ -260,9 +292,9 @@ class WritableTree(DraftingTree):
             if not pen.dirty:
                 return
             state = await self._fate(pen)
-            if state is Fate.HOLDS:
+            if state is WriterState.HOLDS:
                 await pen.sync()
-            elif state is Fate.KILLED:
+            elif state is WriterState.KILLED:
                 pen.killed = True
             elif not pen.killed:
                 try:
@@ -297,7 +329,7 @@ class WritableTree(DraftingTree):
             return 0.0
         return super()._believe(parent, name, seen)
 
-    def _shown(self, pen: Pen) -> Attributes:
+    def _shown(self, pen: WriteHandle) -> NodeAttributes:
         attributes = self._attributes(pen.node, pen.status)
         attributes.valid = 0.0
         node = self._node(pen.node)
@@ -321,7 +353,7 @@ class WritableTree(DraftingTree):
         if (wish := self._pens.grant(path)) is not None:
             self.state.settle(wish.number)
 
-    def _pen(self, handle: int) -> Pen | None:
+    def _pen(self, handle: int) -> WriteHandle | None:
         """Who writes through `handle`; None for one that only reads. Raises Lost, UnknownHandle."""
         held: FileHandle | None = self.state.files.get(handle)
         if held is None:
@@ -333,7 +365,7 @@ class WritableTree(DraftingTree):
             raise self._lost(node)
         return None
 
-    def _hold(self, pen: Pen, node: Node, flags: int) -> tuple[int, bool]:
+    def _hold(self, pen: WriteHandle, node: Inode, flags: int) -> tuple[int, bool]:
         """A handle of a new pen, whose node is `node`. Nothing is awaited, so that nobody finds half of it."""
         pen.node = node.id
         pen.mark = node.identity.file_id if node.identity is not None else ""
@@ -345,7 +377,7 @@ class WritableTree(DraftingTree):
         # Without the kernel's page cache a file is written faster; only a shared mapping to write needs it.
         return handle, self._staging is None or flags & os.O_ACCMODE != os.O_RDWR
 
-    async def _set_written(self, pen: Pen, wanted: Change) -> None:
+    async def _set_written(self, pen: WriteHandle, wanted: Change) -> None:
         if wanted == Change():
             return
         if pen.path is not None and not pen.dirty:
@@ -362,7 +394,7 @@ class WritableTree(DraftingTree):
         shown = {name: value for name, value in dataclasses.asdict(wanted).items() if value is not None}
         pen.set_attributes(wanted, dataclasses.replace(pen.status, **shown))
 
-    async def _cut(self, node: Node, size: int) -> None:
+    async def _cut(self, node: Inode, size: int) -> None:
         """truncate(2) by path: another length is another version."""
         path = self.state.path(node.id)
         status = await self._version(node, path)
@@ -370,7 +402,7 @@ class WritableTree(DraftingTree):
             return
         await self._wait_until_free(path)
         draft, untouched = await self._draft(path, status, status.mode, cut=size == 0)
-        pen = Pen(0, path, draft, Opener(0, 0), status, untouched=untouched)
+        pen = WriteHandle(0, path, draft, WriterProcess(0, 0), status, untouched=untouched)
         try:
             await pen.truncate(size, self._staging)
             await self._publish(pen, final=True)

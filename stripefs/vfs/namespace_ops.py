@@ -1,30 +1,36 @@
-"""Names in the mounted tree: directories made and removed, files unlinked and renamed.
+"""Namespace operations of the mounted tree: mkdir, rmdir, unlink, rename, and setting attributes.
+
+Attributes are permissions, owners, times, and the layout of a directory.
 
 A worker may die between a change in the store and its answer, and the kernel then asks the next one the same again. So
 an *intent* (what, where, and which version was there) is in the journal before the store is asked, and is dropped with
-the answer. What a dead worker left of these says whether an effect that stands already is its own: then the request has
+the answer. The intents of a dead worker tell if an effect that stands already is its own: then the request has
 succeeded, where it would otherwise fail with "no such file" or "exists".
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TypeVar
 
 import trio
 
-from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound, StoreError
+from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound, StoreError, Unsupported
+from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Kind, Status, Store
-from stripefs.tree.pens import Pen, Pens
-from stripefs.tree.refusals import Invalid
-from stripefs.tree.tree import Attributes, Tree
+from stripefs.vfs import xattrs
+from stripefs.vfs.errors import Invalid, NoAttribute, allowed
+from stripefs.vfs.inodes import ROOT
+from stripefs.vfs.tree import NodeAttributes, Tree
+from stripefs.vfs.write_handle import WriteHandle, WriteHandles
 from stripefs.write.directory_layout import DirectoryLayouts
 from stripefs.write.namespace import LostVersions, ScheduleDelete, until_free, wait_for_writers
 from stripefs.write.upload_names import ensure_usable
 
-__all__ = ["NamingTree"]
+__all__ = ["AttributedTree", "NamespaceTree"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -33,7 +39,7 @@ _LEFT_FOR = 60.0
 """Seconds in which a worker may be asked again what its predecessor was asked: the kernel does so at once."""
 
 
-class NamingTree(Tree):
+class NamespaceTree(Tree):
     """A tree whose names can be changed.
 
     bury: told which striped versions have lost their name. versions(path): the pool folders that a striped file needs;
@@ -50,7 +56,7 @@ class NamingTree(Tree):
         **options: object,
     ) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of Tree
-        self._pens = Pens()
+        self._pens = WriteHandles()
         self._losses = LostVersions(self._calls, bury, versions, self._writer_of)
         self._changed_at = -1.0
         self._layouts = DirectoryLayouts(self._store if below is None else below, self._calls, vacate)
@@ -59,7 +65,7 @@ class NamingTree(Tree):
 
     # Directories
 
-    async def mkdir(self, parent: int, name: bytes, mode: int) -> Attributes:
+    async def mkdir(self, parent: int, name: bytes, mode: int) -> NodeAttributes:
         path = self._new_name(parent, name)
         async with self._intent(b"mkdir", path) as before:
             if before is None or not await self._is_directory(path):
@@ -98,7 +104,7 @@ class NamingTree(Tree):
             await self._unlink(path, pen)
         self._drop_name(parent, name)
 
-    async def _unlink(self, path: bytes, pen: Pen | None) -> None:
+    async def _unlink(self, path: bytes, pen: WriteHandle | None) -> None:
         async with self._intent(b"unlink", path) as before:
             try:
                 status = await self._stat(path)
@@ -169,7 +175,7 @@ class NamingTree(Tree):
         """The same for all files below a directory."""
         raise NotImplementedError
 
-    async def _before_rename(self, pen: Pen, status: Status | None) -> Status | None:
+    async def _before_rename(self, pen: WriteHandle, status: Status | None) -> Status | None:
         """What is at the path of a file being written once that was published as far as it can be, None for nothing.
 
         A program that renames what it has open has written what it wanted to write, so that a rename publishes, unless
@@ -241,7 +247,7 @@ class NamingTree(Tree):
     def _drop_name(self, parent: int, name: bytes) -> None:
         self.state.current.pop((parent, name), None)
 
-    def _move_nodes(self, pen: Pen | None, source: tuple[int, bytes], target: tuple[int, bytes]) -> None:
+    def _move_nodes(self, pen: WriteHandle | None, source: tuple[int, bytes], target: tuple[int, bytes]) -> None:
         """The kernel has moved its entry, so the node behind it has another path from now on."""
         # What can be looked up comes last, and so is current at the target too.
         moved = dict.fromkeys((pen.node if pen is not None else None, self.state.current.get(source)))
@@ -254,7 +260,7 @@ class NamingTree(Tree):
         self.state.commit()
 
     @contextlib.asynccontextmanager
-    async def _both(self, source: bytes, target: bytes) -> AsyncIterator[tuple[Pen | None, Pen | None]]:
+    async def _both(self, source: bytes, target: bytes) -> AsyncIterator[tuple[WriteHandle | None, WriteHandle | None]]:
         """Who writes `source` and who writes `target`, both locked, the one with the smaller node first."""
         while True:
             found = [self._pens.at(path) for path in (source, target)]
@@ -288,10 +294,86 @@ class NamingTree(Tree):
         return found
 
 
-def _node_of(pen: Pen) -> int:
+def _node_of(pen: WriteHandle) -> int:
     return pen.node
 
 
 def _facts(status: Status) -> bytes:
     """What a rename leaves as it was on every store: some give the new name another time, or another id."""
     return f"{status.kind.value} {0 if status.kind is Kind.DIRECTORY else status.length}".encode()
+
+
+_LAYOUT = xattrs.PREFIX + b"layout"
+
+
+class AttributedTree(NamespaceTree):
+    """A tree whose names and attributes can be changed."""
+
+    async def set_attributes(self, node_id: int, wanted: Change) -> NodeAttributes:
+        """Change attributes of what is at the node's path. Raises StaleVersion as `getattr` does."""
+        node = self._node(node_id)
+        path = self.state.path(node_id)
+        await self._version(node, path)
+        status = await self._set(path, wanted)
+        pen = self._pens.at(path)
+        if pen is not None:  # it has the node of its own, and what it will publish is to look the same
+            pen.set_attributes(dataclasses.replace(wanted, mtime_ns=None, atime_ns=None), pen.status)
+            pen.beneath = status.identity
+        if node_id != ROOT:
+            identity = None if status.kind is Kind.DIRECTORY else status.identity
+            if identity != node.identity:
+                self.state.amend(node_id, node.parent, node.name, identity)
+        if node.status is not None:  # what fstat shows while it is open
+            node.status = dataclasses.replace(status, length=node.status.length)
+        self.state.commit()
+        return self._attributes(node_id, status)
+
+    async def _set(self, path: bytes, wanted: Change) -> Status:
+        """Raises NotPermitted where the store refuses: chmod(2), chown(2) and utimes(2) know no other word for it."""
+        if wanted != Change():
+            with allowed():
+                await self._change(f"set attributes of {path!r}", path, (), self._store.set_attributes, path, wanted)
+        return await self._stat(path)
+
+    async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
+        if name == _LAYOUT:
+            return (await self._layout_of_directory(node_id)).encode() or None
+        return await super().getxattr(node_id, name)
+
+    async def setxattr(self, node_id: int, name: bytes, value: bytes) -> None:
+        """Only a directory's layout can be set. Raises Unsupported."""
+        await self._layouts.set(self._with_layout(node_id, name), value)
+
+    async def removexattr(self, node_id: int, name: bytes) -> None:
+        directory = self._with_layout(node_id, name)
+        try:
+            await self._layouts.remove(directory)
+        except NotFound:
+            raise NoAttribute(f"{directory!r} asks for no layout") from None
+
+    # Inner workings
+
+    async def _owned(self, wanted: Change, uid: int | None, gid: int | None, status: Status) -> Change:
+        """`wanted` with the names of the new owners, in the way in which the store has them."""
+        if uid is None and gid is None:
+            return wanted
+        like = status if status.owner else await self._stat(b"/")
+
+        def names() -> tuple[str | None, str | None]:
+            owner = None if uid is None else self._owners.owner(uid, status.owner, like.owner)
+            group = None if gid is None else self._owners.group(gid, status.group, like.group)
+            self._owners.learn([dataclasses.replace(status, owner=owner or "", group=group or "")])  # to be shown
+            return owner, group
+
+        owner, group = await self._calls.call("look up owners", names)
+        return dataclasses.replace(wanted, owner=owner, group=group)
+
+    async def _layout_of_directory(self, node_id: int) -> str:
+        if self._node(node_id).kind is not Kind.DIRECTORY:
+            return ""
+        return await self._layouts.of(self.state.path(node_id))
+
+    def _with_layout(self, node_id: int, name: bytes) -> bytes:
+        if name != _LAYOUT or self._node(node_id).kind is not Kind.DIRECTORY:
+            raise Unsupported(f"extended attribute {name!r} cannot be changed")
+        return self.state.path(node_id)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from stripefs.store.base import Identity, Kind, Status
-from stripefs.tree import compaction
-from stripefs.tree.state import ROOT, NoJournal, State
+from stripefs.vfs import journal
+from stripefs.vfs.inodes import ROOT, InodeTable, NoInodeJournal
 
 NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"/" not in name and b"\0" not in name) | st.just(
     b"x" * 255
@@ -76,7 +76,7 @@ class Kept:
         return True
 
 
-def facts(state: State) -> dict[str, Any]:
+def facts(state: InodeTable) -> dict[str, Any]:
     return {
         "nodes": {
             node.id: (node.parent, node.name, node.kind, node.identity, node.lookups, node.children, node.handles)
@@ -88,15 +88,15 @@ def facts(state: State) -> dict[str, Any]:
     }
 
 
-def recovered(payloads: Iterable[bytes]) -> State:
-    state = State()
+def recovered(payloads: Iterable[bytes]) -> InodeTable:
+    state = InodeTable()
     state.replay(payloads)
     return state
 
 
 @pytest.fixture(autouse=True)
 def slices_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "SLICE", 2)
+    monkeypatch.setattr(journal, "SLICE", 2)
 
 
 class Machine(RuleBasedStateMachine):
@@ -110,7 +110,7 @@ class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.kept = Kept(compact_every=7)
-        self.state = State(self.kept)
+        self.state = InodeTable(self.kept)
         self.lookups: dict[int, int] = {ROOT: 1}
         self.held: dict[int, int] = {}  # handle → node
 
@@ -181,7 +181,7 @@ class Machine(RuleBasedStateMachine):
         """The next worker starts from what was committed."""
         self.state.commit()
         before = facts(self.state)
-        self.state = State(self.kept)
+        self.state = InodeTable(self.kept)
         self.state.replay(self.kept.payloads)
         assert facts(self.state) == before
 
@@ -210,7 +210,7 @@ TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadlin
 
 
 def test_a_replaced_file_gets_a_new_id_and_the_old_one_back_its_own() -> None:
-    state = State()
+    state = InodeTable()
     old = state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a"))
     new = state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "b"))
     assert old.id != new.id
@@ -220,12 +220,12 @@ def test_a_replaced_file_gets_a_new_id_and_the_old_one_back_its_own() -> None:
 
 
 def test_a_directory_keeps_its_id() -> None:
-    first, second = State(), State()
+    first, second = InodeTable(), InodeTable()
     assert first.see(ROOT, b"d", Kind.DIRECTORY, None).id == second.see(ROOT, b"d", Kind.DIRECTORY, None).id
 
 
 def test_a_forgotten_version_gets_its_id_again() -> None:
-    state = State()
+    state = InodeTable()
     node = state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a"))
     state.forget(node.id, 1)
     assert node.id not in state.nodes
@@ -233,9 +233,9 @@ def test_a_forgotten_version_gets_its_id_again() -> None:
 
 
 def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stripefs.tree.state._derive", lambda *_: 1)
+    monkeypatch.setattr("stripefs.vfs.inodes._derive", lambda *_: 1)
     kept = Kept()
-    state = State(kept)
+    state = InodeTable(kept)
     ids = [state.see(ROOT, name, Kind.FILE, Identity(0, 0, "")).id for name in (b"a", b"b", b"c")]
     assert len(set(ids)) == 3
     assert ROOT not in ids
@@ -244,7 +244,7 @@ def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_parents_outlive_their_children() -> None:
-    state = State()
+    state = InodeTable()
     folder = state.see(ROOT, b"d", Kind.DIRECTORY, None)
     file = state.see(folder.id, b"f", Kind.FILE, Identity(0, 0, ""))
     handle = state.open_file(file.id, Status(b"f", Kind.FILE))
@@ -257,7 +257,7 @@ def test_parents_outlive_their_children() -> None:
 
 def test_no_step_of_a_compaction_carries_more_than_a_slice() -> None:
     kept = Kept(compact_every=100)
-    state = State(kept)
+    state = InodeTable(kept)
     for number in range(100):
         state.see(ROOT, b"/%d" % number, Kind.FILE, Identity(0, 0, ""))
         state.commit()
@@ -265,7 +265,7 @@ def test_no_step_of_a_compaction_carries_more_than_a_slice() -> None:
         state.see(ROOT, b"/0", Kind.FILE, Identity(0, 0, ""))
         state.commit()
     assert kept.generations
-    assert 0 < kept.longest <= compaction.SLICE + 1  # that which the commit is about besides
+    assert 0 < kept.longest <= journal.SLICE + 1  # that which the commit is about besides
     assert facts(recovered(kept.payloads)) == facts(state)
 
 
@@ -279,7 +279,7 @@ def test_a_compaction_that_finds_no_memory_goes_on_with_the_next_commit() -> Non
             super().carry(payload)
 
     kept = Refusing(compact_every=6)
-    state = State(kept)
+    state = InodeTable(kept)
     for number in range(50):
         kept.refuse = number % 3 == 0
         state.see(ROOT, b"%d" % (number % 9), Kind.FILE, Identity(number % 4, 0, ""))
@@ -290,7 +290,7 @@ def test_a_compaction_that_finds_no_memory_goes_on_with_the_next_commit() -> Non
 
 
 def test_a_tree_without_a_journal_keeps_nothing_of_what_was_forgotten() -> None:
-    state = State(NoJournal())
+    state = InodeTable(NoInodeJournal())
     for number in range(1000):
         node = state.see(ROOT, b"%d" % number, Kind.FILE, Identity(0, 0, ""))
         state.forget(node.id, 1)
@@ -308,7 +308,7 @@ def test_records_that_could_not_be_kept_go_with_the_next() -> None:
             super().append(payload)
 
     kept = Refusing()
-    state = State(kept)
+    state = InodeTable(kept)
     state.see(ROOT, b"a", Kind.DIRECTORY, None)
     with pytest.raises(OSError):  # noqa: PT011
         state.commit()
@@ -321,7 +321,7 @@ def test_records_that_could_not_be_kept_go_with_the_next() -> None:
 @given(STATUSES)
 def test_statuses_come_back_whole(status: Status) -> None:
     kept = Kept()
-    state = State(kept)
+    state = InodeTable(kept)
     node = state.see(ROOT, b"f", Kind.FILE, status.identity)
     handle = state.open_file(node.id, status)
     state.commit()
@@ -330,4 +330,4 @@ def test_statuses_come_back_whole(status: Status) -> None:
 
 def test_an_unknown_record_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown"):
-        State().replay([struct.pack("<c", b"?")])
+        InodeTable().replay([struct.pack("<c", b"?")])
