@@ -73,7 +73,7 @@ class Image:
     def layer(self) -> contextlib.AbstractContextManager[Layer]:
         """What mounts it at a directory, as long as the block lasts."""
         if self._unpacked:
-            from stripefs.mount import kernel
+            from stripefs.fuse import kernel
 
             return contextlib.nullcontext(lambda target: kernel.mount(self._unpacked, target, "", _MS_BIND, ""))
         return layer_of(self.client, self.attached, self.tree, self._name)
@@ -244,7 +244,7 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
             yield mount_here
         return
     from imagefs.daemon import leftovers
-    from stripefs.mount import kernel
+    from stripefs.fuse import kernel
 
     lower = leftovers.lower_folder(settings.runtime, attached.id)
     try:

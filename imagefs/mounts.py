@@ -23,8 +23,8 @@ from imagefs.plane.options import TreeOptions
 from imagefs.settings import DaemonSettings
 from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, MountError, StripefsError
-from stripefs.mount import kernel
-from stripefs.mount.unmounting import unmount
+from stripefs.fuse import kernel
+from stripefs.fuse.mounting import unmount
 from stripefs.settings import MountSettings, StoreSettings
 
 __all__ = ["is_ours", "lent", "mount", "mount_attached", "place", "resolved", "show_tree", "take_away", "umount"]
@@ -217,9 +217,9 @@ def show_tree(
 
     owned: all files belong to the caller, for a user namespace that has no other user.
     """
-    from stripefs.mount import daemon
-    from stripefs.mount.control import make_directory
-    from stripefs.mount.job import Job
+    from stripefs.fuse import daemonize
+    from stripefs.fuse.control import make_directory
+    from stripefs.fuse.mount_spec import MountSpec
 
     payload = {
         "source": name,
@@ -228,8 +228,8 @@ def show_tree(
         "io_timeout": settings.io_timeout,
         "owner": (os.geteuid(), os.getegid()) if owned else None,
     }
-    daemon.start(
-        Job(
+    daemonize.start(
+        MountSpec(
             program="imagefs.plane.worker",
             payload=json.dumps(payload),
             source=name,

@@ -33,7 +33,7 @@ from bench.harness.processes import kill_tree
 from bench.harness.programs import output
 from bench.read.driver import ReadDriver, timed
 from bench.write.driver import WriteDriver
-from stripefs.mount.control import query
+from stripefs.fuse.control import query
 from stripefs.settings import default_budget
 
 __all__ = ["CheckpointDriver", "Runner", "check_cached"]

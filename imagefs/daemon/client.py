@@ -1,4 +1,4 @@
-"""Asking the daemon: one JSON object there, one back (`stripefs.mount.service`), version 1.
+"""Asking the daemon: one JSON object there, one back (`stripefs.fuse.control_server`), version 1.
 
 attach    id, store, image, …   the image's documents are here and its devices served; where they are
 use       as attach, snapshot   one more process uses a dependency snapshot, which may be mounted already
@@ -26,7 +26,7 @@ from imagefs.errors import DamagedBlock, DamagedObject, NoSuchImage
 from imagefs.settings import DaemonSettings
 from imagefs.startup.emission import events
 from stripefs.errors import MountError
-from stripefs.mount.asking import ask
+from stripefs.fuse.control import ask
 from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:

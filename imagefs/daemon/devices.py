@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion
-from stripefs.mount.served import ROOT, ServedAttributes, Show
+from stripefs.fuse.protocol import ROOT, ServedAttributes, Show
 from stripefs.store.base import Buffer, Space
 
 __all__ = ["DeviceTree", "Source"]

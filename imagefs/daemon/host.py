@@ -42,7 +42,7 @@ from imagefs.repository.images import is_digest
 from imagefs.repository.snapshots import NOTES
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
-from stripefs.mount.journal import MemoryJournal
+from stripefs.fuse.state_memory import MemoryJournal
 from stripefs.settings import StoreSettings, redact, store_settings
 from stripefs.supervised import contain, supervise
 

@@ -27,7 +27,7 @@ from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapsh
 from imagefs.repository.images import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["Leases", "pool_path"]
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from imagefs.daemon.state import Attachment, State
-from stripefs.mount.journal import MemoryJournal
+from stripefs.fuse.state_memory import MemoryJournal
 
 __all__ = ["Ledger"]
 

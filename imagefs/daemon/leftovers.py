@@ -22,8 +22,8 @@ from pathlib import Path
 
 from imagefs.settings import ready_folder
 from stripefs.errors import MountError
-from stripefs.mount import kernel
-from stripefs.mount.unmounting import unmount
+from stripefs.fuse import kernel
+from stripefs.fuse.mounting import unmount
 
 __all__ = ["clear", "find", "hold", "lower_folder", "remove_lower", "take_off", "upper_folder"]
 
@@ -111,7 +111,7 @@ def main() -> int:
     """The program; its exit code."""
     from imagefs.daemon import processes
     from imagefs.run.folder import sweep
-    from stripefs.mount.control import find_mounts
+    from stripefs.fuse.control import find_mounts
 
     given = json.loads(sys.stdin.read())
     cache, runtime = given["cache"], given["runtime"]

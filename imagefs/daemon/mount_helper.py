@@ -16,8 +16,8 @@ from typing import Any
 
 from imagefs.plane import erofs, shared
 from stripefs.errors import StripefsError
-from stripefs.mount import kernel
-from stripefs.mount.unmounting import unmount
+from stripefs.fuse import kernel
+from stripefs.fuse.mounting import unmount
 
 __all__ = ["main"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from stripefs.errors import MountError
 
 if TYPE_CHECKING:
-    from stripefs.mount import kernel
+    from stripefs.fuse import kernel
 
 __all__ = ["began", "must_be_seen", "namespace", "started_by", "tables"]
 
@@ -62,7 +62,7 @@ def tables(namespaces: Collection[int] | None = None) -> dict[int, list[kernel.M
 
     Of processes that we may look at. Raises OSError.
     """
-    from stripefs.mount import kernel  # most callers need none of it
+    from stripefs.fuse import kernel  # most callers need none of it
 
     own = namespace()
     found: dict[int, list[kernel.MountPoint]] = {one: [] for one in namespaces or ()}

@@ -2,7 +2,7 @@
 
 One daemon serves a runtime folder. Whoever starts one holds the lock there until it answers, so of two that start at
 once the second finds the first; the daemon holds the lock too, so that it is waited for when who started it was killed.
-Where the last daemon ended while mounts read through it, the next one goes on serving them (`stripefs.mount.keeper`);
+Where the last daemon ended while mounts read through it, the next one goes on serving them (`stripefs.fuse.keeper`);
 any other mount of devices that is left is taken away before.
 """
 
@@ -16,9 +16,9 @@ from pathlib import Path
 
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
-from stripefs.mount import keeper, kernel
-from stripefs.mount.control import Mount, find_mounts, make_directory
-from stripefs.mount.job import Job
+from stripefs.fuse import keeper, kernel
+from stripefs.fuse.control import Mount, find_mounts, make_directory
+from stripefs.fuse.mount_spec import MountSpec
 from stripefs.settings import MountSettings
 
 __all__ = ["KEEP", "daemon_job", "devices_mount", "end_kept", "ensure", "is_kept", "running", "serve"]
@@ -29,9 +29,9 @@ KEEP = 600.0
 """Seconds for which mounts that read through a daemon which ended wait for the next: an upgrade takes as long."""
 
 
-def daemon_job(settings: DaemonSettings) -> Job:
+def daemon_job(settings: DaemonSettings) -> MountSpec:
     """The daemon as a job for a supervisor."""
-    return Job(
+    return MountSpec(
         program="imagefs.daemon.worker",
         payload=settings.to_json(),
         source="imagefs",
@@ -82,9 +82,9 @@ def ensure(settings: DaemonSettings) -> bool:
     with _alone(settings) as lock:
         if running(settings) is not None:
             return False
-        from stripefs.mount import daemon
+        from stripefs.fuse import daemonize
 
-        daemon.start(daemon_job(settings), lock=lock)
+        daemonize.start(daemon_job(settings), lock=lock)
     return True
 
 
@@ -93,7 +93,7 @@ def serve(settings: DaemonSettings, *, ready: Callable[[], None]) -> int:
 
     Raises MountError when one runs already.
     """
-    from stripefs.mount import supervisor
+    from stripefs.fuse import supervisor
 
     with contextlib.ExitStack() as starting:
         starting.enter_context(_alone(settings))
@@ -128,7 +128,7 @@ def _clear(settings: DaemonSettings) -> None:
     it stay dead until remounted."""
     if running(settings) is not None or is_kept(settings):
         return
-    from stripefs.mount import mounting
+    from stripefs.fuse import mounting
 
     here = devices_mount(settings)
     try:

@@ -13,8 +13,8 @@ import os
 import sys
 
 from stripefs.errors import MountError
-from stripefs.mount import kernel
-from stripefs.mount.unmounting import unmount
+from stripefs.fuse import kernel
+from stripefs.fuse.mounting import unmount
 
 __all__ = ["main"]
 

@@ -22,7 +22,7 @@ from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
-from stripefs.mount.kernel import MountPoint
+from stripefs.fuse.kernel import MountPoint
 from stripefs.supervised import supervise
 
 __all__ = ["FSTYPES", "Uses", "Watch", "ended"]

@@ -1,4 +1,4 @@
-"""The worker of the daemon: the host's images, served by `stripefs.mount.harness`."""
+"""The worker of the daemon: the host's images, served by `stripefs.fuse.worker`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from imagefs.daemon.host import Host
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, ServiceDown
 from stripefs.executor import Lane
-from stripefs.mount import harness
-from stripefs.mount.journal import MemoryJournal
-from stripefs.mount.served import ServedTree
-from stripefs.mount.service import Request
+from stripefs.fuse import worker
+from stripefs.fuse.control_server import Request
+from stripefs.fuse.protocol import ServedTree
+from stripefs.fuse.state_memory import MemoryJournal
 from stripefs.store.allocator import bound_allocator
 
 __all__ = ["DaemonBackend"]
@@ -37,7 +37,7 @@ class DaemonBackend:
     source = "imagefs"
     kept: Mapping[str, Any] = {}
 
-    def __init__(self, start: harness.Start) -> None:
+    def __init__(self, start: worker.Start) -> None:
         self._settings = DaemonSettings.from_json(start.payload)
         self._start = start
         self._disk = Lane("the cache folder", 2)
@@ -129,4 +129,4 @@ def _host(cache: Path, settings: DaemonSettings, journal: MemoryJournal) -> Host
 
 
 if __name__ == "__main__":
-    harness.main(DaemonBackend)
+    worker.main(DaemonBackend)

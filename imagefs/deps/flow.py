@@ -24,7 +24,7 @@ from imagefs.errors import CommandNotExecutable, CommandNotFound
 from imagefs.format.snapshot import key_digest
 from imagefs.startup.emission import events
 from stripefs.errors import StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 if TYPE_CHECKING:
     from imagefs.deps.lease import Leading

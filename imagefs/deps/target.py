@@ -32,8 +32,8 @@ from imagefs.deps import inventory
 from imagefs.deps.mark import Mark, User, label, living, load, save, which
 from imagefs.errors import SnapshotError
 from stripefs.errors import StripefsError
-from stripefs.mount import kernel
-from stripefs.mount.unmounting import users
+from stripefs.fuse import kernel
+from stripefs.fuse.mounting import users
 from stripefs.osutil import atomic_file
 
 __all__ = ["Refused", "State", "Target"]

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 
 from imagefs.run import namespace
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["failure", "read_only"]
 

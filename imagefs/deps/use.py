@@ -17,7 +17,7 @@ from imagefs.daemon.client import Attached, Client, Recording, Shared, Snapshot
 from imagefs.plane import erofs
 from imagefs.plane.options import TreeOptions
 from stripefs.errors import MountError, StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 
 __all__ = ["PATIENCE", "Used", "check_whole", "let_go", "use"]

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from imagefs.doctor.finding import Finding
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.units import format_size
 
 __all__ = ["cache_findings", "file_system_of", "rights_findings", "runtime_findings"]

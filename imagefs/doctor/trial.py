@@ -21,7 +21,7 @@ from imagefs.format.erofs import BLOCK, Device, write
 from imagefs.plane import erofs
 from imagefs.run.namespace import private_mounts
 from stripefs.errors import StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["TRIALS", "run_trials"]
 

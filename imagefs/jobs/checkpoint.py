@@ -30,9 +30,9 @@ from stripefs.cli.border import tell
 from stripefs.cli.mount_options import expand
 from stripefs.cli.mounting import prepare
 from stripefs.errors import ConfigError, StripefsError
-from stripefs.mount.control import make_directory
-from stripefs.mount.daemon import Begun
-from stripefs.mount.job import stripefs_job
+from stripefs.fuse.control import make_directory
+from stripefs.fuse.daemonize import Begun
+from stripefs.fuse.mount_spec import store_mount_spec
 from stripefs.options import Given
 from stripefs.settings import Settings, redact
 from stripefs.store.url import refuse_half_url
@@ -128,7 +128,7 @@ def shown(
             os.makedirs(place, 0o700)
             settings = _settings(one, place, daemon, given, words)
             try:
-                mount = Begun(stripefs_job(settings)._replace(owner=os.getpid()))
+                mount = Begun(store_mount_spec(settings)._replace(owner=os.getpid()))
             except StripefsError as error:
                 raise _failed(one.source, error) from error
             held.callback(_end, mount, place)
@@ -201,7 +201,7 @@ def _kill(process: subprocess.Popen[bytes], source: str) -> None:
 def _end(mount: Begun, place: str) -> None:
     """Unmount what is there, or have a mount that is still being made given up; see its process off."""
     from stripefs.cli.mounting import mounted_at
-    from stripefs.mount.unmounting import unmount
+    from stripefs.fuse.mounting import unmount
 
     if mount.process.poll() is None:
         mount.process.terminate()  # unmounts, also what has not answered yet

@@ -276,7 +276,7 @@ def _clear(folder: Path) -> None:
     nothing is mounted there and nobody writes any more."""
     from imagefs.daemon import starting
     from imagefs.run.folder import sweep
-    from stripefs.mount import kernel
+    from stripefs.fuse import kernel
 
     settings = _daemon(folder)
     runs = Path(settings.runtime, "imagefs")

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from imagefs.plane import loop
 from stripefs.errors import MountError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["Backing", "ErofsMount", "mount", "mounted"]
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from stripefs.errors import MountError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["Upper", "lasting", "mount", "mount_read_only"]
 

@@ -1,4 +1,4 @@
-"""The tree plane: an image as a tree of nodes for `stripefs.mount`, for whoever cannot mount EROFS.
+"""The tree plane: an image as a tree of nodes for `stripefs.fuse`, for whoever cannot mount EROFS.
 
 Everything is answered from the metadata image, which never changes, and nothing is remembered: a node is its inode's
 number in the image (the root is 1, as FUSE wants it), a handle is its node, a directory's cookie the position in the
@@ -23,7 +23,7 @@ from imagefs.errors import FormatError
 from imagefs.format.erofs import BLOCK, Image
 from imagefs.format.erofs.read import Extent, Stat
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, StripefsError, Unsupported
-from stripefs.mount.served import ROOT, ServedAttributes, Show
+from stripefs.fuse.protocol import ROOT, ServedAttributes, Show
 from stripefs.store.base import Buffer, Space
 
 __all__ = ["ImageTree", "NameTooLong", "ReadDevice"]

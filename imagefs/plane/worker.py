@@ -1,4 +1,4 @@
-"""The worker of a tree-plane mount: an image's tree over the files of its devices, served by `stripefs.mount.harness`.
+"""The worker of a tree-plane mount: an image's tree over the files of its devices, served by `stripefs.fuse.worker`.
 
 Its payload is JSON: `source` (what the mount table shows), `metadata` (path of the EROFS image), `devices` (paths, one
 after the other as the metadata names them), `io_timeout` (seconds), `owner` (user and group of all files, or null).
@@ -19,9 +19,9 @@ from imagefs.format.erofs import Image
 from imagefs.plane.pread import FileDevices
 from imagefs.plane.tree import ImageTree
 from stripefs.errors import ConfigError, StaleVersion
-from stripefs.mount import harness
-from stripefs.mount.served import ServedTree
-from stripefs.mount.service import Request
+from stripefs.fuse import worker
+from stripefs.fuse.control_server import Request
+from stripefs.fuse.protocol import ServedTree
 
 __all__ = ["TreeBackend"]
 
@@ -31,7 +31,7 @@ class TreeBackend:
 
     requests: Mapping[str, Request] = {}
 
-    def __init__(self, start: harness.Start) -> None:
+    def __init__(self, start: worker.Start) -> None:
         payload = json.loads(start.payload)
         self.source: str = payload["source"]
         self._metadata: str = payload["metadata"]
@@ -89,4 +89,4 @@ def _opened(path: str) -> DocumentFile:
 
 
 if __name__ == "__main__":
-    harness.main(TreeBackend)
+    worker.main(TreeBackend)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from imagefs.errors import RunError
 from imagefs.run.options import Limits
-from stripefs.mount import kernel
-from stripefs.mount.kernel import MountPoint
+from stripefs.fuse import kernel
+from stripefs.fuse.kernel import MountPoint
 
 __all__ = ["check", "controllers", "hierarchies"]
 

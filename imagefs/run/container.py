@@ -37,7 +37,7 @@ from imagefs.run.options import AUTO, Bind, Limits, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Outside, arguments, build
 from stripefs.errors import StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 if TYPE_CHECKING:
     import logging

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from stripefs.errors import MountError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["RunFolder", "sweep"]
 
@@ -156,7 +156,7 @@ def _unmount_below(path: str) -> None:
     below = os.path.realpath(path) + "/"
     for mount in reversed(kernel.mounts()):
         if mount.path.startswith(below):
-            from stripefs.mount.unmounting import unmount  # seldom needed
+            from stripefs.fuse.mounting import unmount  # seldom needed
 
             unmount(mount.path, lazy=True)
 

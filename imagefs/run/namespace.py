@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from imagefs.errors import RunError
 from imagefs.run.init import stay_behind
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["become_root", "child", "end_with", "is_alone", "keep_only", "private_mounts"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["Runtime", "check_arguments", "find", "hide_unified_cgroups", "read_ahead"]
 

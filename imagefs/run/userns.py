@@ -26,7 +26,7 @@ from typing import Any
 from imagefs.errors import RunError
 from imagefs.plane import shared
 from imagefs.run.options import IDS
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["keep_locked", "move_mounts", "namespace", "own_first_id", "show_mapped"]
 

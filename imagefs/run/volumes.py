@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from imagefs.errors import RunError
 from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Volume
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["copy_tree", "make"]
 

@@ -19,8 +19,8 @@ from typing import Any
 from imagefs.blocks.figures import Waits
 from imagefs.metrics import SNAPSHOTTER
 from stripefs import __version__
+from stripefs.fuse.control import metrics_listener
 from stripefs.metrics import render
-from stripefs.mount.listening import metrics_listener
 
 __all__ = ["Calls", "page", "serving"]
 

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.startup_events import ProcessIdentity, Span, Writer, identity
 
 __all__ = ["Watcher"]

@@ -34,7 +34,7 @@ from imagefs.startup_cache import key
 from imagefs.startup_cache.key import FOLDER, Cache, Job
 from imagefs.startup_cache.publisher import Publishing
 from stripefs.errors import StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 
 __all__ = ["runner"]

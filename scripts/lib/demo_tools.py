@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.harness.processes import tree
 from imagefs.mounts import take_away
 from stripefs.errors import MountError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["INTERRUPTS", "PROGRAMS", "Failed", "command", "say", "temporary_folder"]
 

@@ -111,7 +111,7 @@ def mountpoints(_ctx: click.Context, _parameter: click.Parameter, incomplete: st
     """Shell completion: where stripefs is mounted."""
     from click.shell_completion import CompletionItem
 
-    from stripefs.mount.control import find_mounts
+    from stripefs.fuse.control import find_mounts
 
     return [CompletionItem(m.mountpoint) for m in find_mounts() if m.mountpoint.startswith(incomplete)]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from stripefs import config
 from stripefs.cli.mount_options import MountOptions
 from stripefs.errors import ConfigError, MountError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import Settings
 
 __all__ = ["FUSE_CONF", "SUDO", "absolute", "mounted_at", "prepare", "start"]
@@ -53,16 +53,16 @@ def start(settings: Settings, *, foreground: bool = False) -> int:
 
 
 def _serve_behind(settings: Settings) -> int:
-    from stripefs.mount import daemon
-    from stripefs.mount.job import stripefs_job
+    from stripefs.fuse import daemonize
+    from stripefs.fuse.mount_spec import store_mount_spec
 
-    return daemon.start(stripefs_job(settings))
+    return daemonize.start(store_mount_spec(settings))
 
 
 def _serve_here(settings: Settings) -> int:
     from stripefs import logs
-    from stripefs.mount import supervisor
-    from stripefs.mount.job import stripefs_job
+    from stripefs.fuse import supervisor
+    from stripefs.fuse.mount_spec import store_mount_spec
     from stripefs.systemd import notify
 
     logs.configure(settings.mount.log_format, settings.mount.log_level, settings.mount.log_file)
@@ -70,7 +70,7 @@ def _serve_here(settings: Settings) -> int:
     def ready() -> None:
         notify("READY=1")
 
-    return supervisor.serve(stripefs_job(settings), ready=ready)
+    return supervisor.serve(store_mount_spec(settings), ready=ready)
 
 
 def absolute(source: str) -> str:

@@ -58,7 +58,7 @@ def unfollowed(path: str) -> str:
 
 def inside_mount(path: str) -> tuple[Settings, bytes] | None:
     """How the mount that shows `path` reaches its source, and the path in there; None when no mount of ours does."""
-    from stripefs.mount.control import find_mounts, query
+    from stripefs.fuse.control import find_mounts, query
 
     for mount in reversed(find_mounts()):  # a mount inside another one comes after it
         inside = os.path.relpath(path, mount.mountpoint)

@@ -14,9 +14,9 @@ from stripefs.cli.flags import SettingsCommand, mountpoints, settings_flags
 from stripefs.cli.mounting import mounted_at
 from stripefs.cli.show import columns, duration, rate, table
 from stripefs.errors import MountError
-from stripefs.mount import kernel
-from stripefs.mount.control import find_mounts, query
-from stripefs.mount.mounting import FSTYPE
+from stripefs.fuse import kernel
+from stripefs.fuse.control import find_mounts, query
+from stripefs.fuse.mounting import FSTYPE
 from stripefs.units import format_size
 
 __all__ = ["command", "describe"]

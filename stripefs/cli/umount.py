@@ -11,9 +11,8 @@ import click
 from stripefs.cli.flags import SettingsCommand, mountpoints, settings_flags
 from stripefs.cli.mounting import SUDO, mounted_at
 from stripefs.errors import MountError
-from stripefs.mount.control import find_mounts
-from stripefs.mount.mounting import FSTYPE
-from stripefs.mount.unmounting import unmount
+from stripefs.fuse.control import find_mounts
+from stripefs.fuse.mounting import FSTYPE, unmount
 
 __all__ = ["command"]
 

@@ -113,7 +113,7 @@ def _as_dict(path: str, source: str, found: Warmed, seconds: float) -> dict[str,
 
 def _behind(ctx: click.Context, paths: Sequence[str], rate: str, config: str) -> int:
     """The same command with --wait, in the background; it goes on when this shell ends."""
-    from stripefs.mount.control import make_directory, runtime_directory
+    from stripefs.fuse.control import make_directory, runtime_directory
 
     log = make_directory(runtime_directory()) / "warm.log"
     flags = [STRIPEFS.as_flag(name, text) for name, (text, _) in given(ctx).items()]

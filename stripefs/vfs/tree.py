@@ -1,6 +1,6 @@
 """The mounted tree: operations of a read-only file system, answered from a store and a reader.
 
-It knows no kernel: a shell (`stripefs.mount`) translates requests into these calls and the answers back. Ids and what
+It knows no kernel: a shell (`stripefs.fuse`) translates requests into these calls and the answers back. Ids and what
 they mean are in `stripefs.vfs.inodes`. Every method either answers or raises an error of `stripefs.errors`, whose
 `errno` the system call gets; whatever an answer reveals has been committed to the journal before the method returns.
 

@@ -17,7 +17,7 @@ from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
 from stripefs.errors import Busy, StoreError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store
 from tests.deps.installed import imported

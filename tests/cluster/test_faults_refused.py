@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
-from stripefs.mount.control import find_mounts
+from stripefs.fuse import kernel
+from stripefs.fuse.control import find_mounts
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.store import HdfsStore
 from tests.hdfs_instance import HdfsInstance, hdfs_instance

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.hdfs_instance import HdfsInstance
 from tests.imagefs import nasty
 from tests.imagefs.service import Service, eventually

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import stripefs
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.hdfs_instance import HdfsInstance
 from tests.imagefs.containers import fill
 from tests.imagefs.service import Service, built, eventually

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.containerd.cri import Cri
 from tests.unit.imagefs.layers import layout
 from tests.waiting import eventually

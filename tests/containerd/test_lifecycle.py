@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.containerd.conftest import base
 from tests.containerd.node import Node, Registry
 from tests.unit.imagefs.layers import directory, file, layer

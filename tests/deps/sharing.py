@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.faults import ensure, until_nothing_is_left
 from tests.imagefs.service import Service, commands, eventually
 

@@ -20,7 +20,7 @@ from imagefs.deps.flow import run
 from imagefs.deps.wish import Wish
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from tests.deps.wheels import uv
 from tests.imagefs.service import PATIENCE, Service

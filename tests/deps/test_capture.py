@@ -14,7 +14,7 @@ from imagefs.build.image import build
 from imagefs.deps.capture import Tree, capture_directory, capture_upper
 from imagefs.deps.inventory import take
 from imagefs.plane import overlay
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs import nasty
 from tests.imagefs.local_image import LocalImage
 from tests.unit.imagefs.stored import images_in

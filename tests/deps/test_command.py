@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.deps.commanding import ARGUMENTS, UV_ARGUMENTS, deps, names, value
 from tests.deps.conftest import Job
 from tests.deps.wheels import UV, wheel

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.deps.commanding import ARGUMENTS, UV_ARGUMENTS, names, value
 from tests.deps.conftest import Job
 from tests.deps.installed import imported, install, published, snapshots_in

@@ -17,7 +17,7 @@ import pytest
 
 from imagefs.deps import outcome
 from imagefs.housekeeping.verify import verify
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.deps.conftest import Job
 from tests.deps.installed import imported, snapshots_in
 from tests.deps.starting import away, by_uv, done, is_mounted, start

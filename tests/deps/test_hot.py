@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from imagefs.deps.use import Used
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.deps.conftest import Job
 from tests.deps.installed import published, snapshots_in, use_here
 from tests.imagefs.faults import until_nothing_is_left

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.daemon import processes
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.deps.commanding import UV_ARGUMENTS
 from tests.deps.installed import snapshots_in
 from tests.deps.starting import by_uv, done, is_mounted, start

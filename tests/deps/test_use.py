@@ -11,7 +11,7 @@ import pytest
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.use import PATIENCE
 from stripefs.errors import MountError, StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from tests.deps.conftest import Job
 from tests.deps.installed import imported, install, published, snapshots_in, use_here

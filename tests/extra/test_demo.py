@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.containerd import gobuild
 
 CASES = 21

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs import nasty
 from tests.imagefs.faults import ensure, make_image, mounts_below, until_nothing_is_left
 from tests.imagefs.service import Service

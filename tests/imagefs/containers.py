@@ -22,7 +22,7 @@ from imagefs.plane import erofs
 from imagefs.run.container import run
 from imagefs.run.options import RunOptions
 from stripefs.errors import StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.small_image import SmallImage
 from tests.leaks import MARK
 from tests.unshared import unshared

@@ -21,7 +21,7 @@ from imagefs import mounts
 from imagefs.daemon.client import Client, Recording
 from imagefs.daemon.starting import end_kept, is_kept
 from imagefs.plane.options import TreeOptions
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from tests.imagefs.service import PATIENCE, Service, built, eventually
 from tests.store.web_server import Fault, WebServer

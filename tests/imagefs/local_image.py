@@ -13,7 +13,7 @@ from imagefs.format.index import BLOCK, NOWHERE, Index
 from imagefs.plane import erofs
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["FileImage", "LocalImage", "build_layout"]
 

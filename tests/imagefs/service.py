@@ -19,13 +19,13 @@ from imagefs.daemon.starting import end_kept, running
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.settings import DaemonSettings
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.store.local import LocalStore
 from tests.waiting import PATIENCE, eventually
 
 __all__ = ["PATIENCE", "Service", "built", "commands", "eventually"]
 
-_KEEPER = "stripefs.mount.keeper"
+_KEEPER = "stripefs.fuse.keeper"
 
 
 def built(source: Path, store: Path, tag: str, config: dict[str, Any] | None = None) -> Report:

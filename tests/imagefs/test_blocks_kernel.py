@@ -17,8 +17,8 @@ from imagefs.format.index import BLOCK
 from imagefs.plane import erofs
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
-from stripefs.mount import kernel
-from stripefs.mount.unmounting import unmount
+from stripefs.fuse import kernel
+from stripefs.fuse.mounting import unmount
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.unit.imagefs.devices import FakeSource, eventually, make, noise, running, settled

@@ -14,7 +14,7 @@ import pytest
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from imagefs.daemon.starting import is_kept
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from tests.imagefs.faults import FickleServer, ensure, mount_here, orphan, start_reader, sums, umount_here
 from tests.imagefs.service import Service, eventually

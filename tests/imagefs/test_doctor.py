@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.doctor.trial import TRIALS
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.registry_server import running_registry
 from tests.imagefs.service import Service, eventually
 

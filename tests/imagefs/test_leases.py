@@ -18,7 +18,7 @@ from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.imagefs.faults import make_image, objects, sums

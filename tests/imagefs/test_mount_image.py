@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs import nasty, small_image
 from tests.imagefs.faults import kill_supervisor, sums, umount_here
 from tests.imagefs.service import Service, built, eventually

@@ -13,8 +13,8 @@ import pytest
 
 from imagefs.plane import erofs, loop, overlay
 from stripefs.errors import MountError
-from stripefs.mount import kernel
-from stripefs.mount.unmounting import unmount, users
+from stripefs.fuse import kernel
+from stripefs.fuse.mounting import unmount, users
 from tests.imagefs import small_image
 from tests.imagefs.containers import wait_for
 from tests.imagefs.small_image import SmallImage, loops

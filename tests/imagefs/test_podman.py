@@ -20,7 +20,7 @@ import pytest
 
 from imagefs.daemon.client import Client
 from imagefs.podman import ImageStore
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.containers import fill, wait_for
 from tests.imagefs.service import Service, built
 

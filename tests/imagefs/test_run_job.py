@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from stripefs.cli.warming import STEP
-from stripefs.mount import kernel
-from stripefs.mount.control import find_mounts
+from stripefs.fuse import kernel
+from stripefs.fuse.control import find_mounts
 from stripefs.testing.simulated_hosts import write_control
 from tests.cache.material import write
 from tests.imagefs.containers import fill
@@ -77,7 +77,7 @@ def helpers(host: Service) -> list[int]:
     return [
         pid
         for pid, words in commands()
-        if {"imagefs.jobs.warming", "stripefs.mount.worker"} & {*words} and mine in environment_of(pid)
+        if {"imagefs.jobs.warming", "stripefs.fuse.store_worker"} & {*words} and mine in environment_of(pid)
     ]
 
 

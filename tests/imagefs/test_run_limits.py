@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.containers import fill
 from tests.imagefs.service import Service, built
 from tests.unshared import unshared

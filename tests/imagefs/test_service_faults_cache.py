@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.faults import (
     MIB,
     cut,

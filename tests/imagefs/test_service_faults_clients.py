@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.containers import fill
 from tests.imagefs.faults import (
     ensure,
@@ -181,7 +181,7 @@ def test_a_client_that_is_killed_while_its_daemon_starts(service: Service, image
 
 def starts_a_daemon(client: int) -> bool:
     children = Path(f"/proc/{client}/task/{client}/children").read_text().split()
-    return any(b"stripefs.mount.daemon" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+    return any(b"stripefs.fuse.daemonize" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
 
 
 def test_first_mounts_that_are_killed(service: Service, image: tuple[Path, Path]) -> None:

@@ -21,7 +21,7 @@ from imagefs.daemon.devices import DeviceTree
 from imagefs.daemon.host import Host
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StaleVersion, StripefsError
-from stripefs.mount.journal import Board, MemoryJournal, make_memory
+from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
 from stripefs.settings import StoreSettings
 from stripefs.store.url import prepare
 from tests.imagefs.faults import make_image
@@ -40,7 +40,7 @@ class Memory:
         self._descriptors = make_memory()
 
     def journal(self) -> MemoryJournal:
-        return MemoryJournal(Board(self._descriptors[0]), self._descriptors[1:])
+        return MemoryJournal(CounterPage(self._descriptors[0]), self._descriptors[1:])
 
     def close(self) -> None:
         for descriptor in self._descriptors:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.daemon.client import Client
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.faults import mount_here, sums, umount_here, until_nothing_is_left
 from tests.imagefs.service import Service, eventually
 from tests.others import AS_NOBODY, NOBODY, let_others_mount

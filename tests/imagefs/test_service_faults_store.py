@@ -24,7 +24,7 @@ from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import Traces
 from stripefs.errors import StoreError, StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.store.local import LocalStore
 from tests.imagefs.faults import (
     DAMAGE,

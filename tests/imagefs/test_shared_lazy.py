@@ -10,7 +10,7 @@ import pytest
 
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from tests.imagefs.containers import fill
 from tests.imagefs.faults import ensure, make_image, mount_here, sums, umount_here

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.startup_cache.key import FOLDER
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.containers import fill
 from tests.imagefs.faults import flip, objects, until_nothing_is_left
 from tests.imagefs.service import Service, built, eventually

@@ -21,7 +21,7 @@ from imagefs.format.erofs import Device, write
 from imagefs.format.inode import Inode
 from imagefs.plane import erofs
 from stripefs.errors import StripefsError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs import nasty, small_image
 from tests.imagefs.small_image import SmallImage
 from tests.imagefs.tree_mount import TreeMount, tree_job
@@ -280,16 +280,16 @@ def test_what_is_no_image_is_not_mounted(
 _AS_A_USER = """
 import json, sys
 from pathlib import Path
-from stripefs.mount import daemon, unprivileged
-from stripefs.mount.job import Job
+from stripefs.fuse import daemonize, mounting
+from stripefs.fuse.mount_spec import MountSpec
 from tests.imagefs import nasty
 
-job = Job.from_json(sys.stdin.read())
-daemon.start(job)
+job = MountSpec.from_json(sys.stdin.read())
+daemonize.start(job)
 try:
     facts = nasty.facts(Path(job.mount.mountpoint))
 finally:
-    unprivileged.unmount(job.mount.mountpoint)
+    mounting.unmount(job.mount.mountpoint)
 print(repr(facts))
 """
 

@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stripefs.mount import daemon, kernel
-from stripefs.mount.control import find_mounts, query
-from stripefs.mount.job import Job
+from stripefs.fuse import daemonize, kernel
+from stripefs.fuse.control import find_mounts, query
+from stripefs.fuse.mount_spec import MountSpec
 from stripefs.settings import MountSettings
 from tests.mount.mounted import eventually
 
 __all__ = ["TreeMount", "tree_job"]
 
 
-def tree_job(metadata: str, devices: Sequence[str], target: Path, folder: Path, **options: Any) -> Job:
+def tree_job(metadata: str, devices: Sequence[str], target: Path, folder: Path, **options: Any) -> MountSpec:
     """What the supervisor of such a mount is told. Its socket and log lie in `folder`."""
     io_timeout = options.pop("io_timeout", 30)
     payload = {"source": "store#tag", "metadata": metadata, "devices": list(devices), "io_timeout": io_timeout}
-    return Job(
+    return MountSpec(
         "imagefs.plane.worker",
         json.dumps(payload),
         "store#tag",
@@ -40,7 +40,7 @@ class TreeMount:
         self.path = folder / "tree"
         self.path.mkdir()
         self._job = tree_job(metadata, devices, self.path, folder, allow_other=True, options=("dev", "suid"), **options)
-        daemon.start(self._job)
+        daemonize.start(self._job)
         [mount] = find_mounts(Path(self._job.directory))
         self._supervisor = mount.supervisor_pid
 

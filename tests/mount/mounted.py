@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from stripefs.errors import MountError, StripefsError
-from stripefs.mount import kernel, unprivileged
-from stripefs.mount.channel import rebuild_error
-from stripefs.mount.control import query
-from stripefs.mount.job import stripefs_job
+from stripefs.fuse import kernel, mounting
+from stripefs.fuse.control import query
+from stripefs.fuse.ipc import rebuild_error
+from stripefs.fuse.mount_spec import store_mount_spec
 from stripefs.settings import MountSettings, ReadSettings, Settings, StoreSettings
 from tests.pinned import until_unpinned
 from tests.waiting import PATIENCE, eventually
@@ -48,7 +48,7 @@ def workers_of(mountpoint: str) -> list[int]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 command = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"stripefs.mount.worker" in command and os.fsencode(mountpoint) in command:
+                if b"stripefs.fuse.store_worker" in command and os.fsencode(mountpoint) in command:
                     found.append(int(entry.name))
     return found
 
@@ -65,7 +65,7 @@ class Mounted:
         self._status = os.fdopen(status)
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
-                [*wrapper, sys.executable, "-P", "-m", "stripefs.mount.daemon", str(theirs)],
+                [*wrapper, sys.executable, "-P", "-m", "stripefs.fuse.daemonize", str(theirs)],
                 pass_fds=(theirs,),
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -75,7 +75,7 @@ class Mounted:
         os.close(theirs)
         assert self.process.stdin is not None
         with self.process.stdin:
-            self.process.stdin.write(stripefs_job(settings).to_json().encode())
+            self.process.stdin.write(store_mount_spec(settings).to_json().encode())
 
     def wait_ready(self) -> Mounted:
         """Raises what kept the mount from coming up."""
@@ -132,7 +132,7 @@ class Mounted:
             if os.geteuid() == 0:
                 kernel.unmount(str(self.path), kernel.MNT_DETACH)
             else:
-                unprivileged.unmount(str(self.path), lazy=True)
+                mounting.unmount_unprivileged(str(self.path), lazy=True)
 
 
 class Mounts:

@@ -18,8 +18,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stripefs.cli.app import main
-from stripefs.mount import kernel, unprivileged
-from stripefs.mount.control import find_mounts, log_file
+from stripefs.fuse import kernel, mounting
+from stripefs.fuse.control import find_mounts, log_file
 from tests.mount.mounted import MIB, PATIENCE, eventually, sha256, workers_of
 from tests.unshared import unshared
 from tests.waiting import gone
@@ -88,7 +88,7 @@ class Shell:
             if os.geteuid() == 0:
                 kernel.unmount(mount.path, kernel.MNT_DETACH)
             else:
-                unprivileged.unmount(mount.path, lazy=True)
+                mounting.unmount_unprivileged(mount.path, lazy=True)
         for child in self.children:
             if child.poll() is None:
                 child.kill()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import MountError
-from stripefs.mount import control
+from stripefs.fuse import control
 
 MOUNTPOINT = "/some/mountpoint"
 
@@ -19,15 +19,15 @@ Turn = Callable[[socket.socket], None]
 
 
 @pytest.fixture
-def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[control.Post]:
+def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[control.ControlFiles]:
     long = tmp_path / ("x" * 120)  # longer than a socket address
     monkeypatch.setattr(control, "runtime_directory", lambda: long)
-    made = control.Post(MOUNTPOINT)
+    made = control.ControlFiles(MOUNTPOINT)
     yield made
     made.close()
 
 
-def serve(post: control.Post, *turns: Turn) -> threading.Thread:
+def serve(post: control.ControlFiles, *turns: Turn) -> threading.Thread:
     """Let each of `turns` have one connection, then stop listening."""
 
     def run() -> None:
@@ -57,13 +57,13 @@ def answer(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("deaths", [(), (die_unread,), (die_midway,), (die_unread, die_midway, die_unread)])
-def test_asked_again_through_the_next_worker(post: control.Post, deaths: tuple[Turn, ...]) -> None:
+def test_asked_again_through_the_next_worker(post: control.ControlFiles, deaths: tuple[Turn, ...]) -> None:
     thread = serve(post, *deaths, answer)
     assert control.query(MOUNTPOINT, "status") == {"v": 1, "generation": 3}
     thread.join()
 
 
-def test_given_up_when_it_kills_workers(post: control.Post) -> None:
+def test_given_up_when_it_kills_workers(post: control.ControlFiles) -> None:
     (path,) = control.runtime_directory().glob("*.sock")
     thread = serve(post, die_midway, die_midway)
     with pytest.raises(MountError, match="cut off"):
@@ -71,25 +71,25 @@ def test_given_up_when_it_kills_workers(post: control.Post) -> None:
     thread.join()
 
 
-def test_stopped_before_the_answer_was_out(post: control.Post) -> None:
+def test_stopped_before_the_answer_was_out(post: control.ControlFiles) -> None:
     thread = serve(post, die_midway)
     assert control.query(MOUNTPOINT, "stop") == {"v": 1, "stopping": True}
     thread.join()
 
 
-def test_gone_before_the_answer_was_out(post: control.Post) -> None:
+def test_gone_before_the_answer_was_out(post: control.ControlFiles) -> None:
     thread = serve(post, die_midway)
     with pytest.raises(MountError, match="not served"):
         control.query(MOUNTPOINT, "status")
     thread.join()
 
 
-def test_no_answer(post: control.Post) -> None:
+def test_no_answer(post: control.ControlFiles) -> None:
     with pytest.raises(MountError, match="does not answer"):
         control.query(MOUNTPOINT, "status", timeout=0.2)
 
 
-def test_found_while_it_listens(post: control.Post) -> None:
+def test_found_while_it_listens(post: control.ControlFiles) -> None:
     mount = control.Mount(MOUNTPOINT, "file:///x", os.getpid())
     post.announce(mount)
     assert control.find_mounts() == [mount]
@@ -97,8 +97,8 @@ def test_found_while_it_listens(post: control.Post) -> None:
     assert control.find_mounts() == []
 
 
-def test_a_newer_mount_keeps_its_files(post: control.Post) -> None:
-    newer = control.Post(MOUNTPOINT)
+def test_a_newer_mount_keeps_its_files(post: control.ControlFiles) -> None:
+    newer = control.ControlFiles(MOUNTPOINT)
     newer.announce(control.Mount(MOUNTPOINT, "file:///new", os.getpid()))
     post.close()
     assert [mount.source for mount in control.find_mounts()] == ["file:///new"]

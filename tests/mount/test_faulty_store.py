@@ -36,7 +36,7 @@ def test_a_store_that_stays_away(mounts: Mounts) -> None:
             (mounted.path / "file").read_bytes()
         assert caught.value.errno == errno.EIO
     assert os.listdir(mounted.path) == ["file"]
-    assert mounted.log_text().count("WARNING stripefs.mount.operations: open: ") == 1
+    assert mounted.log_text().count("WARNING stripefs.fuse.operations: open: ") == 1
     assert mounted.status()["requests"]["failed"] == 2
 
 

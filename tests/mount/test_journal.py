@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stripefs.mount import journal
-from stripefs.mount.journal import Board, MemoryJournal, make_memory, parse
+from stripefs.fuse import state_memory
+from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory, parse
 from stripefs.store.base import Identity, Kind, Status
-from stripefs.vfs import journal as compaction
+from stripefs.vfs import journal
 from stripefs.vfs.inodes import ROOT, InodeTable
 
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=200), max_size=20)
@@ -28,7 +28,7 @@ def memory() -> Iterator[tuple[int, int, int]]:
 
 
 def _open(memory: tuple[int, int, int]) -> MemoryJournal:
-    return MemoryJournal(Board(memory[0]), memory[1:])
+    return MemoryJournal(CounterPage(memory[0]), memory[1:])
 
 
 def _written(payloads: Iterable[bytes]) -> bytes:
@@ -113,7 +113,7 @@ def test_short_writes_are_completed(memory: tuple[int, int, int], monkeypatch: p
 
 
 def test_replacing_pays_only_when_much_is_dead(memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_SMALLEST", 1000)
+    monkeypatch.setattr(state_memory, "_SMALLEST", 1000)
     kept = _open(memory)
     kept.append(b"x" * 900)
     assert not kept.full()
@@ -124,16 +124,21 @@ def test_replacing_pays_only_when_much_is_dead(memory: tuple[int, int, int], mon
 
 
 def test_counters_go_on_in_the_next_worker(memory: tuple[int, int, int]) -> None:
-    Board(memory[0]).count(answered=3, failed=1, read_bytes=1 << 40, written_bytes=1 << 41)
-    second = Board(memory[0])
+    CounterPage(memory[0]).count(answered=3, failed=1, read_bytes=1 << 40, written_bytes=1 << 41)
+    second = CounterPage(memory[0])
     second.count(answered=1)
-    assert Board(memory[0]).read() == {"answered": 4, "failed": 1, "read_bytes": 1 << 40, "written_bytes": 1 << 41}
+    assert CounterPage(memory[0]).read() == {
+        "answered": 4,
+        "failed": 1,
+        "read_bytes": 1 << 40,
+        "written_bytes": 1 << 41,
+    }
 
 
 def test_changes_since_the_beginning_are_copied_in_bounded_steps(
     memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journal, "_COPIED", 100)
+    monkeypatch.setattr(state_memory, "_COPIED", 100)
     kept = _open(memory)
     kept.append(b"old")
     kept.begin()
@@ -189,14 +194,14 @@ def test_whoever_dies_in_a_compaction_leaves_what_was_committed(steps: list[tupl
 
     def look() -> None:
         again = InodeTable()
-        again.replay(parse(os.pread(memory[1 + Board(memory[0]).slot], 1 << 20, 0)))
+        again.replay(parse(os.pread(memory[1 + CounterPage(memory[0]).slot], 1 << 20, 0)))
         assert _facts(again) in committed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(journal, "os", _Torn(look))
-        patch.setattr(journal, "_SMALLEST", 200)
-        patch.setattr(journal, "_COPIED", 64)
-        patch.setattr(compaction, "SLICE", 2)
+        patch.setattr(state_memory, "os", _Torn(look))
+        patch.setattr(state_memory, "_SMALLEST", 200)
+        patch.setattr(state_memory, "_COPIED", 64)
+        patch.setattr(journal, "SLICE", 2)
         try:
             state = InodeTable(_open(memory))
             committed.append(_facts(state))
@@ -242,7 +247,7 @@ def _change(state: InodeTable, step: str, name: int, version: int) -> None:
 @given(st.integers(0, 300))
 def test_a_state_comes_back_through_many_compactions(count: int) -> None:
     memory = make_memory()
-    small, journal._SMALLEST = journal._SMALLEST, 500
+    small, state_memory._SMALLEST = state_memory._SMALLEST, 500
     try:
         state = InodeTable(_open(memory))
         for number in range(count):
@@ -255,7 +260,7 @@ def test_a_state_comes_back_through_many_compactions(count: int) -> None:
         assert again.nodes == state.nodes
         assert again.current == state.current
     finally:
-        journal._SMALLEST = small
+        state_memory._SMALLEST = small
         for descriptor in memory:
             os.close(descriptor)
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from stripefs.mount.kernel import MountPoint, parse_init, parse_mountinfo
+from stripefs.fuse.kernel import MountPoint, parse_init, parse_mountinfo
 
 
 def _init(minor: int, flags: int, flags2: int | None) -> bytes:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import ConfigError, MountError, NotADirectory, NotFound, ServiceDown
-from stripefs.mount import control, kernel
+from stripefs.fuse import control, kernel
 from tests.mount.mounted import MIB, PATIENCE, Mounts, eventually, reading, sha256, workers_of
 from tests.unshared import unshared
 
@@ -298,7 +298,7 @@ def test_umount_while_reading_says_busy(mounts: Mounts) -> None:
 
 def test_supervisor_is_light() -> None:
     """It outlives everything, so it holds nothing that could leak, hang or crash."""
-    program = "import sys, stripefs.mount.supervisor; print(*sys.modules)"
+    program = "import sys, stripefs.fuse.supervisor; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert not {"trio", "pyfuse3", "pyarrow", "hdfs_native", "click", "asyncio"} & set(done.stdout.split())
 

@@ -18,8 +18,8 @@ import trio.testing
 from pyfuse3 import FUSEError
 
 from stripefs.errors import NotFound, PermissionDenied, ServiceDown, StaleVersion, StoreError
-from stripefs.mount.journal import Board, make_memory
-from stripefs.mount.operations import TreeOperations
+from stripefs.fuse.operations import TreeOperations
+from stripefs.fuse.state_memory import CounterPage, make_memory
 from stripefs.store.base import Kind, Space
 from stripefs.vfs import NodeAttributes
 
@@ -55,9 +55,9 @@ class PanicException(BaseException):
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
+def board() -> Iterator[CounterPage]:
     descriptors = make_memory()
-    yield Board(descriptors[0])
+    yield CounterPage(descriptors[0])
     for descriptor in descriptors:
         os.close(descriptor)
 
@@ -68,7 +68,7 @@ def tree() -> FakeTree:
 
 
 @pytest.fixture
-def operations(tree: FakeTree, board: Board) -> Any:
+def operations(tree: FakeTree, board: CounterPage) -> Any:
     return TreeOperations(tree, board, lambda: None)
 
 
@@ -229,7 +229,7 @@ async def test_trusted_attributes_are_named_to_root_only(operations: Any, tree: 
     assert await operations.listxattr(1, SimpleNamespace(uid=1000)) == [b"user.x", b"security.capability"]
 
 
-def test_the_tree_says_whether_its_lists_are_enforced(tree: FakeTree, board: Board) -> None:
+def test_the_tree_says_whether_its_lists_are_enforced(tree: FakeTree, board: CounterPage) -> None:
     for wanted in (False, True):
         tree.posix_acl = wanted
         assert TreeOperations(tree, board, lambda: None).enable_acl is wanted
@@ -252,7 +252,7 @@ async def test_names_that_no_attribute_can_have_never_reach_the_tree(operations:
     assert await _errno(operations.listxattr(1, SimpleNamespace(uid=0))) == errno.ENOSYS
 
 
-async def test_counters(operations: Any, tree: FakeTree, board: Board) -> None:
+async def test_counters(operations: Any, tree: FakeTree, board: CounterPage) -> None:
     tree.answer = b"12345"
     await operations.read(1, 0, 5)
     tree.answer = NotFound("x")

@@ -58,7 +58,7 @@ def _inside(mounted: Mounted, *command: str) -> subprocess.CompletedProcess[str]
 
 def _status(mounted: Mounted) -> dict[str, object]:
     program = (
-        "import json, sys; from stripefs.mount.control import query; print(json.dumps(query(sys.argv[1], 'status')))"
+        "import json, sys; from stripefs.fuse.control import query; print(json.dumps(query(sys.argv[1], 'status')))"
     )
     done = _inside(mounted, sys.executable, "-P", "-c", program, str(mounted.path))
     assert done.returncode == 0, done.stderr

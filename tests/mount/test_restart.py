@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.mount.mounted import MIB, PATIENCE, REPLACED, Mounted, Mounts, drop_cache, eventually, reading, sha256
 
 SLOW = "?delay=20ms&on=read"

@@ -11,7 +11,8 @@ import trio
 import trio.testing
 
 from stripefs.executor import Lane
-from stripefs.mount import harness, worker
+from stripefs.fuse import store_worker
+from stripefs.fuse import worker as worker_module
 from stripefs.settings import Settings
 from stripefs.store.base import Capabilities
 from tests.mount.mounted import Mounts
@@ -33,7 +34,7 @@ async def test_a_vanished_request_ends_nothing() -> None:
         await trio.testing.wait_all_tasks_blocked()
         events.append("served")
 
-    async with harness._open_nursery() as nursery:
+    async with worker_module._open_nursery() as nursery:
         nursery.start_soon(serving, name="serving")
         nursery.start_soon(vanishing, 7)
     assert events == ["begin 7", "begin 7", "served"]
@@ -42,7 +43,7 @@ async def test_a_vanished_request_ends_nothing() -> None:
         raise OSError(5, "gone")
 
     with pytest.RaisesGroup(OSError):
-        async with harness._open_nursery() as nursery:
+        async with worker_module._open_nursery() as nursery:
             nursery.start_soon(broken)
 
 
@@ -50,25 +51,25 @@ def test_replies_to_the_dead_are_no_news() -> None:
     def record(text: str) -> logging.LogRecord:
         return logging.LogRecord("pyfuse3", logging.ERROR, "", 0, text, (), None)
 
-    assert not harness._is_news(record("fuse_read(): fuse_reply_* failed with No such file or directory"))
-    assert harness._is_news(record("fuse_read(): fuse_reply_* failed with Bad address"))
+    assert not worker_module._is_news(record("fuse_read(): fuse_reply_* failed with No such file or directory"))
+    assert worker_module._is_news(record("fuse_read(): fuse_reply_* failed with Bad address"))
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> worker.StoreBackend:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> store_worker.StoreBackend:
     """A worker that has to open its store again, without a supervisor."""
-    monkeypatch.setattr(worker, "_RECONNECT_EVERY", 0.01)
-    made = object.__new__(worker.StoreBackend)
+    monkeypatch.setattr(store_worker, "_RECONNECT_EVERY", 0.01)
+    made = object.__new__(store_worker.StoreBackend)
     made._settings, made._file_ids, made._connecting = Settings(), True, Lane("connecting", 1)
     return made
 
 
 async def test_a_new_worker_waits_for_the_file_ids_that_its_predecessor_had(
-    waiting: worker.StoreBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    waiting: store_worker.StoreBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = [_Connected(ids=False), _Connected(ids=False), _Connected(ids=True)]
     stores = iter(made)
-    monkeypatch.setattr(worker, "open_store", lambda _settings: next(stores))
+    monkeypatch.setattr(store_worker, "open_store", lambda _settings: next(stores))
     with caplog.at_level(logging.WARNING):
         assert await waiting._open_store() is made[2]
     assert [store.closed for store in made] == [True, True, False]
@@ -78,11 +79,11 @@ async def test_a_new_worker_waits_for_the_file_ids_that_its_predecessor_had(
 
 
 async def test_a_store_that_never_had_file_ids_is_not_waited_for(
-    waiting: worker.StoreBackend, monkeypatch: pytest.MonkeyPatch
+    waiting: store_worker.StoreBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting._file_ids = False
     store = _Connected(ids=False)
-    monkeypatch.setattr(worker, "open_store", lambda _settings: store)
+    monkeypatch.setattr(store_worker, "open_store", lambda _settings: store)
     assert await waiting._open_store() is store
 
 

@@ -96,9 +96,9 @@ def test_what_the_forms_run() -> None:
 
 def test_click_is_not_loaded_before_the_daemon_is_asked(tmp_path: Path) -> None:
     program = (
-        "import sys; from stripefs.mount import asking\n"
+        "import sys; from stripefs.fuse import control\n"
         "def ask(*_, **__): print(*sys.modules); sys.stdout.flush(); import os; os._exit(0)\n"
-        "asking.ask = ask; sys.argv = ['imagefs', 'deps', 'run', '--store', sys.argv[1], '--target',\n"
+        "control.ask = ask; sys.argv = ['imagefs', 'deps', 'run', '--store', sys.argv[1], '--target',\n"
         "    sys.argv[1] + '/target', '--cache', sys.argv[1], '--runtime', sys.argv[1], '--epoch', '1', '--', 'true']\n"
         "from imagefs.cli.main import run; run()"
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import stripefs
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 CHECKOUT = Path(__file__).parents[2]
 UV = Path(sys.executable).with_name("uv")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs.containers import fill
 from tests.imagefs.service import Service, built
 from tests.mount.mounted import drop_cache

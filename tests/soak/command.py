@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from stripefs.mount import kernel
-from stripefs.mount.control import find_mounts, query
+from stripefs.fuse import kernel
+from stripefs.fuse.control import find_mounts, query
 from tests.pinned import until_unpinned
 from tests.waiting import gone
 
@@ -157,7 +157,7 @@ class Live:
         if not willing:
             os.kill(self.supervisor, signal.SIGKILL)
         for pid in workers:
-            if not gone(pid) and b"stripefs.mount.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if not gone(pid) and b"stripefs.fuse.store_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 willing = False
                 os.kill(pid, signal.SIGKILL)
         while (left := kernel.find_mount(str(self.path))) is not None and left.fstype == "fuse.stripefs":

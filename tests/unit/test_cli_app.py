@@ -12,7 +12,7 @@ from stripefs.cli import main as start
 from stripefs.cli import mounting, status
 from stripefs.cli.border import guarded, line, wants_debug
 from stripefs.errors import ConfigError, MountError, NotFound
-from stripefs.mount import daemon
+from stripefs.fuse import daemonize
 from stripefs.settings import MIB, Settings
 from tests.unit import command_conformance
 from tests.unit.command_conformance import CommandConformance, completed
@@ -137,7 +137,7 @@ def test_who_lacks_a_privilege_is_told_how_sudo_finds_us(
     def refuse(settings: Settings) -> int:
         raise MountError(message)
 
-    monkeypatch.setattr(daemon, "start", refuse)
+    monkeypatch.setattr(daemonize, "start", refuse)
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     code, _, err = said(capsys, "mount", "/a", "/b", "--no-allow-other")
     assert code == 32

@@ -101,7 +101,7 @@ def test_it_wants_a_folder_and_says_what_it_cannot_read(
 
 
 def test_in_the_background(run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stripefs.mount.control.runtime_directory", lambda: tmp_path / "run")
+    monkeypatch.setattr("stripefs.fuse.control.runtime_directory", lambda: tmp_path / "run")
     code, out, _ = run("--rate", "1GB/s", str(source))
     assert code == 0
     assert "warming in the background: process" in out

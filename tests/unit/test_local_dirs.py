@@ -80,7 +80,7 @@ def test_what_is_not_there_yet_can_be_told_apart_too(tmp_path: Path, table: dict
 
 
 def test_the_runtime_folder_of_a_user_counts_in_a_user_namespace_too() -> None:
-    told = "import os; from stripefs.mount.control import runtime_directory; print(runtime_directory())"
+    told = "import os; from stripefs.fuse.control import runtime_directory; print(runtime_directory())"
     environ = {**os.environ, "XDG_RUNTIME_DIR": "/run/user/1000"}
 
     def shown(*wrapper: str, **changed: str) -> str:

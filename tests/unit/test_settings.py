@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stripefs import settings
 from stripefs.errors import ConfigError
-from stripefs.mount.job import Job, stripefs_job
+from stripefs.fuse.mount_spec import MountSpec, store_mount_spec
 from stripefs.settings import (
     GIB,
     LAYOUTS,
@@ -56,9 +56,9 @@ def test_settings_of_a_newer_version_are_read(value: Settings) -> None:
 
 
 def test_a_job_of_a_newer_version_is_read() -> None:
-    job = stripefs_job(Settings())
+    job = store_mount_spec(Settings())
     newer = {**json.loads(job.to_json()), "paint": 1, "mount": {**job.mount._asdict(), "colour": "red"}}
-    assert Job.from_json(json.dumps(newer)) == job
+    assert MountSpec.from_json(json.dumps(newer)) == job
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"store": {}, "read": {}, "mount": {}}'])

@@ -13,8 +13,9 @@ import trio
 from trio.testing import MockClock
 
 from stripefs.errors import ServiceDown
-from stripefs.mount import channel, harness
-from stripefs.mount.journal import make_memory
+from stripefs.fuse import ipc
+from stripefs.fuse import worker as worker_module
+from stripefs.fuse.state_memory import make_memory
 from stripefs.settings import MountSettings
 from stripefs.supervised import contain, supervise
 
@@ -96,7 +97,7 @@ async def test_cancellation_passes_also_beside_an_error(caplog: pytest.LogCaptur
 
 async def test_a_worker_hears_its_supervisor_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is real: what arrives at a socket is no event of a virtual one. The pause is taken out."""
-    ours, theirs = channel.pair()
+    ours, theirs = ipc.pair()
     heard = []
 
     def receive(source: Any) -> Any:
@@ -105,20 +106,20 @@ async def test_a_worker_hears_its_supervisor_after_an_error(monkeypatch: pytest.
             raise RuntimeError("injected")
         return heard[-1]
 
-    receive_really = channel.receive
-    monkeypatch.setattr(channel, "receive", receive)
+    receive_really = ipc.receive
+    monkeypatch.setattr(ipc, "receive", receive)
     monkeypatch.setattr("stripefs.supervised.FIRST_PAUSE", 0.0)
     start = {"mount": MountSettings()._asdict(), "command": "", "payload": "", "first": True, "kept": {}, "facts": {}}
     memory = make_memory()
     with ours, theirs, contextlib.ExitStack() as held:
         for descriptor in memory:
             held.callback(os.close, descriptor)
-        worker = harness._Worker(ours, start, list(memory), lambda _: pytest.fail("no backend is made"))
+        worker = worker_module._Worker(ours, start, list(memory), lambda _: pytest.fail("no backend is made"))
         async with trio.open_nursery() as nursery:
             worker._initialised.set()
             nursery.start_soon(worker._announce)
             for number in range(2):
-                channel.send(theirs, {"op": "facts", "facts": {"number": number}})
+                ipc.send(theirs, {"op": "facts", "facts": {"number": number}})
             while worker._facts != {"number": 1}:
                 await trio.sleep(0)
             theirs.close()

@@ -15,7 +15,7 @@ from imagefs.deps.threads import signals_for_main
 from imagefs.run.container import Layer
 from imagefs.run.options import Bind, RunOptions
 from stripefs.errors import ConfigError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 __all__ = ["DOWNLOADS", "bound", "given", "inside", "outermost", "output_of", "shown", "streams", "told"]
 

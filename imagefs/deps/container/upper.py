@@ -36,7 +36,7 @@ from imagefs.run.options import Limits, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.settings import DaemonSettings, ready_folder
 from stripefs.errors import MountError
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from stripefs.settings import store_settings
 
 __all__ = ["Inside", "Upper", "opened"]

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from imagefs.deps.container.installing import EXCHANGE
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.deps.wheels import wheel
 from tests.imagefs.service import PATIENCE, Service, eventually
 

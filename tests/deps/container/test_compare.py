@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.cache.material import write
 from tests.deps.container.job import CGROUP, Job, cgroups
 from tests.imagefs.service import commands, eventually

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.plane import overlay
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.deps.container.job import SEEN, Job, project, sources
 from tests.deps.installed import snapshots_in
 from tests.deps.wheels import wheel

@@ -12,7 +12,7 @@ import pytest
 
 from imagefs.plane import overlay
 from imagefs.run.options import Bind, Limits
-from stripefs.mount.unmounting import unmount
+from stripefs.fuse.mounting import unmount
 from tests.imagefs import small_image
 from tests.imagefs.containers import Containers, Running, fill
 from tests.imagefs.run.material import TRAPS, both

@@ -10,7 +10,7 @@ import pytest
 
 from imagefs.plane import erofs
 from imagefs.run.options import Bind
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 from tests.imagefs import small_image
 from tests.imagefs.containers import Containers, wait_for
 from tests.imagefs.run.material import TRAPS

@@ -24,7 +24,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.executor import Lane
-from stripefs.mount.worker import StoreBackend
+from stripefs.fuse.store_worker import StoreBackend
 from stripefs.settings import Settings, StoreSettings
 from stripefs.store.base import Handle, Kind, Store
 from stripefs.store.url import open_store

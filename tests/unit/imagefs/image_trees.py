@@ -11,7 +11,7 @@ import trio
 
 from imagefs.format.erofs import BLOCK, Device
 from imagefs.plane.tree import ImageTree
-from stripefs.mount.served import ServedAttributes
+from stripefs.fuse.protocol import ServedAttributes
 
 DEVICES = (Device(b"cold", 2**32 - 1), Device(b"hot", 2**32 - 1))
 

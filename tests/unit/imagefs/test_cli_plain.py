@@ -88,9 +88,9 @@ def test_flags_of_each_kind() -> None:
 
 def test_little_is_loaded_before_the_daemon_is_asked() -> None:
     program = (
-        "import sys; from stripefs.mount import asking\n"
+        "import sys; from stripefs.fuse import control\n"
         "def ask(*_, **__): print(*sys.modules); raise SystemExit\n"
-        "asking.ask = ask; sys.argv = ['imagefs', 'run', '/srv/images#one']\n"
+        "control.ask = ask; sys.argv = ['imagefs', 'run', '/srv/images#one']\n"
         "from imagefs.cli.main import run; run()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

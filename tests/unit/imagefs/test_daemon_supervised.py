@@ -32,7 +32,7 @@ from imagefs.daemon.sweeper import Sweeper
 from imagefs.daemon.watch import Watch
 from imagefs.errors import BlockUnavailable
 from imagefs.settings import DaemonSettings
-from stripefs.mount.journal import Board, MemoryJournal, make_memory
+from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
 from tests.unit.imagefs.devices import FakeSource, eventually, make, noise, running, settled
 
 
@@ -62,7 +62,7 @@ async def daemon(folder: Path) -> AsyncIterator[Host]:
     memory = make_memory()
     try:
         board, *slots = memory
-        journal = MemoryJournal(Board(board), (slots[0], slots[1]))
+        journal = MemoryJournal(CounterPage(board), (slots[0], slots[1]))
         settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), background_rate=0)
         host = Host(settings, journal)
         async with trio.open_nursery() as nursery:

@@ -25,7 +25,7 @@ from imagefs.daemon.watch import Watch
 from imagefs.daemon.worker import DaemonBackend
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
-from stripefs.mount.journal import Board, MemoryJournal, make_memory
+from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
 from tests.unit.imagefs.devices import FakeSource, eventually, make, noise, running
 
 
@@ -128,7 +128,7 @@ async def test_a_device_whose_disk_hangs_is_read_through_and_taken_up_later(
 
 def backend(folder: Path, memory: tuple[int, ...]) -> DaemonBackend:
     board, *slots = memory
-    journal = MemoryJournal(Board(board), (slots[0], slots[1]))
+    journal = MemoryJournal(CounterPage(board), (slots[0], slots[1]))
     settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), io_timeout=7.0)
     return DaemonBackend(SimpleNamespace(payload=settings.to_json(), journal=journal))  # type: ignore[arg-type]
 

@@ -23,7 +23,7 @@ from imagefs.format.inode import HOLE, Inode, address, walk
 from imagefs.plane.pread import FileDevices
 from imagefs.plane.tree import ImageTree
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, StripefsError, Unsupported
-from stripefs.mount.served import ROOT, ServedAttributes
+from stripefs.fuse.protocol import ROOT, ServedAttributes
 from tests.imagefs import nasty, small_image
 from tests.unit.imagefs.image_trees import DEVICES, FILE, FOLDER, FakeDevices, content_of, listed
 from tests.unit.imagefs.trees import names, trees

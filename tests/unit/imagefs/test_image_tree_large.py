@@ -12,7 +12,7 @@ from imagefs.format.erofs import BLOCK, Image, write
 from imagefs.format.inode import Inode
 from imagefs.plane.tree import ImageTree
 from stripefs.errors import NotFound
-from stripefs.mount.served import ROOT, ServedAttributes
+from stripefs.fuse.protocol import ROOT, ServedAttributes
 from tests.unit.imagefs.image_trees import DEVICES, FILE, FOLDER, FakeDevices, listed
 
 COUNT = 100_000

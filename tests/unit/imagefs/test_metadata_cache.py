@@ -24,7 +24,7 @@ from imagefs.format.index import BLOCK, Index, Pack, Place, write
 from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
-from stripefs.mount.journal import MemoryJournal
+from stripefs.fuse.state_memory import MemoryJournal
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.unit.imagefs.devices import make, noise, running

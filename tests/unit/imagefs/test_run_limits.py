@@ -15,8 +15,8 @@ from imagefs.errors import RunError
 from imagefs.run import cgroups
 from imagefs.run.options import Limits, parse_cgroup
 from stripefs.errors import ConfigError
-from stripefs.mount import kernel
-from stripefs.mount.kernel import MountPoint
+from stripefs.fuse import kernel
+from stripefs.fuse.kernel import MountPoint
 
 TOP = MountPoint("/sys/fs/cgroup", "0:20", "tmpfs", "tmpfs", "rw", "rw,mode=755")
 

@@ -18,7 +18,7 @@ from imagefs.format.erofs import Device, write
 from imagefs.format.inode import Inode
 from imagefs.plane.worker import TreeBackend
 from stripefs.errors import ConfigError, StaleVersion
-from stripefs.mount.harness import Start
+from stripefs.fuse.worker import Start
 from stripefs.settings import MountSettings
 
 

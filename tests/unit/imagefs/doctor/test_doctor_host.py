@@ -16,7 +16,7 @@ from imagefs.doctor.finding import Finding, exit_code, lines
 from imagefs.doctor.host import cache_findings, file_system_of, rights_findings, runtime_findings
 from imagefs.doctor.services import daemon_findings, snapshotter_findings, speaks_http2
 from imagefs.settings import DaemonSettings
-from stripefs.mount import kernel
+from stripefs.fuse import kernel
 
 
 def states(findings: list[Finding]) -> dict[str, str]:

@@ -19,7 +19,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 
-__all__ = ["Board", "MemoryJournal", "make_memory"]
+__all__ = ["CounterPage", "MemoryJournal", "make_memory"]
 
 _COUNTERS = struct.Struct("<QQQ")
 _SLOT_AT = _COUNTERS.size
@@ -41,7 +41,7 @@ def make_memory() -> tuple[int, int, int]:
     return board, os.memfd_create("stripefs-journal-0"), os.memfd_create("stripefs-journal-1")
 
 
-class Board:
+class CounterPage:
     """The counters of one mount over all its workers."""
 
     def __init__(self, descriptor: int) -> None:
@@ -76,7 +76,7 @@ class Board:
 class MemoryJournal:
     """The journal in two slots (descriptors); see `stripefs.vfs.journal.InodeJournal` for what its users rely on."""
 
-    def __init__(self, board: Board, slots: tuple[int, int]) -> None:
+    def __init__(self, board: CounterPage, slots: tuple[int, int]) -> None:
         self._board = board
         self._slots = slots
         self._size = 0

@@ -1,4 +1,4 @@
-"""What the Linux kernel offers around a FUSE mount, called directly: mount(2), prctl(2), /dev/fuse, sysfs, fusectl.
+"""The Linux kernel's interfaces around a FUSE mount, called directly: mount(2), prctl(2), /dev/fuse, sysfs, fusectl.
 
 Only the standard library, because the supervisor imports it. Nothing here touches a file on a FUSE mount: facts about
 a mount come from /proc/self/mountinfo, never from stat(2), which would wait for the worker.
@@ -72,8 +72,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 # Mounting
-
-
 def open_device() -> int:
     """A new FUSE connection's descriptor. Raises MountError where there is none to be had."""
     try:
@@ -130,8 +128,6 @@ def find_mount(path: str) -> MountPoint | None:
 
 
 # The connection
-
-
 class Init(NamedTuple):
     """The kernel's first message, kept so that every worker can be initialised with it.
 
@@ -190,8 +186,6 @@ def _fusectl() -> Iterator[Path]:
 
 
 # Tuning
-
-
 def tune(mount: MountPoint, read_ahead_kb: int, max_background: int) -> dict[str, dict[str, object]]:
     """Set what only sysfs can set.
 
@@ -225,8 +219,6 @@ def _set(file: Path, wanted: int) -> dict[str, object]:
 
 
 # This process
-
-
 def die_with_parent(parent: int) -> None:
     """Be killed when process `parent` ends; exits at once when it already did."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "prctl")

@@ -1,4 +1,4 @@
-"""What the worker of a mount that can be written has beside its tree: a session of writing, and the staging folder."""
+"""Write backend of the worker of a mount that can be written: its write session and its staging directory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from stripefs.write_session import WriteSession
 if TYPE_CHECKING:
     from stripefs.cache.cached_store import CachedStore
 
-__all__ = ["Writing"]
+__all__ = ["WriteBackend"]
 
 _log = logging.getLogger(__name__)
 
 
-class Writing:
+class WriteBackend:
     """`store` is the view of striped files. owner: stays the same for all workers of a mount, and is no other's.
 
     cached: what files are read through if there is a cache.

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from stripefs.mount.deaths import Deaths
+from stripefs.fuse.worker_process import CrashLoop
 
 
-def after(*deaths: tuple[float, int]) -> Deaths:
-    seen = Deaths()
+def after(*deaths: tuple[float, int]) -> CrashLoop:
+    seen = CrashLoop()
     for when, answered in deaths:
         seen.note(when, answered)
     return seen

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import MountError
-from stripefs.mount import control
-from stripefs.mount.control import make_directory
+from stripefs.fuse import control
+from stripefs.fuse.control import make_directory
 
 
 def mode(path: Path) -> int:

@@ -1,14 +1,14 @@
 """The supervisor: mounts, keeps the mount while workers come and go, unmounts.
 
 It holds everything that must outlive a worker: the FUSE device, the kernel's INIT message, the memory with the journal
-(`stripefs.mount.journal`), the control and metrics sockets. It serves nothing itself and imports only light modules, so
-that it has nothing to die of.
+(`stripefs.fuse.state_memory`), the control and metrics sockets. It serves nothing itself and imports only light
+modules, so that it has nothing to die of.
 
 A worker that dies is reaped; then FUSE_NOTIFY_RESEND queues again what it was answering, and the next worker is started
 and given the device. Callers notice a pause. Where the kernel cannot resend (before 6.9) the connection is aborted,
 which fails the calls under way and the files that are open, and a new one is mounted at the same place.
 
-A job with `keep` has a keeper besides (`stripefs.mount.keeper`): when the supervisor is killed, or asked to end while
+A job with `keep` has a keeper besides (`stripefs.fuse.keeper`): when the supervisor is killed, or asked to end while
 the mount is in use, the connection stays for the next supervisor of the same place, which goes on as after the death of
 a worker.
 
@@ -36,17 +36,13 @@ from typing import Any
 
 from stripefs import extras
 from stripefs.errors import MountError
-from stripefs.mount import channel as talk
-from stripefs.mount import kernel, mounting
-from stripefs.mount.connection import Connection
-from stripefs.mount.control import Mount, Post
-from stripefs.mount.deaths import Deaths
-from stripefs.mount.hearing import has_terminal, pidfd, signals
-from stripefs.mount.job import Job
-from stripefs.mount.journal import Board, MemoryJournal, make_memory
-from stripefs.mount.keeper import Keeper, Kept, keeper_path
-from stripefs.mount.listening import metrics_listener
-from stripefs.mount.process import WorkerProcess, ending
+from stripefs.fuse import ipc, kernel, mounting
+from stripefs.fuse.connection import FuseConnection
+from stripefs.fuse.control import ControlFiles, Mount, metrics_listener
+from stripefs.fuse.keeper import Keeper, KeptConnection, keeper_path
+from stripefs.fuse.mount_spec import MountSpec
+from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
+from stripefs.fuse.worker_process import CrashLoop, WorkerProcess, ending, has_terminal, pidfd, signals
 from stripefs.systemd import Watchdog, notify, watchdog_period
 
 __all__ = ["serve"]
@@ -62,7 +58,7 @@ _LEAVE_WITHIN = 5.0
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(job: Job, *, ready: Callable[[], None]) -> int:
+def serve(job: MountSpec, *, ready: Callable[[], None]) -> int:
     """Mount and serve until unmounted, in the foreground; the exit status.
 
     `ready` is called once, when the mount answers; what it raises undoes the mount. Raises a StripefsError, with
@@ -86,27 +82,31 @@ class _Supervisor:
     """taken: a keeper, and what an earlier supervisor left with it; None for a new mount."""
 
     def __init__(
-        self, job: Job, ready: Callable[[], None], held: contextlib.ExitStack, taken: tuple[Keeper, Kept] | None
+        self,
+        job: MountSpec,
+        ready: Callable[[], None],
+        held: contextlib.ExitStack,
+        taken: tuple[Keeper, KeptConnection] | None,
     ) -> None:
         self._job = job
         self._keeper: Keeper | None = taken[0] if taken else None
-        self._taken: Kept | None = taken[1] if taken else None
+        self._taken: KeptConnection | None = taken[1] if taken else None
         self._path = job.mount.mountpoint
         self._ready = ready
-        self._post = Post(self._path, Path(job.directory) if job.directory else None, job.name)
+        self._post = ControlFiles(self._path, Path(job.directory) if job.directory else None, job.name)
         held.callback(self._post.close)
         self._listeners = [self._post.listener, *metrics_listener(job.mount.metrics, held)]
         self._memory = self._taken.memory if self._taken is not None else make_memory()
         for descriptor in self._memory:
             held.callback(os.close, descriptor)
-        self._board = Board(self._memory[0])
+        self._board = CounterPage(self._memory[0])
         self._signals = held.enter_context(signals((*_STOPPING, signal.SIGHUP)))
         self._owner = pidfd(job.owner, held)
         held.callback(self._close)
-        self._connection = Connection(job)
+        self._connection = FuseConnection(job)
         self._worker: WorkerProcess | None = None
         self._generation = 0
-        self._deaths = Deaths()
+        self._deaths = CrashLoop()
         self._watchdog = Watchdog(watchdog_period(), time.monotonic())
         self._stopping = False
         self._has_terminal = has_terminal()
@@ -138,7 +138,7 @@ class _Supervisor:
                 self._disconnect()
             raise
 
-    def _take_over(self, kept: Kept) -> None:
+    def _take_over(self, kept: KeptConnection) -> None:
         """Go on where another supervisor ended. On failure the connection stays with its keeper."""
         state = kept.state
         self._connection.take(state, kept.device)
@@ -163,7 +163,7 @@ class _Supervisor:
         if not self._job.keep or not self._connection.can_resend or self._worker is None:
             return
         facts = {"source": self._source, "kept": self._kept, "started_at": self._started_at}
-        kept = Kept({**self._connection.state(), **facts}, self._connection.device, self._memory)
+        kept = KeptConnection({**self._connection.state(), **facts}, self._connection.device, self._memory)
         try:
             self._keeper = Keeper.start(self._post.keeper, self._job.keep, kept)
         except OSError as error:
@@ -214,7 +214,7 @@ class _Supervisor:
                 if event == "message" and value["op"] == operation:
                     return dict(value)
                 if event == "message" and value["op"] == "failed":
-                    raise talk.rebuild_error(value)
+                    raise ipc.rebuild_error(value)
                 if event == "signal" and value in _STOPPING:
                     raise MountError(f"interrupted by {value.name} before {self._path} was mounted")
                 if event == "orphaned":
@@ -266,7 +266,7 @@ class _Supervisor:
             case "alive":
                 self._watchdog.heard(time.monotonic())
             case "failed":
-                _log.error("the new worker cannot serve: %s", talk.rebuild_error(message))
+                _log.error("the new worker cannot serve: %s", ipc.rebuild_error(message))
 
     # Workers
 

@@ -1,26 +1,143 @@
-"""Finding the mounts of this user and asking them things.
+"""Control client: it finds the mounts of this user and sends requests to their workers.
 
 A supervisor keeps two files for its mount in a directory, `runtime_directory()` unless its job names another:
-`NAME.sock`, on which its worker answers (see `stripefs.mount.service`), and `NAME.json` with mountpoint, source and the
-supervisor's pid. NAME is made from the mountpoint unless the job says otherwise. Files that a killed supervisor left
-are removed when they are met.
+`NAME.sock`, on which its worker answers (see `stripefs.fuse.control_server`), and `NAME.json` with mountpoint, source
+and the supervisor's pid. NAME is made from the mountpoint unless the job says otherwise. Files that a killed supervisor
+left are removed when they are met. A request and its answer are one JSON object each.
+
+`metrics_listener` is the socket of the metrics, which the supervisor opens as it does that of the control files.
+
+Loads little, because commands that ask are to start at once.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import socket
 import stat
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from stripefs.errors import MountError
+from stripefs.errors import ConfigError, MountError
 from stripefs.local_dirs import user_runtime
-from stripefs.mount.asking import address, ask
 
-__all__ = ["Mount", "Post", "ask", "find_mounts", "log_file", "make_directory", "query", "runtime_directory"]
+__all__ = [
+    "TIMEOUT",
+    "ControlFiles",
+    "Mount",
+    "address",
+    "ask",
+    "find_mounts",
+    "log_file",
+    "make_directory",
+    "metrics_listener",
+    "query",
+    "runtime_directory",
+]
+
+
+def metrics_listener(address: str, held: contextlib.ExitStack) -> list[socket.socket]:
+    """The listening socket at HOST:PORT, if any. Raises ConfigError when others could reach it or it is taken."""
+    if not address:
+        return []
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        if not (str(where[0]) == "::1" or str(where[0]).startswith("127.")):
+            raise ConfigError(f"metrics address {address} is not a loopback address", hint="use 127.0.0.1:PORT")
+        listener = held.enter_context(socket.socket(family, kind, protocol))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(64)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(f"metrics cannot be served at {address}: {error}", hint="use 127.0.0.1:PORT") from error
+    return [listener]
+
+
+TIMEOUT = 10.0
+_ASK_AGAIN = 0.05
+
+
+def ask(
+    path: str | Path,
+    request: dict[str, Any],
+    timeout: float = TIMEOUT,
+    *,
+    what: str,
+    deaths: int = 0,
+    meanwhile: Callable[[], None] | None = None,
+) -> dict[str, Any]:
+    """Send a request to the socket at `path`; the answer. `what` names who is asked, in messages.
+
+    timeout in seconds covers a worker that is being replaced; one that dies over its answer is asked again through the
+    next, so a request must bear being asked twice. deaths: give up after so many, lest a request that kills workers
+    ends the mount; 0 for never. meanwhile: what to do while the answer is being made; called each time that the request
+    was sent. Raises FileNotFoundError when nobody listens there, MountError when no answer comes, and what the answer
+    says went wrong.
+    """
+    end = time.monotonic() + timeout
+    cut_off = 0
+    while True:
+        try:
+            answer: dict[str, Any] = json.loads(_ask(path, request, max(0.1, end - time.monotonic()), meanwhile))
+            break
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            if cut_off and request["op"] == "stop":
+                return {"v": 1, "stopping": True}  # it stopped before its answer was out
+            raise FileNotFoundError(str(path)) from error
+        except (ConnectionResetError, BrokenPipeError) as error:
+            cut_off += 1
+            if time.monotonic() > end or cut_off == deaths:
+                raise _silent(what, error) from error
+            time.sleep(_ASK_AGAIN)
+        except (OSError, ValueError) as error:
+            raise _silent(what, error) from error
+    if "failed" in answer:
+        from stripefs.fuse.ipc import rebuild_error
+
+        raise rebuild_error(answer["failed"])
+    if "error" in answer:
+        raise MountError(f"{what} refused: {answer['error']}")
+    return answer
+
+
+def _ask(path: str | Path, request: dict[str, Any], timeout: float, meanwhile: Callable[[], None] | None) -> bytes:
+    """One request and its answer. Raises OSError; ConnectionResetError when the answer ends before it is whole."""
+    answer = b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout)
+        with address(path) as short:
+            client.connect(short)
+        client.sendall(json.dumps({"v": 1, **request}).encode() + b"\n")
+        if meanwhile is not None:
+            meanwhile()
+        while chunk := client.recv(1 << 16):
+            answer += chunk
+    if not answer.endswith(b"\n"):
+        raise ConnectionResetError(errno.ECONNRESET, "the answer was cut off")
+    return answer
+
+
+def _silent(what: str, error: Exception) -> MountError:
+    return MountError(f"{what} does not answer: {error}", hint="see its log")
+
+
+@contextlib.contextmanager
+def address(path: str | Path) -> Iterator[str]:
+    """A socket's path in fewer than the 108 bytes that a socket address holds, however long the directory's is."""
+    folder, name = os.path.split(path)
+    directory = os.open(folder or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{name}"
+    finally:
+        os.close(directory)
+
 
 _TIMEOUT = 10.0
 
@@ -85,7 +202,7 @@ def _close_to_others(folder: Path) -> None:
         os.close(descriptor)
 
 
-class Post:
+class ControlFiles:
     """The two files of one mount, for its supervisor. `listener` is the control socket."""
 
     def __init__(self, mountpoint: str, directory: Path | None = None, name: str = "") -> None:

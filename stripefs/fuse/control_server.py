@@ -1,4 +1,4 @@
-"""What a worker answers besides the kernel: the control socket and, when asked for, metrics over HTTP.
+"""Control server of a worker: it answers the control socket and, when asked for, metrics over HTTP.
 
 Control: one connection, one request line of JSON, one answer line of JSON. `{"v": 1, "op": "status"}` → the status;
 `{"v": 1, "op": "stop"}` → `{"v": 1, "stopping": true}`; a worker may know more. What is not understood answers
@@ -17,10 +17,10 @@ from typing import Any
 import trio
 
 from stripefs.errors import StripefsError
-from stripefs.mount.channel import describe_error
+from stripefs.fuse.ipc import describe_error
 from stripefs.supervised import contain
 
-__all__ = ["Request", "Service"]
+__all__ = ["ControlServer", "Request"]
 
 Request = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Answers one kind of request; raises StripefsError for what went wrong."""
@@ -35,7 +35,7 @@ _DRAIN = 2.0
 the connection, and the client may lose the answer."""
 
 
-class Service:
+class ControlServer:
     """`listeners` are the control socket and perhaps the metrics socket. `requests` answers each operation by name."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What supervisor and worker say to each other: JSON messages on a SEQPACKET socketpair, with descriptors where needed.
+"""Messages between supervisor and worker: JSON on a SEQPACKET socketpair, with descriptors where needed.
 
 supervisor → worker   start   command, payload, mount, first, kept, facts, …   what to serve
                       serve   init (hex), the device descriptor                 the file system is mounted: begin

@@ -1,4 +1,4 @@
-"""What a tree must be able to do so that FUSE can serve it: `stripefs.vfs`, and whatever else is mounted.
+"""The protocol between FUSE operations and a tree: `stripefs.vfs` implements it, and whatever else is mounted.
 
 Every call answers or raises an error of `stripefs.errors`, whose errno the caller of the system call gets. Node 1 is
 the root. A mount is read-only unless its tree is a `WritableServedTree` and its settings say that it may be written.

@@ -1,7 +1,7 @@
 """One FUSE connection at its mountpoint: mounted, tuned, found again by a successor, unmounted and ended.
 
 It belongs to the supervisor and serves nothing. Its descriptor is what workers get, and a copy of that may be with a
-keeper (`stripefs.mount.keeper`).
+keeper (`stripefs.fuse.keeper`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import select
 from typing import Any
 
 from stripefs.errors import MountError
-from stripefs.mount import kernel, mounting
-from stripefs.mount.job import Job
+from stripefs.fuse import kernel, mounting
+from stripefs.fuse.mount_spec import MountSpec
 
-__all__ = ["Connection"]
+__all__ = ["FuseConnection"]
 
 _log = logging.getLogger(__name__)
 
@@ -23,10 +23,10 @@ _ENDS_WITHIN = 1.0
 """Seconds for a connection to end after the unmount; it does so at once when nothing else holds it."""
 
 
-class Connection:
+class FuseConnection:
     """That of a job. device: its descriptor, -1 while there is none. tuning: what `settle` found."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: MountSpec) -> None:
         self._job = job
         self._path = job.mount.mountpoint
         self._mounted: kernel.MountPoint | None = None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import trio
 
-from stripefs.mount.service import Service
+from stripefs.fuse.control_server import ControlServer
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def answer_once_closed(address: tuple[str, int], request: bytes) -> bytes:
 async def test_no_answer_is_lost_to_input_that_was_not_read(
     listeners: tuple[socket.socket, socket.socket], rest: int
 ) -> None:
-    service = Service(listeners, {}, lambda: "figures 1\n")
+    service = ControlServer(listeners, {}, lambda: "figures 1\n")
     address = listeners[1].getsockname()
     request = b"GET /metrics HTTP/1.1\r\nCookie: " + b"x" * rest + b"\r\n\r\n"
     async with trio.open_nursery() as nursery:
@@ -59,7 +59,7 @@ async def test_a_bug_in_an_answer_ends_no_other_one(listeners: tuple[socket.sock
             raise Panic
         return "figures 1\n"
 
-    service = Service(listeners, {}, figures)
+    service = ControlServer(listeners, {}, figures)
     address = listeners[1].getsockname()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)

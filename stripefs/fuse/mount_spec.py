@@ -1,4 +1,4 @@
-"""What a supervisor is told: which program its workers run, what that program needs to know, and where to mount it."""
+"""Mount specification for a supervisor: the program of its workers, the payload of that program, the mountpoint."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 from stripefs.errors import ConfigError
 from stripefs.settings import MountSettings, Settings, known, mount_settings
 
-__all__ = ["Job", "stripefs_job"]
+__all__ = ["MountSpec", "store_mount_spec"]
 
 
-class Job(NamedTuple):
+class MountSpec(NamedTuple):
     """One mount to keep.
 
     program: the module that a worker runs. payload: what only that program understands. source: what the mount table
@@ -20,7 +20,7 @@ class Job(NamedTuple):
     directory and name: where its socket, card and log are, and what they are called; "" for the usual directory and a
     name made of the mountpoint. owner: the process with whose end the mount ends, 0 for none. keep: seconds for which
     the connection is kept for another supervisor where this one ends while the mount is in use
-    (`stripefs.mount.keeper`).
+    (`stripefs.fuse.keeper`).
     """
 
     program: str
@@ -46,11 +46,11 @@ class Job(NamedTuple):
         parent, name = os.path.split(os.path.abspath(self.mount.mountpoint))
         return os.path.join(os.path.realpath(parent), name)
 
-    def at(self, mountpoint: str) -> Job:
+    def at(self, mountpoint: str) -> MountSpec:
         """The same job at another mountpoint."""
         return self._replace(mount=self.mount._replace(mountpoint=mountpoint))
 
-    def logging_to(self, file: str) -> Job:
+    def logging_to(self, file: str) -> MountSpec:
         """The same job with another log file."""
         return self._replace(mount=self.mount._replace(log_file=file))
 
@@ -58,7 +58,7 @@ class Job(NamedTuple):
         return json.dumps({**self._asdict(), "mount": self.mount._asdict()})
 
     @classmethod
-    def from_json(cls, text: str) -> Job:
+    def from_json(cls, text: str) -> MountSpec:
         """The inverse of `to_json`; what another version added is ignored. Raises ConfigError for anything else."""
         try:
             data = json.loads(text)
@@ -67,6 +67,6 @@ class Job(NamedTuple):
             raise ConfigError(f"the job is not readable: {error}") from error
 
 
-def stripefs_job(settings: Settings) -> Job:
+def store_mount_spec(settings: Settings) -> MountSpec:
     """The mount of a store that `settings` describe."""
-    return Job("stripefs.mount.worker", settings.to_json(), settings.store.url, settings.mount)
+    return MountSpec("stripefs.fuse.store_worker", settings.to_json(), settings.store.url, settings.mount)

@@ -1,5 +1,5 @@
-"""What every worker does, whatever it serves: it serves one mount until it is unmounted, or until it dies and the
-supervisor starts the next one.
+"""The worker: it serves one mount, of whatever tree, until it is unmounted, or until it dies and the supervisor starts
+the next one.
 
 A worker's program makes a `Backend` and calls `main`. It is started as `python -P -m PROGRAM CHANNEL SUPERVISOR
 MOUNTPOINT`: the descriptor of its end of the channel, the supervisor's pid, and the mountpoint only so that ps shows
@@ -30,12 +30,11 @@ import trio
 from stripefs import __version__, logs
 from stripefs.errors import StripefsError
 from stripefs.executor import Lane
-from stripefs.mount import channel as talk
-from stripefs.mount import kernel
-from stripefs.mount.changes import operations_for
-from stripefs.mount.journal import Board, MemoryJournal
-from stripefs.mount.served import ServedTree
-from stripefs.mount.service import Request, Service
+from stripefs.fuse import ipc, kernel
+from stripefs.fuse.control_server import ControlServer, Request
+from stripefs.fuse.operations import operations_for
+from stripefs.fuse.protocol import ServedTree
+from stripefs.fuse.state_memory import CounterPage, MemoryJournal
 from stripefs.settings import MountSettings, mount_settings
 from stripefs.supervised import supervise
 
@@ -60,7 +59,7 @@ class Start:
     mount: MountSettings
     first: bool
     kept: Mapping[str, Any]
-    board: Board
+    board: CounterPage
     journal: MemoryJournal
 
 
@@ -101,7 +100,7 @@ def main(make: Callable[[Start], Backend]) -> None:
     channel = socket.socket(fileno=int(sys.argv[1]))
     code = 0
     try:
-        start, descriptors = talk.receive(channel)
+        start, descriptors = ipc.receive(channel)
         trio.run(_Worker(channel, start, descriptors, make).run)
     except EOFError:
         pass  # the supervisor gave up before it began
@@ -119,7 +118,7 @@ class _Worker:
         self._channel = channel
         self._facts: dict[str, Any] = start["facts"]
         board, slot0, slot1, *listeners = descriptors
-        self._board = Board(board)
+        self._board = CounterPage(board)
         self._listeners = [socket.socket(fileno=descriptor) for descriptor in listeners]
         self._mount = mount_settings(start["mount"])
         self._command = str(start["command"])
@@ -142,13 +141,13 @@ class _Worker:
             backend = self._make(self._start)
             await backend.open()
         except StripefsError as error:
-            talk.send(self._channel, {"op": "failed", **talk.describe_error(error)})
+            ipc.send(self._channel, {"op": "failed", **ipc.describe_error(error)})
             return
-        talk.send(self._channel, {"op": "ready", "source": backend.source, "kept": dict(backend.kept)})
-        message, (device,) = await Lane("channel", 1).run("waiting for the mount", talk.receive, self._channel)
+        ipc.send(self._channel, {"op": "ready", "source": backend.source, "kept": dict(backend.kept)})
+        message, (device,) = await Lane("channel", 1).run("waiting for the mount", ipc.receive, self._channel)
         async with trio.open_nursery() as nursery:
             tree: ServedTree = await nursery.start(backend.run)
-            service = Service(
+            service = ControlServer(
                 self._listeners,
                 {**backend.requests, "status": self._answer_status(backend), "stop": self._answer_stop},
                 lambda: backend.metrics(self._status(backend)),
@@ -161,7 +160,7 @@ class _Worker:
 
     async def _serve(self, tree: ServedTree, init: bytes, device: int) -> None:
         """Answer the kernel until the file system is unmounted."""
-        ours, pretended = talk.pair()
+        ours, pretended = ipc.pair()
         ours.send(init)
         number = pretended.detach()
 
@@ -181,18 +180,18 @@ class _Worker:
     async def _announce(self) -> None:
         """Tell the supervisor when the mount answers, and learn from it what `status` should show."""
         await self._initialised.wait()
-        talk.send(self._channel, {"op": "serving"})
+        ipc.send(self._channel, {"op": "serving"})
         await supervise("listening to the supervisor", self._listen)
 
     async def _listen(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._channel)
             try:
-                message, _ = talk.receive(self._channel)
+                message, _ = ipc.receive(self._channel)
             except EOFError:
                 return
             if message["op"] == "ping":
-                talk.send(self._channel, {"op": "alive"})
+                ipc.send(self._channel, {"op": "alive"})
             else:
                 self._facts = message["facts"]
 
@@ -203,7 +202,7 @@ class _Worker:
         return answer
 
     async def _answer_stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        talk.send(self._channel, {"op": "stop", "force": bool(request.get("force"))})
+        ipc.send(self._channel, {"op": "stop", "force": bool(request.get("force"))})
         return {"stopping": True}
 
     def _status(self, backend: Backend) -> dict[str, Any]:
