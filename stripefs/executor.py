@@ -293,7 +293,7 @@ class Executor:
         self.retries = 0
         self._failed = failed
         self._lanes: dict[LaneName, Lane] = {} if threads is None else {"metadata": Lane("metadata", threads)}
-        self._flights: dict[object, _Flight[Any]] = {}
+        self._flights: dict[object, _PendingCall[Any]] = {}
 
     def lane(self, name: LaneName) -> Lane:
         lane = self._lanes.get(name)
@@ -353,13 +353,13 @@ class Executor:
 
     async def shared(self, key: object, call: Callable[[], Awaitable[_T]]) -> _T:
         """`await call()`, or the result of the call under way for an equal `key`."""
-        under_way: _Flight[_T] | None = self._flights.get(key)
+        under_way: _PendingCall[_T] | None = self._flights.get(key)
         if under_way is not None:
             await under_way.landed.wait()
             if under_way.value:
                 return under_way.value[0]
             raise under_way.error
-        flight: _Flight[_T] = _Flight()
+        flight: _PendingCall[_T] = _PendingCall()
         self._flights[key] = flight
         try:
             flight.value = [await call()]
@@ -380,7 +380,7 @@ class Executor:
         self.retries += 1
 
 
-class _Flight(Generic[_T]):
+class _PendingCall(Generic[_T]):
     def __init__(self) -> None:
         self.landed = trio.Event()
         self.value: list[_T] = []

@@ -19,7 +19,7 @@ from stripefs.errors import ConfigError
 __all__ = ["JsonLines", "configure"]
 
 
-class _Text(logging.Formatter):
+class _TextFormatter(logging.Formatter):
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
@@ -58,7 +58,7 @@ def configure(form: str, level: str, file: str = "", program: str = "stripefs") 
         raise ConfigError(
             f"log file {file} cannot be opened: {error.strerror}", hint="choose one by --log-file"
         ) from error
-    handler.setFormatter(JsonLines() if form == "json" else _Text(program))
+    handler.setFormatter(JsonLines() if form == "json" else _TextFormatter(program))
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

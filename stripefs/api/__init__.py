@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
+from stripefs.api.file_reader import ReadFile
+from stripefs.api.file_writer import WriteFile
 from stripefs.api.filesystem import Entry, FileSystem
-from stripefs.api.reading import ReadFile
-from stripefs.api.writing import WriteFile
 
 __all__ = ["Entry", "FileSystem", "ReadFile", "WriteFile", "connect", "open"]
 

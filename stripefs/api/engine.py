@@ -2,7 +2,7 @@
 
 It starts with the first call and ends with the process. Any thread may call at any time; a call blocks its thread until
 it is answered, and an interrupt (Ctrl-C) cancels it. A process that was forked has none of its parent's threads, so it
-makes an engine of its own; files that were opened before the fork are opened again in it (`stripefs.api.reading`).
+makes an engine of its own; files that were opened before the fork are opened again in it (`stripefs.api.file_reader`).
 
 The end comes before Python waits for its threads, since reads under way would make it wait: whoever writes lets go of
 what was not published, at most `_LAST_WORK` seconds long, and reads are cancelled.
@@ -21,7 +21,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
-from stripefs.api.idle import in_use
+from stripefs.api.source import in_use
 from stripefs.api.sources import Sources
 from stripefs.supervised import supervise
 

@@ -1,7 +1,6 @@
 """A source as Python programs use it: `FileSystem` opens its files, lists its directories and changes its names.
 
-It holds no connection, only how to get one, so it can be pickled, and used after a fork and from any thread. All its
-errors are OSErrors (`stripefs.api.errors`).
+Keyword arguments become `Settings`: they are the options of `stripefs mount`, with underscores in their names.
 """
 
 from __future__ import annotations
@@ -9,30 +8,65 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 
+from stripefs import config
 from stripefs.api.engine import engine
 from stripefs.api.errors import Elsewhere, os_errors
-from stripefs.api.fetching import Path, Request, fetch
-from stripefs.api.links import real_path
-from stripefs.api.names import Names
-from stripefs.api.options import absolute, resolve
-from stripefs.api.reading import ReadFile
-from stripefs.api.removal import remove_tree
-from stripefs.api.sources import Sources, Where
-from stripefs.api.urls import in_service, normal, url_in_service
+from stripefs.api.file_reader import Path, ReadFile, Request, fetch
+from stripefs.api.file_writer import MODES, WriteFile
+from stripefs.api.namespace import SourceNamespace, remove_tree
+from stripefs.api.sources import SourceAddress, Sources
+from stripefs.api.urls import in_service, normal, real_path, url_in_service
 from stripefs.api.usage import Usage, usage
-from stripefs.api.writing import MODES, WriteFile
 from stripefs.errors import ConfigError, Exists, NotFound
 from stripefs.osutil import umask
 from stripefs.settings import Settings, redact
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.store.url import StoreUrl, parse_url
+from stripefs.store.url import StoreUrl, parse_url, refuse_half_url
 from stripefs.write.upload_names import join_path, split_path
 
-__all__ = ["Entry", "FileSystem", "Path", "Usage"]
+__all__ = ["SECTIONS", "Entry", "FileSystem", "Path", "Usage", "absolute", "resolve"]
+
+SECTIONS = ("store", "read", "write", "cache")
+"""Parts of the settings that can be given; the others are about a mount."""
+
+
+def resolve(url: str, options: Mapping[str, object]) -> Settings:
+    """Settings of the source at `url`. `config` in the options names the one TOML file to read.
+
+    Raises TypeError for what is no option, ConfigError for values that cannot be used.
+    """
+    given = {}
+    for name, value in options.items():
+        option = config.by_name(name) if name != "config" else None
+        if option is not None and option.section in SECTIONS:
+            given[option.name] = (_text(value), name)
+        elif name != "config":
+            known = [each.name.replace("-", "_") for each in config.OPTIONS if each.section in SECTIONS]
+            raise TypeError(f"{name!r} is no option: {config.nearest(name, known)}")
+    settings = config.resolve(given, url=absolute(url), config=str(options.get("config") or ""))
+    return settings._replace(mount=Settings().mount)
+
+
+def absolute(url: str) -> str:
+    """A path made absolute, with links resolved, since a source is read without following any; a URL as it is."""
+    refuse_half_url(url)
+    return url if "://" in url else os.path.realpath(os.path.expanduser(url))
+
+
+def _text(value: object) -> str:
+    """What somebody would write on a command line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={word}" for key, word in value.items())
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return str(value)
+
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -87,7 +121,7 @@ class FileSystem:
         with os_errors(url):
             self.url = absolute(url)
             service, root = in_service(self.url)
-            self._where = Where(resolve(service, options), root)
+            self._where = SourceAddress(resolve(service, options), root)
 
     @classmethod
     def of_service(cls, url: str, **options: object) -> tuple[FileSystem, bytes]:
@@ -104,7 +138,7 @@ class FileSystem:
         service, path = in_service(settings.store.url, of_file=not inside)
         made.url = settings.store.url if inside else service
         root = path if inside else b"/" if parse_url(service).wrappers else None
-        made._where = Where(settings._replace(store=settings.store._replace(url=service)), root)
+        made._where = SourceAddress(settings._replace(store=settings.store._replace(url=service)), root)
         return made, inside or path
 
     def path_of(self, url: str) -> bytes:
@@ -225,8 +259,8 @@ class FileSystem:
         self._call(path, self._rmdir, self._place(path))
 
     def rmtree(self, path: Path) -> None:
-        """Remove a directory with all that is in it, or a file. Where it has a pool of its own, that keeps it for
-        `grace`, and OSError (ENOTEMPTY) says so; with a grace of 0 it goes too."""
+        """Remove a directory with all that is in it, or a file. SourceAddress it has a pool of its own, that keeps it
+        for `grace`, and OSError (ENOTEMPTY) says so; with a grace of 0 it goes too."""
         self._call(path, self._rmtree, self._place(path))
 
     def set_attributes(self, path: Path, *, mode: int | None = None, mtime_ns: int | None = None) -> None:
@@ -292,9 +326,9 @@ class FileSystem:
         self._forget(sources, place)
 
     async def _rmtree(self, sources: Sources, place: bytes) -> None:
-        async def inside(folder: bytes) -> Names | None:
+        async def inside(folder: bytes) -> SourceNamespace | None:
             source = await sources.inside(self._where, folder)
-            return None if source is None else Names(source, await source.session(self._where.settings))
+            return None if source is None else SourceNamespace(source, await source.session(self._where.settings))
 
         names, inner = await self._names(sources, place)
         await remove_tree(names, inner, place, inside)
@@ -302,9 +336,9 @@ class FileSystem:
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
-    async def _names(self, sources: Sources, place: bytes) -> tuple[Names, bytes]:
+    async def _names(self, sources: Sources, place: bytes) -> tuple[SourceNamespace, bytes]:
         source, inner = await sources.at(self._where, place)
-        return Names(source, await source.session(self._where.settings)), inner
+        return SourceNamespace(source, await source.session(self._where.settings)), inner
 
     def _forget(self, sources: Sources, *places: bytes) -> None:
         for place in places:

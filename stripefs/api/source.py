@@ -1,17 +1,17 @@
 """One source of this process: a directory of a service, its open versions, and its write sessions.
 
-A version of a file is opened once for all who read it. A write session is shared by all files that are written with the
-same limits. Each ends by itself: a version with its last user, a session when nobody has used it for minutes. All is
-used on the engine's thread.
+`RefCounted` counts the users of connections and write sessions, which are closed after minutes without a user.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import trio
 
-from stripefs.api.idle import Shared
 from stripefs.cache.cached_store import CachedHandle, CachedStore
 from stripefs.executor import Executor
 from stripefs.gc.collect import clear_for_rmdir
@@ -24,10 +24,63 @@ from stripefs.write.context import no_observer
 from stripefs.write.directory_layout import DirectoryLayouts
 from stripefs.write_session import WriteSession
 
-__all__ = ["Opened", "Source"]
+__all__ = ["IDLE", "LOOK_EVERY", "OpenVersion", "RefCounted", "Source", "in_use"]
+
+IDLE = 300.0
+"""Seconds without a user after which an object expires: longer than most pauses between two files of one program."""
+
+LOOK_EVERY = 60.0
+"""Seconds between two looks for expired objects."""
 
 
-class Opened:
+class RefCounted:
+    """An object that calls share. Subclasses say in `busy` what keeps it between calls."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._needed_at = trio.current_time()
+
+    @property
+    def busy(self) -> bool:
+        raise NotImplementedError
+
+    def hold(self) -> None:
+        """Keep this object until the current call ends. Raises LookupError outside of `in_use()`."""
+        held = _held.get()
+        if self not in held:
+            held.add(self)
+            self._calls += 1
+
+    def release(self) -> None:
+        """The call that held this object has ended."""
+        self._calls -= 1
+        self._needed_at = trio.current_time()
+
+    def expired(self) -> bool:
+        """True after IDLE seconds in which no look found the object held or busy."""
+        now = trio.current_time()
+        if self._calls or self.busy:
+            self._needed_at = now
+        return now - self._needed_at >= IDLE
+
+
+_held: ContextVar[set[RefCounted]] = ContextVar("held")
+
+
+@contextmanager
+def in_use() -> Iterator[None]:
+    """Run one call: what it holds is released at its end."""
+    held: set[RefCounted] = set()
+    token = _held.set(held)
+    try:
+        yield
+    finally:
+        _held.reset(token)
+        for each in held:
+            each.release()
+
+
+class OpenVersion:
     """One version of one file, for all who read it in this process."""
 
     def __init__(self, source: Source, path: bytes, file: OpenFile) -> None:
@@ -53,7 +106,7 @@ class Opened:
         await self.source.close(self)
 
 
-class _Writers(Shared):
+class _Writers(RefCounted):
     """A write session, which runs in a scope of its own."""
 
     def __init__(self, session: WriteSession) -> None:
@@ -70,7 +123,7 @@ class _Writers(Shared):
             await self.session.run(task_status=task_status)
 
 
-class Source(Shared):
+class Source(RefCounted):
     """A directory of a service. `store`: the view of its striped files; `files`: the same, with a cache if any."""
 
     def __init__(self, nursery: trio.Nursery, store: StripedStore, files: Store, reader: Reader) -> None:
@@ -81,7 +134,7 @@ class Source(Shared):
         self.layouts = DirectoryLayouts(store.inner, self.calls, self._vacate)
         self._nursery = nursery
         self._reader = reader
-        self._open: dict[bytes, dict[Identity, Opened]] = {}
+        self._open: dict[bytes, dict[Identity, OpenVersion]] = {}
         self._sessions: dict[tuple[WriteSettings, bool], _Writers] = {}
         self._turn = trio.Lock()
 
@@ -96,8 +149,9 @@ class Source(Shared):
                 del self._sessions[wanted]
                 writers.scope.cancel()
 
-    async def open(self, path: bytes, expect: Identity | None = None) -> Opened:
-        """The version `expect` of the file at `path`, else the one that is there now. `Opened.close` gives it back.
+    async def open(self, path: bytes, expect: Identity | None = None) -> OpenVersion:
+        """The version `expect` of the file at `path`, else the one that is there now. `OpenVersion.close` gives it
+        back.
 
         Raises what `Store.open` raises.
         """
@@ -112,10 +166,10 @@ class Source(Shared):
             found.users += 1
             await file.aclose()
             return found
-        versions[file.status.identity] = opened = Opened(self, path, file)
+        versions[file.status.identity] = opened = OpenVersion(self, path, file)
         return opened
 
-    async def close(self, opened: Opened) -> None:
+    async def close(self, opened: OpenVersion) -> None:
         opened.users -= 1
         if opened.users:
             return

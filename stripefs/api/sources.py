@@ -1,4 +1,4 @@
-"""What this process reads and writes: services, the sources in them, and the versions of files that are open.
+"""Connections of this process: services, the sources in them, and the versions of files that are open.
 
 A *service* is what a URL names up to its path (a cluster, a bucket, the local files), reached in one way. One reader,
 with one memory budget and one set of limits for data hosts, serves all of it. A *source* is a directory of a service as
@@ -8,8 +8,8 @@ A URL of a file does not say where its source begins. It is the nearest director
 of the service where none does. Wrapped stores (`throttled+…`) are sources themselves, since what a wrapper keeps lies
 at the root that it was given.
 
-Sources and their write sessions that nobody uses for minutes are closed (`stripefs.api.idle`), and so is the reader of
-a service without sources; the next call connects again.
+Sources and their write sessions that nobody uses for minutes are closed (`stripefs.api.source`), and so is the reader
+of a service without sources; the next call connects again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from stripefs.api.idle import LOOK_EVERY
-from stripefs.api.source import Opened, Source
+from stripefs.api.source import LOOK_EVERY, OpenVersion, Source
 from stripefs.api.urls import placed
 from stripefs.cache.cache import Cache, queue_for
 from stripefs.cache.cached_store import CachedStore
@@ -56,7 +55,7 @@ from stripefs.write.upload_names import split_path
 if TYPE_CHECKING:
     from stripefs.read_events import ReadEvents
 
-__all__ = ["Sources", "Where"]
+__all__ = ["SourceAddress", "Sources"]
 
 _LEVELS = 32
 """Directories above a file in which its pool is looked for."""
@@ -64,7 +63,7 @@ _LEVELS = 32
 _MOST_REMEMBERED = 10_000
 
 
-class Where(NamedTuple):
+class SourceAddress(NamedTuple):
     """A service, and the source in it; `settings.store.url` is the URL of the service.
 
     root: the directory that is the source, None for the one that each file's path says, see the module.
@@ -74,7 +73,7 @@ class Where(NamedTuple):
     root: bytes | None
 
 
-class Service:
+class ServiceConnection:
     """A service reached as `settings` say; their URL is that of its root."""
 
     def __init__(self, nursery: trio.Nursery, settings: StoreSettings, read: ReadSettings, cache: Cache | None) -> None:
@@ -115,7 +114,7 @@ class Service:
         """The source in which the file at `path` is to be written, and its path there."""
         return await self._inside(await self._nearest(path, trusted), path, trusted)
 
-    async def open(self, path: bytes, trusted: tuple[str, ...], expect: Identity | None) -> Opened:
+    async def open(self, path: bytes, trusted: tuple[str, ...], expect: Identity | None) -> OpenVersion:
         """Open the file at `path`; of a striped one in the source that has its parts."""
         folder = split_path(path)[0]
         guess = self._roots.get(folder, b"/")
@@ -242,35 +241,35 @@ class Sources:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._services: dict[tuple[StoreSettings, ReadSettings, CacheSettings], Service] = {}
+        self._services: dict[tuple[StoreSettings, ReadSettings, CacheSettings], ServiceConnection] = {}
         self._caches: dict[CacheSettings, Cache] = {}
 
-    async def at(self, where: Where, path: bytes) -> tuple[Source, bytes]:
+    async def at(self, where: SourceAddress, path: bytes) -> tuple[Source, bytes]:
         """The source in which `path` is to be changed, and the path there. With a root given, paths begin at it."""
         service, trusted = self._service(where), where.settings.write.trust_pool
         if where.root is None:
             return await service.search(path, trusted)
         return await service.at(where.root, trusted), path
 
-    async def inside(self, where: Where, folder: bytes) -> Source | None:
+    async def inside(self, where: SourceAddress, folder: bytes) -> Source | None:
         """The source that the directory at `folder` is, where it has a pool and no root is given."""
         service, trusted = self._service(where), where.settings.write.trust_pool
         if where.root is None and await service.has_pool(folder, trusted):
             return await service.at(folder, trusted)
         return None
 
-    async def view(self, where: Where) -> Source:
-        """Where all names can be looked at."""
+    async def view(self, where: SourceAddress) -> Source:
+        """SourceAddress all names can be looked at."""
         return await self._service(where).at(where.root or b"/", where.settings.write.trust_pool)
 
-    async def open(self, where: Where, path: bytes, expect: Identity | None = None) -> Opened:
+    async def open(self, where: SourceAddress, path: bytes, expect: Identity | None = None) -> OpenVersion:
         """Open the file at `path`; raises what `Source.open` raises."""
         service, trusted = self._service(where), where.settings.write.trust_pool
         if where.root is None:
             return await service.open(path, trusted, expect)
         return await (await service.at(where.root, trusted)).open(path, expect)
 
-    def forget(self, where: Where, path: bytes) -> None:
+    def forget(self, where: SourceAddress, path: bytes) -> None:
         """The directory at `path` was moved or removed."""
         self._service(where).forget((where.root or b"/").rstrip(b"/") + path)
 
@@ -288,12 +287,12 @@ class Sources:
         for cache in self._caches.values():
             cache.close()
 
-    def _service(self, where: Where) -> Service:
+    def _service(self, where: SourceAddress) -> ServiceConnection:
         settings = where.settings
         wanted = (settings.store, settings.read, _of_readers(settings.cache))
         service = self._services.get(wanted)
         if service is None:
-            service = Service(self._nursery, settings.store, settings.read, self._cache(settings))
+            service = ServiceConnection(self._nursery, settings.store, settings.read, self._cache(settings))
             self._services[wanted] = service
         return service
 

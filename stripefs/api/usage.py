@@ -1,4 +1,4 @@
-"""How much room files take: what they hold, and what the store keeps for that."""
+"""Disk usage of files: their own bytes, and the bytes that the store keeps for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import trio
 
 from stripefs.api.errors import as_os_error
-from stripefs.api.sources import Sources, Where
+from stripefs.api.sources import SourceAddress, Sources
 from stripefs.errors import NotFound, StripefsError
 from stripefs.format.manifest import STRIPED_ID, Manifest
 from stripefs.store.base import Kind, Status
@@ -35,7 +35,7 @@ class Usage(NamedTuple):
 
 
 async def usage(
-    sources: Sources, where: Where, path: bytes, name: Callable[[bytes], str]
+    sources: Sources, where: SourceAddress, path: bytes, name: Callable[[bytes], str]
 ) -> tuple[list[Usage], list[OSError]]:
     """What each directory from `path` down takes, those inside before the one they are in, or a file alone; and what
     could not be looked at. `name` makes a URL of a path. Raises StoreError where it is `path` itself."""
@@ -95,7 +95,7 @@ def _add(sums: list[int], more: Sequence[int]) -> None:
     sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
 
 
-async def _stored(sources: Sources, where: Where, path: bytes) -> int:
+async def _stored(sources: Sources, where: SourceAddress, path: bytes) -> int:
     """Bytes of all objects of a striped file, one replica of each; 0 where another file is there by now."""
     source, inner = await sources.at(where, path)
     manifest: Manifest | None = await source.calls.call(f"look at {path!r}", source.store.manifest, inner)

@@ -20,8 +20,7 @@ from stripefs.settings import redact
 from stripefs.units import format_size
 
 if TYPE_CHECKING:
-    from stripefs.copy.copier import Copied, Failure
-    from stripefs.copy.order import Named
+    from stripefs.copy.copier import Copied, Failure, Named
 
 __all__ = ["as_dict", "command", "describe"]
 
@@ -66,21 +65,20 @@ def command(
     begin(ctx, config)
     *sources, target = paths
     ensure_writable(target)
-    from stripefs.copy.copier import Copier, Wishes
-    from stripefs.copy.order import Order, carry_out
+    from stripefs.copy.copier import Copier, CopyOptions, CopyRequest, run_request
 
     there = _named(ctx, target, config, root)
-    order = Order([_named(ctx, source, config) for source in sources], there, recursive, exact)
+    order = CopyRequest([_named(ctx, source, config) for source in sources], there, recursive, exact)
     if there.place.local and (ours := {"layout", "layout-for", "unit"} & given(ctx).keys()):
         raise ConfigError(
             f"--{min(ours)} says how files lie in a store, and {target} is a path of this host",
             hint=f"name it as a store: file://{os.path.abspath(target)}",
         )
-    copier = Copier(Wishes(compare, preserve, jobs))
+    copier = Copier(CopyOptions(compare, preserve, jobs))
     began = time.monotonic()
     try:
         with ended_by_sigterm(), status_line() as show, plainly(there.place):
-            carry_out(order, copier, os.environ, lambda found: show(_progress(found, time.monotonic() - began)))
+            run_request(order, copier, os.environ, lambda found: show(_progress(found, time.monotonic() - began)))
     except KeyboardInterrupt:
         for kept in copier.found.kept:
             tell(f"what has come of it is kept in {kept}", _AGAIN)
@@ -89,7 +87,7 @@ def command(
 
 
 def _named(ctx: click.Context, text: str, config: str, root: str = "") -> Named:
-    from stripefs.copy.order import Named
+    from stripefs.copy.copier import Named
 
     with plainly(text):
         return Named(named(ctx, text, config, root=root), written_name(text), ends_with_slash(text))

@@ -1,18 +1,11 @@
-"""Copies many files side by side.
-
-Each file has a thread that reads it in steps through the engine, which looks ahead on all data hosts, and hands them on
-to where they go. One that fails is told of, and the others go on.
-
-What a copy proves: the bytes are those of one version of the source, which was there from the first look to the last;
-and, unless nobody asks for that, what is stored under the new name was read again and has the checksums of these bytes.
-"""
+"""Copier: it copies many files side by side, from the sources of a request to its destination."""
 
 from __future__ import annotations
 
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,15 +13,15 @@ from typing import NamedTuple
 from stripefs.api import Entry, ReadFile
 from stripefs.api import engine as engines
 from stripefs.api.place import Place
-from stripefs.copy.journal import Journal, Line
-from stripefs.copy.outputs import Looks, Output, open_output
-from stripefs.copy.partial import STEP
-from stripefs.copy.tree import File, Folder
-from stripefs.errors import StaleVersion, StripefsError
+from stripefs.copy.journal import CopyJournal, JournalEntry
+from stripefs.copy.output import STEP, FileMetadata, Output, open_output
+from stripefs.copy.plan import CopySource, assign
+from stripefs.copy.source_tree import DirectoryToMake, FileToCopy, expand
+from stripefs.errors import ConfigError, StaleVersion, StripefsError
 from stripefs.format.checksums import check_sums
 from stripefs.osutil import umask
 
-__all__ = ["Copied", "Copier", "Failure", "Wishes"]
+__all__ = ["Copied", "Copier", "CopyOptions", "CopyRequest", "Failure", "Named", "run_request"]
 
 _LOOK_EVERY = 0.1
 """Seconds between two looks at how far it is: as often as a status line is drawn."""
@@ -37,7 +30,7 @@ _OWNER = 0o700
 """What a directory lets its owner do while it is filled."""
 
 
-class Wishes(NamedTuple):
+class CopyOptions(NamedTuple):
     """compare: read what was stored, and compare it. preserve: modes and times are to be those of the sources. at_once:
     files copied side by side."""
 
@@ -84,16 +77,18 @@ class Copied:
 class Copier:
     """Copies once."""
 
-    def __init__(self, wishes: Wishes) -> None:
+    def __init__(self, wishes: CopyOptions) -> None:
         self.found = Copied()
         self._wishes = wishes
-        self._journal: Journal | None = None
+        self._journal: CopyJournal | None = None
         self._umask = umask()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._queue: list[File] = []
+        self._queue: list[FileToCopy] = []
 
-    def run(self, items: Iterable[Folder | File], journal: Journal | None, show: Callable[[Copied], None]) -> None:
+    def run(
+        self, items: Iterable[DirectoryToMake | FileToCopy], journal: CopyJournal | None, show: Callable[[Copied], None]
+    ) -> None:
         """Make the directories, then copy the files, but for those that `journal` says are there already. `show` is
         called on this thread, now and then.
 
@@ -115,7 +110,7 @@ class Copier:
             if self._journal is not None:
                 self._journal.end(all_done=not self._stopped.is_set() and not self.found.failed)
         if self._wishes.preserve:
-            self._finish([item for item in items if isinstance(item, Folder)])
+            self._finish([item for item in items if isinstance(item, DirectoryToMake)])
 
     def _all(self, show: Callable[[Copied], None]) -> None:
         with ThreadPoolExecutor(self._wishes.at_once, thread_name_prefix="copy") as pool:
@@ -134,14 +129,14 @@ class Copier:
 
     # -- directories -------------------------------------------------------------------------------------------------
 
-    def _made(self, items: Iterable[Folder | File]) -> list[File]:
+    def _made(self, items: Iterable[DirectoryToMake | FileToCopy]) -> list[FileToCopy]:
         """Make all directories; the files whose directories are there."""
-        files: list[File] = []
+        files: list[FileToCopy] = []
         missing: tuple[bytes, ...] = ()
         for item in items:
             if item.target.path.startswith(missing):
                 continue
-            if isinstance(item, File):
+            if isinstance(item, FileToCopy):
                 files.append(item)
                 continue
             try:
@@ -151,7 +146,7 @@ class Copier:
                 missing += (item.target.path.rstrip(b"/") + b"/",)
         return files
 
-    def _finish(self, folders: list[Folder]) -> None:
+    def _finish(self, folders: list[DirectoryToMake]) -> None:
         """Directories look like their sources when all is in them."""
         for folder in reversed(folders):
             try:
@@ -178,7 +173,7 @@ class Copier:
                 self.found.current = str(file.source)
             self._guarded(file)
 
-    def _guarded(self, file: File) -> None:
+    def _guarded(self, file: FileToCopy) -> None:
         """Copy a file; why it is not copied is noted."""
         kept: list[str] = []
         try:
@@ -193,7 +188,7 @@ class Copier:
             with self._lock:
                 self.found.kept += kept
 
-    def _copy(self, file: File, kept: list[str]) -> None:
+    def _copy(self, file: FileToCopy, kept: list[str]) -> None:
         """kept: gets where something is kept of a file that does not get there."""
         there = file.target.stat()
         if there is not None and self._is_done(file, there):
@@ -234,7 +229,7 @@ class Copier:
             with self._lock:
                 self.found.moved += len(view)
 
-    def _ensure_unchanged(self, file: File, seen: Entry) -> None:
+    def _ensure_unchanged(self, file: FileToCopy, seen: Entry) -> None:
         """Reading answers one version as long as it can be had; it is to be the one that is there, too."""
         now = file.source.stat()
         if now is None or now.version != seen.version:
@@ -249,35 +244,35 @@ class Copier:
         if self._stopped.is_set():
             raise _Stopped
 
-    def _looks(self, seen: Entry, there: Entry | None) -> Looks:
+    def _looks(self, seen: Entry, there: Entry | None) -> FileMetadata:
         """As cp(1): a new file has the mode of the source but for the umask, one that is replaced keeps its own."""
         if self._wishes.preserve:
-            return Looks(seen.mode, seen.mtime_ns)
+            return FileMetadata(seen.mode, seen.mtime_ns)
         if there is not None and there.type == "file":
-            return Looks(there.mode)
-        return Looks(seen.mode & 0o777 & ~self._umask)
+            return FileMetadata(there.mode)
+        return FileMetadata(seen.mode & 0o777 & ~self._umask)
 
     # -- what was done before ----------------------------------------------------------------------------------------
 
-    def _is_done(self, file: File, there: Entry) -> bool:
+    def _is_done(self, file: FileToCopy, there: Entry) -> bool:
         """Whether this version of the source was copied to what is there now."""
         line = self._journal.before.get(os.fsdecode(file.target.path)) if self._journal else None
         if line is None or (self._wishes.compare > line.compared) or (self._wishes.preserve > line.preserved):
             return False
         return (line.source, line.copy) == (file.entry.version, there.version)
 
-    def _note(self, file: File, seen: Entry) -> None:
+    def _note(self, file: FileToCopy, seen: Entry) -> None:
         if self._journal is None:
             return
         try:
             if (there := file.target.stat()) is not None:
-                line = Line(seen.version, there.version, self._wishes.compare, self._wishes.preserve)
+                line = JournalEntry(seen.version, there.version, self._wishes.compare, self._wishes.preserve)
                 self._journal.note(os.fsdecode(file.target.path), line)
         except OSError as error:
             self.found.unnoted = error
 
 
-def _make(folder: Folder) -> None:
+def _make(folder: DirectoryToMake) -> None:
     there = folder.target.stat()
     if there is None:
         folder.target.files.mkdir(folder.target.path, folder.entry.mode | _OWNER, exist_ok=True)
@@ -287,3 +282,75 @@ def _make(folder: Folder) -> None:
 
 class _Stopped(Exception):
     """Nobody wants it any more."""
+
+
+class Named(NamedTuple):
+    """A place, the last name that somebody wrote for it (b"" for none), and whether a slash was behind it."""
+
+    place: Place
+    name: bytes
+    slash: bool = False
+
+
+class CopyRequest(NamedTuple):
+    """recursive: copy directories too. exact: the target is the copy itself, not a directory to put it into."""
+
+    sources: Sequence[Named]
+    target: Named
+    recursive: bool = False
+    exact: bool = False
+
+
+def run_request(order: CopyRequest, copier: Copier, environ: Mapping[str, str], show: Callable[[Copied], None]) -> None:
+    """Copy; what became of it is in `copier.found`. environ says where the cache folder is.
+
+    Raises ConfigError for what cannot be meant, OSError where nobody can tell what is at the target or make it.
+    """
+    target, slash = order.target.place, order.target.slash
+    found = list(_found(order, copier))
+    there = target.stat()
+    journal = None
+    if len(order.sources) > 1 or any(entry.type == "directory" for _, entry in found):
+        journal = CopyJournal([each.place for each in order.sources], target, environ, exact=order.exact)
+    # What a command that was broken off has made does not change what the command means.
+    kind = "" if there is None or (journal is not None and journal.whole) else there.type
+    names = assign(
+        [CopySource(str(each.place), each.name, entry.type, each.place.key) for each, entry in found],
+        CopySource(str(target), order.target.name, kind, target.key),
+        recursive=order.recursive,
+        exact=order.exact,
+        slash=slash,
+        several=len(order.sources) > 1,
+    )
+    items: list[DirectoryToMake | FileToCopy] = []
+    for (each, entry), name in zip(found, names, strict=True):
+        if isinstance(name, ConfigError):
+            copier.found.failed.append(Failure(each.place, None, name))
+        else:
+            items += _expanded(each.place, entry, target.below(name), copier)
+    if slash and there is None and items:
+        target.files.mkdir(target.path, parents=True, exist_ok=True)
+    if journal is not None and not journal.begun:
+        journal.whole = not kind and names == [b""]
+    copier.run(items, journal if items else None, show)
+
+
+def _found(order: CopyRequest, copier: Copier) -> Sequence[tuple[Named, Entry]]:
+    """What is at the sources; those where nothing is have failed."""
+    found = []
+    for each in order.sources:
+        try:
+            entry = each.place.stat()
+            if entry is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            found.append((each, entry))
+        except OSError as error:
+            copier.found.failed.append(Failure(each.place, None, error))
+    return found
+
+
+def _expanded(source: Place, entry: Entry, target: Place, copier: Copier) -> Sequence[DirectoryToMake | FileToCopy]:
+    def failed(place: Place, error: OSError) -> None:
+        copier.found.failed.append(Failure(place, None, error))
+
+    return list(expand(source, entry, target, failed))

@@ -1,4 +1,4 @@
-"""What a command has copied so far, so that the same command goes on from there after it was broken off.
+"""Journal of a copy: the files copied so far, so that the same command resumes after it was interrupted.
 
 A line for each file that was copied, and whether it was compared and got the looks of its source: its path, the version
 of the source that was read, and the version that was there when the copy was done. Where both are there still, and no
@@ -26,7 +26,7 @@ from stripefs.api.place import Place
 from stripefs.format.checksums import digest_of
 from stripefs.format.reserved_names import copied_name
 
-__all__ = ["Journal", "Line"]
+__all__ = ["CopyJournal", "JournalEntry"]
 
 FORMAT = 2
 
@@ -34,7 +34,7 @@ _KEPT = 30 * 86400
 """Seconds after which nobody is expected to go on with what was broken off."""
 
 
-class Line(NamedTuple):
+class JournalEntry(NamedTuple):
     """What is known of one file: versions as `Entry.version`."""
 
     source: str
@@ -43,7 +43,7 @@ class Line(NamedTuple):
     preserved: bool
 
 
-class Journal:
+class CopyJournal:
     """That of the command which copies `sources` to `target`, a directory; `begin` makes it. For many threads.
 
     begun: whether there is one. whole: whether `target` is the copy of one directory, not one that takes copies; to be
@@ -57,7 +57,7 @@ class Journal:
         self.path = os.path.join(folder, name)
         self.begun = False
         self.whole = False
-        self.before: dict[str, Line] = {}
+        self.before: dict[str, JournalEntry] = {}
         self._lock = threading.Lock()
         self._file = -1
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(self.path, "rb") as file:
@@ -73,7 +73,7 @@ class Journal:
         if not self.begun:
             self._append({"format": FORMAT, "whole": self.whole})
 
-    def note(self, path: str, line: Line) -> None:
+    def note(self, path: str, line: JournalEntry) -> None:
         """That a file was copied. Raises OSError."""
         self._append({"path": path, **line._asdict()})
 
@@ -100,7 +100,7 @@ class Journal:
         for each in rest:
             with contextlib.suppress(KeyError):
                 done = each["compared"] is True, each["preserved"] is True
-                self.before[str(each["path"])] = Line(str(each["source"]), str(each["copy"]), *done)
+                self.before[str(each["path"])] = JournalEntry(str(each["source"]), str(each["copy"]), *done)
 
 
 def _document(line: bytes) -> dict[str, object]:

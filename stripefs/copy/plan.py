@@ -1,4 +1,4 @@
-"""Which of the things that are named goes where, as cp(1) has it. Pure.
+"""Copy plan: the destination of each source that is named, by the rules of cp(1). Pure.
 
 A directory as the destination takes things under their own names; so does a path that ends with a slash, and is made
 where nothing is there. Any other path is the name of the one copy. As with cp, one directory that is copied to where
@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from stripefs.errors import ConfigError
 
-__all__ = ["Thing", "assign"]
+__all__ = ["CopySource", "assign"]
 
 
-class Thing(NamedTuple):
+class CopySource(NamedTuple):
     """What was named, as `text`, at a place of this `key` (`Place.key`).
 
     name: its own, b"" where the text says none (a root, `.`, `..`). kind: as `Entry.type`, "" for nothing there.
@@ -28,8 +28,8 @@ class Thing(NamedTuple):
 
 
 def assign(
-    sources: Sequence[Thing],
-    target: Thing,
+    sources: Sequence[CopySource],
+    target: CopySource,
     *,
     recursive: bool,
     exact: bool = False,
@@ -54,12 +54,12 @@ def assign(
         )
     if not several and sources and sources[0].kind == "directory" and not target.kind:
         into = False
-    taken: dict[bytes, Thing] = {}
+    taken: dict[bytes, CopySource] = {}
     return [_name(source, target, taken, recursive=recursive, into=into) for source in sources]
 
 
 def _name(
-    source: Thing, target: Thing, taken: dict[bytes, Thing], *, recursive: bool, into: bool
+    source: CopySource, target: CopySource, taken: dict[bytes, CopySource], *, recursive: bool, into: bool
 ) -> bytes | ConfigError:
     directory = source.kind == "directory"
     if not directory and source.kind != "file":

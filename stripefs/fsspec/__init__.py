@@ -14,14 +14,14 @@ files       text, and what is compressed on its way
 
 from __future__ import annotations
 
-from stripefs.fsspec.filesystem import StripefsFileSystem
-from stripefs.fsspec.services import (
+from stripefs.fsspec.filesystem import (
     GcsFileSystem,
     HdfsFileSystem,
     HttpFileSystem,
     HttpsFileSystem,
     LocalFileSystem,
     S3FileSystem,
+    StripefsFileSystem,
 )
 
 __all__ = [

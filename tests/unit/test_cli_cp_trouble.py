@@ -10,8 +10,9 @@ import pytest
 
 import stripefs
 from stripefs.api import engine
-from stripefs.api.reading import ReadFile
-from stripefs.copy import copier, outputs
+from stripefs.api.file_reader import ReadFile
+from stripefs.copy import copier
+from stripefs.copy import output as copy_output
 from tests.unit.api.material import MIB, names
 from tests.unit.copying import DATA, Run, files, run, source, store, told
 
@@ -94,7 +95,7 @@ def test_a_source_that_changes_is_not_copied(
     target = f"file://{store}/" if remote else f"{store}/"
     move = copier.Copier._move
 
-    def change(self: copier.Copier, file: ReadFile, output: outputs.Output) -> None:
+    def change(self: copier.Copier, file: ReadFile, output: copy_output.Output) -> None:
         move(self, file, output)
         (source / "new").write_bytes(DATA[::-1])
         (source / "new").rename(source / "model")

@@ -12,10 +12,9 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from stripefs.api.idle import IDLE, LOOK_EVERY, in_use
-from stripefs.api.options import resolve
-from stripefs.api.source import Source
-from stripefs.api.sources import Service, Sources, Where
+from stripefs.api.filesystem import resolve
+from stripefs.api.source import IDLE, LOOK_EVERY, Source, in_use
+from stripefs.api.sources import ServiceConnection, SourceAddress, Sources
 from stripefs.store.striped import StripedStore
 from stripefs.write_session import WriteSession
 
@@ -25,14 +24,14 @@ pytestmark = pytest.mark.filterwarnings("error")
 class World:
     """Sources as the engine has them, of a service that is all local files."""
 
-    def __init__(self, sources: Sources, where: Where) -> None:
+    def __init__(self, sources: Sources, where: SourceAddress) -> None:
         self.sources = sources
         self.where = where
         self.closed: list[bytes] = []
         self.sessions = 0
 
     @property
-    def service(self) -> Service:
+    def service(self) -> ServiceConnection:
         (service,) = self.sources._services.values()
         return service
 
@@ -57,7 +56,7 @@ class World:
 async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         sources = Sources(nursery)
-        made = World(sources, Where(resolve("/", {"grace": 0}), None))
+        made = World(sources, SourceAddress(resolve("/", {"grace": 0}), None))
         close, run = StripedStore.close, WriteSession.run
 
         def closing(store: StripedStore) -> None:

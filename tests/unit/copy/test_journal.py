@@ -10,9 +10,9 @@ import pytest
 
 from stripefs.api import FileSystem
 from stripefs.api.place import Place
-from stripefs.copy.journal import Journal, Line
+from stripefs.copy.journal import CopyJournal, JournalEntry
 
-LINE = Line("5:17:9", "5:18:1:2", compared=True, preserved=False)
+LINE = JournalEntry("5:17:9", "5:18:1:2", compared=True, preserved=False)
 
 
 def local(path: Path) -> Place:
@@ -39,63 +39,63 @@ def test_it_is_found_by_the_same_command(
     tmp_path: Path, target: Path, environ: Mapping[str, str], place: Callable[[Path], Place]
 ) -> None:
     sources = [local(tmp_path / "a"), local(tmp_path / "b")]
-    journal = Journal(sources, place(target), environ, exact=False)
+    journal = CopyJournal(sources, place(target), environ, exact=False)
     assert (journal.begun, journal.whole, journal.before) == (False, False, {})
     journal.whole = True
     journal.begin()
     journal.note("/t/b\udcff", LINE)
     journal.end(all_done=False)
-    again = Journal(sources, place(target), environ, exact=False)
+    again = CopyJournal(sources, place(target), environ, exact=False)
     assert (again.begun, again.whole, again.before) == (True, True, {"/t/b\udcff": LINE})
     for others, exact in ((sources[:1], False), (sources[::-1], False), (sources, True)):
-        assert not Journal(others, place(target), environ, exact=exact).begun
+        assert not CopyJournal(others, place(target), environ, exact=exact).begun
     again.begin()
     again.note("/t/c", LINE)
     again.end(all_done=False)
-    last = Journal(sources, place(target), environ, exact=False)
+    last = CopyJournal(sources, place(target), environ, exact=False)
     assert last.before.keys() == {"/t/b\udcff", "/t/c"}
     last.begin()
-    beside = Journal(sources, place(target), environ, exact=False)
+    beside = CopyJournal(sources, place(target), environ, exact=False)
     beside.begin()
     last.end(all_done=True)
     beside.end(all_done=True)
-    assert not Journal(sources, place(target), environ, exact=False).begun
+    assert not CopyJournal(sources, place(target), environ, exact=False).begun
     assert os.listdir(target) == []
 
 
 def test_torn_lines_say_nothing(tmp_path: Path, target: Path, environ: Mapping[str, str]) -> None:
-    journal = Journal([local(tmp_path)], local(target), environ, exact=False)
+    journal = CopyJournal([local(tmp_path)], local(target), environ, exact=False)
     journal.begin()
     journal.note("/t/a", LINE)
     journal.note("/t/b", LINE)
     journal.end(all_done=False)
     with open(journal.path, "r+b") as file:
         file.truncate(os.path.getsize(journal.path) - 9)
-    again = Journal([local(tmp_path)], local(target), environ, exact=False)
+    again = CopyJournal([local(tmp_path)], local(target), environ, exact=False)
     assert again.before.keys() == {"/t/a"}
     again.begin()
     again.note("/t/c", LINE)
     again.end(all_done=False)
-    assert Journal([local(tmp_path)], local(target), environ, exact=False).before.keys() == {"/t/a", "/t/c"}
+    assert CopyJournal([local(tmp_path)], local(target), environ, exact=False).before.keys() == {"/t/a", "/t/c"}
 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"[]\n", b"\xff\xfe\x00", b'{"format": 1}\n{"path": "/t/a"}\n'])
 def test_what_is_none_is_begun_anew(tmp_path: Path, target: Path, environ: Mapping[str, str], text: bytes) -> None:
-    journal = Journal([local(tmp_path)], local(target), environ, exact=False)
+    journal = CopyJournal([local(tmp_path)], local(target), environ, exact=False)
     Path(os.fsdecode(journal.path)).write_bytes(text)
-    again = Journal([local(tmp_path)], local(target), environ, exact=False)
+    again = CopyJournal([local(tmp_path)], local(target), environ, exact=False)
     assert (again.begun, again.before) == (False, {})
     again.begin()
     again.end(all_done=False)
-    assert Journal([local(tmp_path)], local(target), environ, exact=False).begun
+    assert CopyJournal([local(tmp_path)], local(target), environ, exact=False).begun
 
 
 def test_old_ones_go(tmp_path: Path, target: Path, environ: Mapping[str, str]) -> None:
-    old = Journal([local(tmp_path / "old")], stored(target), environ, exact=False)
+    old = CopyJournal([local(tmp_path / "old")], stored(target), environ, exact=False)
     old.begin()
     old.end(all_done=False)
     os.utime(old.path, (0, 0))
-    new = Journal([local(tmp_path / "new")], stored(target), environ, exact=False)
+    new = CopyJournal([local(tmp_path / "new")], stored(target), environ, exact=False)
     new.begin()
     new.end(all_done=False)
     assert os.listdir(tmp_path / "home/.cache/bootseer/copies") == [os.path.basename(new.path).decode()]

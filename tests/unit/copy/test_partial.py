@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.copy.partial import HEAD, STEP, Partial, differs_at
+from stripefs.copy.output import HEAD, STEP, Partial, differs_at
 from stripefs.errors import Busy, IsADirectory, NoSpace
 from stripefs.format.checksums import CHECK, SUM, check_sums
 from stripefs.format.reserved_names import is_hidden

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from stripefs.copy.plan import Thing, assign
+from stripefs.copy.plan import CopySource, assign
 from stripefs.errors import ConfigError
 
 
-def thing(path: str, kind: str = "file", service: str = "hdfs://a/") -> Thing:
-    return Thing(path, path.rstrip("/").rpartition("/")[2].encode(), kind, (service, path.rstrip("/").encode() or b"/"))
+def thing(path: str, kind: str = "file", service: str = "hdfs://a/") -> CopySource:
+    return CopySource(
+        path, path.rstrip("/").rpartition("/")[2].encode(), kind, (service, path.rstrip("/").encode() or b"/")
+    )
 
 
-def folder(path: str, service: str = "hdfs://a/") -> Thing:
+def folder(path: str, service: str = "hdfs://a/") -> CopySource:
     return thing(path, "directory", service)
 
 
-def nothing(path: str) -> Thing:
+def nothing(path: str) -> CopySource:
     return thing(path, "", "hdfs://b/")
 
 
-def there(path: str, kind: str = "directory") -> Thing:
+def there(path: str, kind: str = "directory") -> CopySource:
     return thing(path, kind, "hdfs://b/")
 
 
@@ -35,10 +37,10 @@ def there(path: str, kind: str = "directory") -> Thing:
         (folder("/x/d"), nothing("/b"), True, False, b""),
         (folder("/x/d"), there("/b"), False, False, b"d"),
         (folder("/x/d"), there("/b"), False, True, b""),
-        (Thing("/x/.", b"", "directory", ("hdfs://a/", b"/x")), there("/b"), False, False, b""),
+        (CopySource("/x/.", b"", "directory", ("hdfs://a/", b"/x")), there("/b"), False, False, b""),
     ],
 )
-def test_one_thing(source: Thing, target: Thing, slash: bool, exact: bool, name: bytes) -> None:
+def test_one_thing(source: CopySource, target: CopySource, slash: bool, exact: bool, name: bytes) -> None:
     assert assign([source], target, recursive=True, slash=slash, exact=exact) == [name]
 
 
@@ -61,7 +63,7 @@ def test_several_things() -> None:
         (there("/dev/null", "other"), False, False, False, "no regular file"),
     ],
 )
-def test_what_cannot_be_meant(target: Thing, slash: bool, exact: bool, several: bool, said: str) -> None:
+def test_what_cannot_be_meant(target: CopySource, slash: bool, exact: bool, several: bool, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         assign([thing("/x/a")], target, recursive=True, slash=slash, exact=exact, several=several)
 
@@ -75,7 +77,7 @@ def test_what_cannot_be_meant(target: Thing, slash: bool, exact: bool, several: 
         (thing("/x"), thing("/x"), "onto itself"),
     ],
 )
-def test_what_is_refused_of_one(source: Thing, target: Thing, said: str) -> None:
+def test_what_is_refused_of_one(source: CopySource, target: CopySource, said: str) -> None:
     (refused,) = assign([source], target, recursive=False)
     assert isinstance(refused, ConfigError)
     assert said in refused.message
@@ -84,20 +86,20 @@ def test_what_is_refused_of_one(source: Thing, target: Thing, said: str) -> None
 @pytest.mark.parametrize(
     ("source", "target", "said"),
     [
-        (folder("/x"), Thing("/x/y", b"y", "", ("hdfs://a/", b"/x/y")), "into itself"),
+        (folder("/x"), CopySource("/x/y", b"y", "", ("hdfs://a/", b"/x/y")), "into itself"),
         (folder("/x"), folder("/x"), "into itself"),
         (folder("/x"), thing("/t"), "is a directory, /t is not"),
-        (folder("/"), Thing("/y", b"y", "", ("hdfs://a/", b"/y")), "into itself"),
+        (folder("/"), CopySource("/y", b"y", "", ("hdfs://a/", b"/y")), "into itself"),
     ],
 )
-def test_what_is_refused_of_directories(source: Thing, target: Thing, said: str) -> None:
+def test_what_is_refused_of_directories(source: CopySource, target: CopySource, said: str) -> None:
     (refused,) = assign([source], target, recursive=True)
     assert isinstance(refused, ConfigError)
     assert said in refused.message
 
 
 def test_a_neighbour_with_a_longer_name_is_not_inside() -> None:
-    assert assign([folder("/x")], Thing("/xy", b"xy", "", ("hdfs://a/", b"/xy")), recursive=True) == [b""]
+    assert assign([folder("/x")], CopySource("/xy", b"xy", "", ("hdfs://a/", b"/xy")), recursive=True) == [b""]
 
 
 def test_no_copy_takes_the_place_of_another() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from stripefs.api import Entry, FileSystem
 from stripefs.api.place import Place
-from stripefs.copy.tree import expand
+from stripefs.copy.source_tree import expand
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/etc"])

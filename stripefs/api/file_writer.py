@@ -16,11 +16,11 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple
 
-from stripefs.api.buffers import as_bytes
 from stripefs.api.engine import before_threads_end, engine
 from stripefs.api.errors import in_other_process, os_errors
+from stripefs.api.file_reader import as_bytes
 from stripefs.api.source import Source
-from stripefs.api.sources import Where
+from stripefs.api.sources import SourceAddress
 from stripefs.errors import Busy, ConfigError, Exists, IsADirectory, NotADirectory, NotFound
 from stripefs.format.reserved_names import POOL
 from stripefs.osutil import umask
@@ -47,7 +47,6 @@ STEP = 1 << 20
 
 MODES = ("wb", "xb", "ab")
 
-
 _NEVER_CLOSED = "%s was never closed, so it is not published"
 
 _files: weakref.WeakSet[WriteFile] = weakref.WeakSet()
@@ -64,7 +63,9 @@ class WriteFile(io.BufferedIOBase):
     _draft: FileUpload | None = None
     _attributed = False
 
-    def __init__(self, where: Where, path: bytes, name: str, mode: str = "wb", *, deferred: bool = False) -> None:
+    def __init__(
+        self, where: SourceAddress, path: bytes, name: str, mode: str = "wb", *, deferred: bool = False
+    ) -> None:
         self.name = name
         self.mode = mode
         self.status: Status | None = None
@@ -227,7 +228,7 @@ class WriteFile(io.BufferedIOBase):
         self._pieces = bytearray()
         super().close()
 
-    async def _begin(self, where: Where, path: bytes) -> None:
+    async def _begin(self, where: SourceAddress, path: bytes) -> None:
         source, inner = await self._engine.sources.at(where, path)
         ensure_usable(inner, source.store)
         wanted = where.settings.write

@@ -1,4 +1,4 @@
-"""What is to be made for a thing that is named: a file, or a directory with all that is below it.
+"""Expansion of a source that is named: a file, or a directory with all that is below it.
 
 All of it is known before anything is written, so that a tree never grows while it is copied. Links of local sources are
 followed, since stores have none: what a link of a model's folder points to is what is wanted.
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from stripefs.api import Entry
 from stripefs.api.place import Place
 
-__all__ = ["File", "Folder", "expand"]
+__all__ = ["DirectoryToMake", "FileToCopy", "expand"]
 
 Trouble = Callable[[Place, OSError], None]
 
 
-class Folder(NamedTuple):
+class DirectoryToMake(NamedTuple):
     """A directory to be there, like `entry` where it is new."""
 
     source: Place
@@ -27,7 +27,7 @@ class Folder(NamedTuple):
     target: Place
 
 
-class File(NamedTuple):
+class FileToCopy(NamedTuple):
     """A file to be copied, which was last seen as `entry`."""
 
     source: Place
@@ -35,16 +35,16 @@ class File(NamedTuple):
     target: Place
 
 
-def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iterator[Folder | File]:
+def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iterator[DirectoryToMake | FileToCopy]:
     """What `source`, seen as `entry`, is made of, each directory before what is in it.
 
     `trouble` is told what cannot be listed, or is nothing to copy.
     """
-    ahead: list[tuple[File, tuple[bytes, ...]]] = [(File(source, entry, target), (_path(source),))]
+    ahead: list[tuple[FileToCopy, tuple[bytes, ...]]] = [(FileToCopy(source, entry, target), (_path(source),))]
     while ahead:
         (source, entry, target), above = ahead.pop()
         if entry.type == "file":
-            yield File(source, entry, target)
+            yield FileToCopy(source, entry, target)
             continue
         if entry.type != "directory":
             trouble(source, OSError(errno.EINVAL, "it is no regular file"))
@@ -54,14 +54,14 @@ def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iter
         except OSError as error:
             trouble(source, error)
             continue
-        yield Folder(source, entry, target)
+        yield DirectoryToMake(source, entry, target)
         inside = [_inside(source, each, target, trouble, above) for each in entries]
         ahead += [each for each in reversed(inside) if each is not None]
 
 
 def _inside(
     folder: Place, entry: Entry, target: Place, trouble: Trouble, above: tuple[bytes, ...]
-) -> tuple[File, tuple[bytes, ...]] | None:
+) -> tuple[FileToCopy, tuple[bytes, ...]] | None:
     """What a directory has under a name, links followed, and the directories on the way there; None for trouble."""
     name = os.fsencode(entry.name)
     if name in (b"", b".", b"..") or b"/" in name:  # which a store may say, and which would lead out of the target
@@ -75,7 +75,7 @@ def _inside(
             trouble(place, error)
             return None
     path = _path(place) if found.type == "directory" else b""
-    return File(place, found, target.below(name)), (*above, path)
+    return FileToCopy(place, found, target.below(name)), (*above, path)
 
 
 def _path(place: Place) -> bytes:

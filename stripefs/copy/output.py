@@ -1,31 +1,27 @@
-"""A local file while it is copied: hidden beside its name, and renamed onto that when it is whole.
+"""Output of one copied file: a local file, or a store, which writes it as a mount would.
 
-    0 … length          its bytes, as far as they have come; they come in order
-    length              MARK, and the digest of what it is a copy of (`origin`)
-    length + HEAD       the checksum of each MiB that has come (`stripefs.format.checksums`), 8 bytes each
-
-So it says by itself how it can be gone on with. A checksum is written when its bytes have been; after a crash neither
-may be on disk, or one of the two, so what is gone on with is compared with its checksums first: what does not fit comes
-again. A file of STEP bytes at most has neither mark nor checksums, and nothing is kept of it.
-
-The lock on it (`stripefs.osutil`) goes with the process.
+A local file is hidden beside its name while it is copied, and renamed onto the name when it is whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from stripefs.errors import Busy, IsADirectory, NoSpace, Unsupported
+from stripefs.api import Entry, ReadFile
+from stripefs.api.place import Place
+from stripefs.errors import Busy, IsADirectory, NoSpace, StaleVersion, StoreError, Unsupported
 from stripefs.format.checksums import CHECK, DIGEST, SUM, check_sums, digest_of
 from stripefs.format.reserved_names import copy_name
 from stripefs.osutil import try_lock
 from stripefs.store.local_write import sync_directory
 from stripefs.units import format_size, shown
 
-__all__ = ["STEP", "Partial", "Tell", "differs_at"]
+__all__ = ["STEP", "FileMetadata", "Output", "Partial", "Tell", "differs_at", "open_output"]
 
 Tell = Callable[[int], None]
 """So many more bytes were compared. May raise, which ends it."""
@@ -231,3 +227,130 @@ def _read(file: int, into: memoryview, offset: int) -> int:
     while done < len(into) and (more := os.preadv(file, [into[done:]], offset + done)):
         done += more
     return done
+
+
+_IN_VAIN = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ENOENT)
+"""Why nothing is kept: what fills a disk keeps the files behind it, and others, from going on, and a version of the
+source that is gone does not come back."""
+
+
+class FileMetadata(NamedTuple):
+    """What a copy has beside its bytes: permission bits; when it was changed last, in nanoseconds since 1970, None for
+    when it was copied."""
+
+    mode: int
+    mtime_ns: int | None = None
+
+
+class Output(Protocol):
+    """done: bytes that are there from an earlier try. plain: whether the store keeps neither modes nor times."""
+
+    done: int
+    plain: bool
+
+    def write(self, data: memoryview, sums: bytes) -> None:
+        """`data`, whose checksums (`check_sums`) are `sums`, goes behind what is there."""
+
+    def publish(self, tell: Tell | None) -> None:
+        """It is the file from now on. tell: compare what is stored with the checksums, and say so.
+
+        Raises what keeps it from being the file; of what is not right nothing stays under the name.
+        """
+
+    def give_up(self, error: BaseException) -> str:
+        """It will not be the file, for `error`: where what has come is kept to be gone on with, "" for nowhere. Raises
+        nothing."""
+
+
+class Spoiled(StoreError):
+    """What is stored is not what was written."""
+
+
+def open_output(target: Place, length: int, origin: str, looks: FileMetadata) -> Output:
+    """For a file of `length` bytes; `origin` says which bytes they are. Raises OSError, StoreError."""
+    return _LocalOutput(target, length, origin, looks) if target.local else _StoreOutput(target, looks)
+
+
+class _LocalOutput:
+    plain = False
+
+    def __init__(self, target: Place, length: int, origin: str, looks: FileMetadata) -> None:
+        self._looks = looks
+        self._partial = Partial(target.path, length, os.fsencode(origin))
+        self.done = self._partial.done
+
+    def write(self, data: memoryview, sums: bytes) -> None:
+        self._partial.write(data, sums)
+
+    def publish(self, tell: Tell | None) -> None:
+        if (differs := self._partial.publish(*self._looks, tell)) is not None:
+            raise Spoiled(f"what the disk has is not what was written, from byte {differs} on")
+
+    def give_up(self, error: BaseException) -> str:
+        with contextlib.suppress(OSError):
+            if isinstance(error, Spoiled) or getattr(error, "errno", None) in _IN_VAIN:
+                self._partial.drop()
+            elif self._partial.keep():
+                return os.fsdecode(self._partial.path)
+        return ""
+
+
+class _StoreOutput:
+    def __init__(self, target: Place, looks: FileMetadata) -> None:
+        self._target = target
+        self._sums = bytearray()
+        self.done = 0
+        self._file = target.files.open(target.path, "wb")
+        try:
+            self.plain = not self._give(looks)
+        except BaseException:
+            self._file.discard()
+            raise
+
+    def write(self, data: memoryview, sums: bytes) -> None:
+        self._file.write(data)
+        self._sums += sums
+
+    def publish(self, tell: Tell | None) -> None:
+        self._file.close()
+        assert self._file.status is not None
+        version = Entry.of(self._file.status).version
+        if tell is None:
+            return
+        with self._target.files.open(self._target.path) as file:
+            if Entry.of(file.status).version != version:
+                raise StaleVersion("somebody else has replaced it before it could be compared")
+            differs = self._difference(file, tell)
+        if differs is not None:
+            self._take_back(version)
+            raise Spoiled(f"what the store has is not what was read, from byte {differs} on; it is removed again")
+
+    def give_up(self, error: BaseException) -> str:
+        with contextlib.suppress(OSError):
+            self._file.discard()
+        return ""
+
+    def _give(self, looks: FileMetadata) -> bool:
+        """Whether the store keeps what is given here."""
+        try:
+            self._file.set_attributes(mode=looks.mode, mtime_ns=looks.mtime_ns)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return False
+        return True
+
+    def _difference(self, file: ReadFile, tell: Tell) -> int | None:
+        """Where what is stored begins to differ from what was written."""
+        buffer = memoryview(bytearray(min(STEP, file.size)))
+        for at in range(0, file.size, STEP):
+            view = buffer[: file.pread_into(buffer, at)]
+            if (differs := differs_at(self._sums, at, view, len(view))) is not None:
+                return differs
+            tell(len(view))
+        return None
+
+    def _take_back(self, version: str) -> None:
+        there = self._target.stat()
+        if there is not None and there.version == version:
+            self._target.files.remove(self._target.path)

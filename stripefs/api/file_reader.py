@@ -1,12 +1,6 @@
-"""Files that are read: `ReadFile` looks like a file that Python opened, and knows more ways to read.
+"""Files that are read: `ReadFile` looks like a file that Python opened, and has more ways to read.
 
-Small reads are served from a step of 1 MiB that the file object holds, so that a thread need not ask the engine for
-each; large ones are written by the engine into the buffer of the caller, once. The reads of all files go through the
-reader of their service, which looks ahead for those that stream, from many data hosts at once.
-
-Threads may share a file object, as DuckDB's do. A read takes its position and its length and moves the position in one
-step, under a lock that is never held over I/O; the bytes come afterwards. So a read that waits for the store delays no
-`seek`, and cannot be given the position that a later `seek` set.
+`fetch` reads parts of many files at once: each file is opened once, and all parts are read side by side.
 """
 
 from __future__ import annotations
@@ -15,24 +9,32 @@ import io
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Never, NoReturn
 
 import trio
 
-from stripefs.api.buffers import as_bytes
 from stripefs.api.engine import Engine, engine
-from stripefs.api.errors import os_errors
-from stripefs.api.source import Opened
-from stripefs.api.sources import Where
+from stripefs.api.errors import as_os_error, os_errors
+from stripefs.api.source import OpenVersion
+from stripefs.api.sources import SourceAddress, Sources
+from stripefs.errors import StripefsError
 from stripefs.read import OpenFile
 from stripefs.store.allocator import new_bytes
 from stripefs.store.base import Identity, Status
 
 if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
-__all__ = ["RANGES_AT_ONCE", "ReadFile", "read_into"]
+__all__ = ["RANGES_AT_ONCE", "Path", "ReadFile", "Request", "as_bytes", "fetch", "read_into"]
+
+
+def as_bytes(buffer: ReadableBuffer) -> memoryview:
+    """A view of its bytes in order, whatever its items and dimensions are. Raises TypeError where they are not in one
+    piece."""
+    view = memoryview(buffer)
+    return view.cast("B") if view.nbytes else memoryview(bytearray())  # Python casts no view that is empty
+
 
 STEP = 1 << 20
 """Bytes that are taken from the engine at once for small reads, to the next multiple of it: a chunk of the reader."""
@@ -55,11 +57,11 @@ class ReadFile(io.BufferedIOBase):
 
     mode = "rb"
 
-    def __init__(self, where: Where, path: bytes, name: str) -> None:
+    def __init__(self, where: SourceAddress, path: bytes, name: str) -> None:
         self.name = name
         self._where = where
         self._path = path
-        self._held: tuple[Engine, Opened] | None = None
+        self._held: tuple[Engine, OpenVersion] | None = None
         self._expect: Identity | None = None
         self._position = 0
         self._step = (0, b"")
@@ -268,7 +270,7 @@ class ReadFile(io.BufferedIOBase):
         with os_errors(self.name):
             held.call(_read_all, [(opened.file, offset, view) for offset, view in wanted if view])
 
-    def _opened(self) -> tuple[Engine, Opened]:
+    def _opened(self) -> tuple[Engine, OpenVersion]:
         """The version as the engine of this process has it, opened where it is not."""
         held = self._held
         if held is not None and held[0].usable:
@@ -285,7 +287,7 @@ class ReadFile(io.BufferedIOBase):
         raise TypeError("an open file cannot be pickled; pickle its URL")
 
 
-async def _open(engine: Engine, where: Where, path: bytes, expect: Identity | None) -> Opened:
+async def _open(engine: Engine, where: SourceAddress, path: bytes, expect: Identity | None) -> OpenVersion:
     return await engine.sources.open(where, path, expect)
 
 
@@ -323,3 +325,54 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""A path in a source, from its root; a slash in front changes nothing."""
+
+Request = tuple[Path, int | None, int | None]
+"""A path, and where to begin and to end, as in slices: negative ones count from the end."""
+
+
+async def fetch(
+    sources: Sources,
+    where: SourceAddress,
+    requests: Sequence[tuple[bytes, int | None, int | None]],
+    name: Callable[[bytes], str],
+) -> list[bytes | OSError]:
+    """For each request its bytes, or its error. `name` makes a URL of a path."""
+    answers: list[bytes | OSError] = [b""] * len(requests)
+    by_path: dict[bytes, list[int]] = {}
+    for index, (path, _, _) in enumerate(requests):
+        by_path.setdefault(path, []).append(index)
+    limiter = trio.CapacityLimiter(RANGES_AT_ONCE)
+
+    async def part(opened: OpenVersion, index: int) -> None:
+        path, start, end = requests[index]
+        start, end, _ = slice(start, end).indices(opened.status.length)
+        answer, buffer = new_bytes(max(0, end - start))
+        try:
+            async with limiter:
+                await read_into(opened.file, start, buffer)
+            answers[index] = answer
+        except StripefsError as error:
+            answers[index] = as_os_error(error, name(path))
+
+    async def one(path: bytes) -> None:
+        try:
+            opened = await sources.open(where, path)
+        except StripefsError as error:
+            for index in by_path[path]:
+                answers[index] = as_os_error(error, name(path))
+            return
+        try:
+            async with trio.open_nursery() as nursery:
+                for index in by_path[path]:
+                    nursery.start_soon(part, opened, index)
+        finally:
+            with trio.CancelScope(shield=True):
+                await opened.close()
+
+    async with trio.open_nursery() as nursery:
+        for path in by_path:
+            nursery.start_soon(one, path)
+    return answers

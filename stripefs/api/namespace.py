@@ -1,25 +1,27 @@
-"""Names of a source: what is there, and directories and files that are made, moved and removed.
-
-Every call is repeated while the store is away, up to `io_timeout`; from the second time on an answer that says "already
-so" is success. A striped file is one file here, whose parts stay for `grace` seconds after its name is gone.
-"""
+"""Namespace of a source: existence checks, and directories and files that are made, moved and removed, trees
+included."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+import trio
+
 from stripefs.api.source import Source
-from stripefs.errors import IsADirectory, NotEmpty, NotFound, Unsupported
+from stripefs.errors import IsADirectory, NotEmpty, NotFound, StoreError, Unsupported
 from stripefs.format.manifest import STRIPED_ID
 from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.write.errors import Invalid
 from stripefs.write.namespace import LostVersions, wait_for_writers
-from stripefs.write.upload_names import ensure_usable
+from stripefs.write.upload_names import ensure_usable, join_path
 from stripefs.write_session import WriteSession
 
-__all__ = ["Names"]
+__all__ = ["Inside", "SourceNamespace", "remove_tree"]
 
 
-class Names:
+class SourceNamespace:
     """`session`: of the same source; it buries what loses its name."""
 
     def __init__(self, source: Source, session: WriteSession) -> None:
@@ -94,3 +96,76 @@ class Names:
         await self._calls.change(what, NotFound, lambda: call(path, target, replace=replace))
         source.layouts.forget()
         await self._losses.bury(old, target, held=False)
+
+
+_AT_ONCE = 16
+"""Files that are removed side by side."""
+
+Inside = Callable[[bytes], Awaitable[SourceNamespace | None]]
+"""The names of the source that a directory is by itself, with a pool of its own; None for any other."""
+
+
+async def remove_tree(names: SourceNamespace, path: bytes, place: bytes, inside: Inside) -> None:
+    """Remove a directory with all that is in it, or a file: `path` in the source of `names`, which is `place` for
+    `inside`. A pool in it goes with the directory, once nothing is kept in it.
+
+    What others put there meanwhile keeps the directory. Raises the first error when all the rest was removed.
+    """
+    if (await names.source.stat(path)).kind is not Kind.DIRECTORY:
+        await names.remove(path)
+        return
+    removal = _Removal(inside)
+    await removal.clear(names, path, place)
+    if removal.failed:
+        raise removal.failed[0]
+
+
+class _Removal:
+    def __init__(self, inside: Inside) -> None:
+        self.failed: list[StoreError] = []
+        self._inside = inside
+        self._limiter = trio.CapacityLimiter(_AT_ONCE)
+
+    async def clear(self, names: SourceNamespace, folder: bytes, place: bytes) -> None:
+        with self._noted():
+            own = await self._inside(place)
+            if own is None:
+                await self._empty(names, folder, place)
+            else:
+                await self._empty(own, b"/", place)
+                if not self.failed:
+                    await own.remove_pool()
+            if not self.failed:
+                await names.rmdir(folder)
+
+    async def _empty(self, names: SourceNamespace, folder: bytes, place: bytes) -> None:
+        entries: Sequence[Status] = ()
+        with self._noted():
+            entries = await names.source.listing(folder)
+        ahead = iter(entries)
+
+        async def work() -> None:
+            for status in ahead:
+                below = join_path(folder, status.name)
+                if status.kind is Kind.DIRECTORY:
+                    await self.clear(names, below, join_path(place, status.name))
+                else:
+                    await self._remove(names, below, status)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(_AT_ONCE, len(entries))):
+                nursery.start_soon(work)
+
+    async def _remove(self, names: SourceNamespace, file: bytes, seen: Status) -> None:
+        with self._noted():
+            async with self._limiter:
+                await names.remove(file, seen)
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except NotFound:
+            pass  # somebody else was quicker
+        except StoreError as error:
+            self.failed.append(error)
