@@ -1,4 +1,4 @@
-"""The click group behind `imagefs` (see `stripefs.cli.lazy`)."""
+"""The click group behind `imagefs` (see `stripefs.cli.click_group`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from imagefs.cli.main import COMMANDS, PROGRAM
 from imagefs.config import nearest
-from stripefs.cli.lazy import group, run_group
+from stripefs.cli.click_group import group, run_group
 
 __all__ = ["app", "main"]
 

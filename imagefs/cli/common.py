@@ -14,7 +14,7 @@ import click
 from imagefs.config import IMAGEFS, Settings, resolve
 from imagefs.reference import Reference
 from stripefs.cli.flags import given, settings_flags
-from stripefs.cli.show import table
+from stripefs.cli.output import table
 from stripefs.units import format_size
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from imagefs.cli.plain import DEPS
 from imagefs.config import resolve
 from imagefs.errors import RunError
 from imagefs.reference import parse_reference
-from stripefs.cli.border import tell
-from stripefs.cli.show import columns
+from stripefs.cli.exit_errors import tell
+from stripefs.cli.output import columns
 from stripefs.startup_events import STAGES
 
 __all__ = ["command"]

@@ -10,8 +10,8 @@ import click
 from imagefs.cli.common import flags, json_flag, opened, quiet_flag, settings_for, show_made
 from imagefs.cli.progress import shown
 from imagefs.reference import Reference
+from stripefs.cli.exit_errors import ended_by_sigterm
 from stripefs.cli.flags import SettingsCommand
-from stripefs.cli.signals import ended_by_sigterm
 from stripefs.errors import ConfigError
 from stripefs.settings import redact
 

@@ -12,8 +12,8 @@ from imagefs.cli.common import opened, print_json, settings_for
 from imagefs.cli.progress import shown
 from imagefs.reference import Reference
 from imagefs.repository.images import is_digest
-from stripefs.cli.show import table
-from stripefs.cli.signals import ended_by_sigterm
+from stripefs.cli.exit_errors import ended_by_sigterm
+from stripefs.cli.output import table
 from stripefs.errors import ConfigError
 from stripefs.units import format_size
 

@@ -12,7 +12,7 @@ import click
 from imagefs.cli.common import flags, images_of, json_flag, print_json
 from imagefs.reference import parse_reference
 from stripefs.cli.flags import SettingsCommand
-from stripefs.cli.show import columns, table
+from stripefs.cli.output import columns, table
 from stripefs.units import format_size
 
 __all__ = ["command"]

@@ -11,7 +11,7 @@ import click
 from imagefs.cli.common import flags, images_of, json_flag, print_json
 from imagefs.reference import parse_store
 from stripefs.cli.flags import SettingsCommand
-from stripefs.cli.show import columns
+from stripefs.cli.output import columns
 from stripefs.units import format_size
 
 __all__ = ["command"]

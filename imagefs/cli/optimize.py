@@ -11,7 +11,7 @@ from imagefs.cli.common import flags, images_of, json_flag, print_json, quiet_fl
 from imagefs.cli.progress import shown
 from imagefs.reference import Reference, parse_reference
 from stripefs.cli.flags import SettingsCommand
-from stripefs.cli.show import table
+from stripefs.cli.output import table
 from stripefs.errors import ConfigError
 from stripefs.units import format_size
 

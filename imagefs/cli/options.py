@@ -9,8 +9,8 @@ import click
 
 from imagefs.config import IMAGEFS, Settings, resolve
 from imagefs.reference import parse_reference
+from stripefs.cli.fastpath import Flag
 from stripefs.cli.flags import given, settings_flags
-from stripefs.cli.plain import Flag
 
 __all__ = ["daemon_flags", "image_and_settings", "plain_flags", "settings_of"]
 

@@ -1,6 +1,6 @@
 """`imagefs run` as it is mostly written, read and begun without click: a container is to start at once.
 
-Here are the flags of commands that begin the use of an image, for `stripefs.cli.plain` and for click.
+Here are the flags of commands that begin the use of an image, for `stripefs.cli.fastpath` and for click.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from imagefs.cli.deps.asked import REQUEST
 from imagefs.config import IMAGEFS, Settings, resolve
 from imagefs.daemon.client import Client, Recording
 from imagefs.reference import TAG, parse_reference
-from stripefs.cli.plain import Flag, read
+from stripefs.cli.fastpath import Flag, read
 from stripefs.errors import ConfigError
 from stripefs.options import Given
 
@@ -186,7 +186,7 @@ def read_line(
     arguments: Sequence[str], flags: Sequence[Flag], sections: Sequence[str], without: str = "", *, others: bool = False
 ) -> Line | None:
     """A line with these flags and those of settings of these sections, but for the one named; None where click is to
-    read it. others: as `stripefs.cli.plain.read` has it.
+    read it. others: as `stripefs.cli.fastpath.read` has it.
     """
     settings = [
         Flag(one.name, one.name, one.help, "either" if one.is_switch else "texts" if one.many else "text")
@@ -284,7 +284,7 @@ def _with_caches(settings: Settings, options: RunOptions, record: Recording, val
     from functools import partial
 
     from imagefs.startup_cache.start import runner
-    from stripefs.cli.border import tell
+    from stripefs.cli.exit_errors import tell
 
     names, salt = values["startup_cache"], values["startup_cache_salt"]
     return runner(names, salt, settings.snapshots, options, record, partial(tell, program="imagefs run"))

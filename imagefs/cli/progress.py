@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TextIO
 
 from imagefs.progress import Progress
-from stripefs.cli.show import rate
+from stripefs.cli.output import rate
 from stripefs.units import format_size
 
 __all__ = ["Bar", "shown"]

@@ -13,7 +13,7 @@ import click
 from imagefs.cli.common import flags, images_of, json_flag, opened, print_json, settings_for
 from imagefs.reference import Reference, parse_reference
 from stripefs.cli.flags import SettingsCommand
-from stripefs.cli.show import columns, duration, table
+from stripefs.cli.output import columns, duration, table
 from stripefs.errors import ConfigError
 from stripefs.units import format_size
 

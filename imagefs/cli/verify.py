@@ -13,7 +13,7 @@ from imagefs.cli.common import flags, images_of, json_flag, print_json, quiet_fl
 from imagefs.cli.progress import shown
 from imagefs.errors import DamagedObject
 from imagefs.reference import parse_reference
-from stripefs.cli.border import tell
+from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand
 from stripefs.units import format_size
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from stripefs.cli.show import table
+from stripefs.cli.output import table
 from stripefs.units import format_size
 
 __all__ = ["describe", "judged"]

@@ -26,9 +26,8 @@ from imagefs.run.folder import RunFolder
 from imagefs.run.namespace import end_with
 from imagefs.run.options import Bind
 from imagefs.settings import DaemonSettings
-from stripefs.cli.border import tell
-from stripefs.cli.mount_options import expand
-from stripefs.cli.mounting import prepare
+from stripefs.cli.exit_errors import tell
+from stripefs.cli.mounting import expand, prepare
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.fuse.control import make_directory
 from stripefs.fuse.daemonize import Begun

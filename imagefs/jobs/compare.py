@@ -35,7 +35,7 @@ from imagefs.jobs.events import COLLECTOR, COMMAND, PROGRAM, read_events, ready_
 from imagefs.jobs.job_file import JobFile
 from imagefs.run.namespace import end_with
 from imagefs.settings import DaemonSettings
-from stripefs.cli.plain import Flag
+from stripefs.cli.fastpath import Flag
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ENV_FOLDER, STAGES

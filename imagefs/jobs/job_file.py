@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagefs.reference import parse_reference
-from stripefs.cli.plain import Flag
+from stripefs.cli.fastpath import Flag
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.options import Given, Option, Options
 

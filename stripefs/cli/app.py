@@ -1,11 +1,11 @@
-"""The click group behind `stripefs` (see `stripefs.cli.lazy`)."""
+"""The click group behind `stripefs` (see `stripefs.cli.click_group`)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
-from stripefs.cli.lazy import group, run_group
+from stripefs.cli.click_group import group, run_group
 from stripefs.cli.main import COMMANDS, PROGRAM
 from stripefs.config import nearest
 

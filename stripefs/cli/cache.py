@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stripefs import config as configuration
-from stripefs.cli.border import tell
+from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.show import columns, duration
-from stripefs.cli.showing import status_line
+from stripefs.cli.output import columns, duration, status_line
 from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stripefs.cli.flags import SettingsCommand, settings_flags
-from stripefs.cli.named import Troubles, begin, named
+from stripefs.cli.paths import Troubles, begin, named
 from stripefs.errors import StripefsError
 from stripefs.settings import MIB
 from stripefs.units import parse_size

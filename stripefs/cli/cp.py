@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stripefs.cli.border import tell
+from stripefs.cli.exit_errors import ended_by_sigterm, tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.named import begin, ends_with_slash, ensure_writable, named, plainly, reason, written_name
-from stripefs.cli.show import rate
-from stripefs.cli.showing import status_line
-from stripefs.cli.signals import ended_by_sigterm
+from stripefs.cli.output import rate, status_line
+from stripefs.cli.paths import begin, ends_with_slash, ensure_writable, named, plainly, reason, written_name
 from stripefs.errors import ConfigError, StoreError
 from stripefs.settings import redact
 from stripefs.units import format_size

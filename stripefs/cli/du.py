@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stripefs.cli.flags import SettingsCommand, settings_flags
-from stripefs.cli.named import Troubles, begin, named
-from stripefs.cli.show import columns
+from stripefs.cli.output import columns
+from stripefs.cli.paths import Troubles, begin, named
 from stripefs.units import format_size
 
 if TYPE_CHECKING:

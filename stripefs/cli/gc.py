@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stripefs.cli.border import tell
+from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.places import opened_source, place, view_of
-from stripefs.cli.showing import status_line
+from stripefs.cli.output import status_line
+from stripefs.cli.paths import opened_source, place, view_of
 from stripefs.errors import StoreError
 from stripefs.units import format_size, shown
 

@@ -1,24 +1,183 @@
-"""`stripefs info PATH`: how a file lies in its store, and how evenly over the data hosts."""
+"""`stripefs info PATH`: the layout of a file in its store, its parts, and its distribution over the data hosts."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
 
 import click
 
-from stripefs.cli.border import tell
+from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.places import opened_file, place, view_of
-from stripefs.cli.show import columns, table
-from stripefs.errors import StoreError
-from stripefs.units import format_size
+from stripefs.cli.output import columns, table
+from stripefs.cli.paths import opened_file, place, view_of
+from stripefs.errors import IsADirectory, StoreError
+from stripefs.format.manifest import Manifest
+from stripefs.store.base import Block, Kind, Store
+from stripefs.store.striped import StripedStore
+from stripefs.units import format_size, shown
 
-if TYPE_CHECKING:
-    from stripefs.cli.info_facts import Facts
+__all__ = ["Facts", "PartPlacement", "command", "describe", "gather"]
 
-__all__ = ["command", "describe"]
+AT_ONCE = 32
+"""Parts asked for their blocks at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlacement:
+    """A part as it stands in the store: `hosts` hold all of it or some."""
+
+    name: str
+    length: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Facts:
+    """Sizes in bytes. hosts: what each holds of the file, all replicas; live: how many data hosts the store has.
+
+    width: parts that are written at once in the last segment, 0 for files that are not striped. pool: the directory,
+    on the store's service, that the parts of a striped file lie below. blocks: of the store, in all; thin_blocks: how
+    many of them have fewer replicas than `replication`; both 0 where the store names no hosts. idle: live data hosts
+    that hold nothing of it. balance: the bytes of the fullest host over the mean of all live ones, 0 where the store
+    does not say where bytes lie.
+    """
+
+    source: str
+    path: str
+    layout: str
+    length: int
+    version: str = ""
+    unit: int = 0
+    width: int = 0
+    segments: int = 0
+    pool: str = ""
+    block_size: int = 0
+    blocks: int = 0
+    thin_blocks: int = 0
+    replication: int = 0
+    live: int = 0
+    hosts: dict[str, int] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
+    parts: list[PartPlacement] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+
+    @property
+    def balance(self) -> float:
+        return max(self.hosts.values()) / self.mean if self.mean else 0.0
+
+    @property
+    def mean(self) -> float:
+        """Bytes that each host would hold if the file lay evenly over all that are live."""
+        return sum(self.hosts.values()) / max(1, self.live, len(self.hosts))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The --json form."""
+        return {
+            "source": self.source,
+            "path": self.path,
+            "layout": self.layout,
+            "length": self.length,
+            "version": self.version,
+            "unit": self.unit,
+            "width": self.width,
+            "segments": self.segments,
+            "pool": self.pool,
+            "block_size": self.block_size,
+            "blocks": self.blocks,
+            "thin_blocks": self.thin_blocks,
+            "replication": self.replication,
+            "live_hosts": self.live,
+            "hosts": self.hosts,
+            "idle_hosts": self.idle,
+            "balance": round(self.balance, 3),
+            "parts": [{"name": part.name, "length": part.length, "hosts": list(part.hosts)} for part in self.parts],
+            "trouble": self.trouble,
+        }
+
+
+def gather(view: StripedStore, path: bytes) -> Facts:
+    """Everything about the file at `path` of a store. Parts and blocks that are missing are told in `trouble`.
+
+    Raises IsADirectory, and what `Store.open` raises.
+    """
+    store = view.inner
+    status = store.stat(path)
+    if status.kind is Kind.DIRECTORY:
+        raise IsADirectory(f"{shown(path)} is a directory", hint="name a file")
+    manifest = view.manifest(path)
+    facts = Facts(store.url, shown(path), "ordinary", status.length)
+    live = [host.name for host in store.hosts() if host.live]
+    facts.live = len(live)
+    if manifest is not None:
+        found = manifest
+        facts.pool = shown(found.pool if view.foreign(found.pool) else view.pool)
+        view.in_pool(manifest.pool, lambda store, pool: _of_striped(facts, store, found, pool))
+    else:
+        facts.block_size, facts.replication = status.block_size, status.replication
+        _count(facts, _blocks(store, path)[1], "")
+    facts.idle = sorted(set(live) - facts.hosts.keys()) if facts.hosts else []
+    return facts
+
+
+def _of_striped(facts: Facts, store: Store, manifest: Manifest, pool: bytes) -> None:
+    facts.layout, facts.length, facts.unit = "striped", manifest.length, manifest.unit
+    facts.version = f"{manifest.version}.{manifest.generation}"
+    facts.segments = len(manifest.segments)
+    facts.width = len(manifest.segments[-1].parts) if manifest.segments else 0
+
+    def look(index: int) -> tuple[int, Sequence[Block]] | StoreError:
+        try:
+            return _blocks(store, manifest.parts[index].path(pool))
+        except StoreError as error:
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="info") as threads:
+        for part, found in zip(manifest.parts, threads.map(look, range(len(manifest.parts))), strict=True):
+            name = f"{part.version}/{part.number}"
+            if isinstance(found, StoreError):
+                facts.trouble.append(f"part {name}: {found.message}")
+                continue
+            facts.replication, blocks = found
+            length = blocks[-1].offset + blocks[-1].length if blocks else 0
+            if length != part.length:
+                facts.trouble.append(f"part {name} has {length} bytes instead of {part.length}")
+            _count(facts, blocks, f"part {name}: ")
+            facts.parts.append(
+                PartPlacement(name, part.length, tuple(dict.fromkeys(h for block in blocks for h in block.hosts)))
+            )
+
+
+def _blocks(store: Store, path: bytes) -> tuple[int, Sequence[Block]]:
+    """Replication and the blocks of a file."""
+    handle = store.open(path)
+    try:
+        status = handle.status
+        return status.replication, handle.locate(0, status.length) if status.length else ()
+    finally:
+        handle.close()
+
+
+def _count(facts: Facts, blocks: Sequence[Block], whose: str) -> None:
+    """`blocks` of the file, or of the part that `whose` names. A store without hosts does not say where bytes lie."""
+    if facts.live:
+        facts.blocks += len(blocks)
+        facts.thin_blocks += sum(len(block.hosts) < facts.replication for block in blocks)
+        if nowhere := [block for block in blocks if not block.hosts]:
+            first = nowhere[0].offset
+            facts.trouble.append(
+                f"{whose}{len(nowhere)} of {len(blocks)} blocks lie on no live data host, the first at byte {first}"
+            )
+    held = Counter(facts.hosts)
+    for block in blocks:
+        for host in block.hosts:
+            held[host] += block.length
+    facts.hosts = dict(held)
+
 
 _MOST = 32
 """Parts shown to people; --json has all."""
@@ -40,7 +199,6 @@ def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
     """
     settings, inside = place(path, given(ctx), config)
     from stripefs import logs
-    from stripefs.cli.info_facts import gather
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_file(settings, inside) as (store, file):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from stripefs.cli.flags import SettingsCommand, settings_flags
-from stripefs.cli.named import Troubles, begin, named
+from stripefs.cli.paths import Troubles, begin, named
 from stripefs.units import format_size, shown
 
 if TYPE_CHECKING:

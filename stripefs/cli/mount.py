@@ -6,7 +6,7 @@ import click
 
 from stripefs.cli import mounting
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.mount_options import expand
+from stripefs.cli.mounting import expand
 
 __all__ = ["command"]
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import click
 
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.places import place
-from stripefs.cli.show import rate, table
+from stripefs.cli.output import rate, table
+from stripefs.cli.paths import place
 from stripefs.errors import ConfigError
 from stripefs.settings import MIB
 from stripefs.units import format_size, parse_size
 
 if TYPE_CHECKING:
-    from stripefs.cli.probing import Report
+    from stripefs.cli.probe_measure import Report
 
 __all__ = ["command", "describe"]
 
@@ -45,7 +45,7 @@ def command(ctx: click.Context, path: str, size: str, as_json: bool, config: str
     import trio
 
     from stripefs import logs
-    from stripefs.cli.probing import open_at, probe
+    from stripefs.cli.probe_measure import open_at, probe
     from stripefs.store.url import open_store
 
     # What the reader retries is part of the answer; a person asks for its log by name.

@@ -3,7 +3,7 @@
 The page of `PROGRAM --help` is written here from the table of commands without importing click or anything else beyond
 what the bare interpreter has, because click alone costs as much as starting Python twice. Every other invocation goes
 on to the program's own `main`, which imports only the module of the command that was asked for; but for the commands
-that are to start at once, which read plain lines themselves (`stripefs.cli.plain`).
+that are to start at once, which read plain lines themselves (`stripefs.cli.fastpath`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Program:
                 sys.stdout.write(self.page())
                 sys.stdout.flush()
             except BrokenPipeError:
-                from stripefs.cli.border import nobody_reads
+                from stripefs.cli.exit_errors import nobody_reads
 
                 return nobody_reads()
             return 0
@@ -66,7 +66,7 @@ class Program:
             except ImportError as error:
                 body = _failing(error)
             if body is not None:
-                from stripefs.cli.border import guarded, wants_debug
+                from stripefs.cli.exit_errors import guarded, wants_debug
 
                 return guarded(body, debug=wants_debug(arguments, self.name), program=self.name)
         code: int = importlib.import_module(f"{self.package}.app").main(arguments)

@@ -8,7 +8,7 @@ import os
 import click
 
 from stripefs.cli.flags import SettingsCommand, settings_flags
-from stripefs.cli.named import Troubles, begin, ensure_writable, named, written_name
+from stripefs.cli.paths import Troubles, begin, ensure_writable, named, written_name
 from stripefs.errors import ConfigError
 from stripefs.settings import redact
 

@@ -12,7 +12,7 @@ import click
 
 from stripefs.cli.flags import SettingsCommand, mountpoints, settings_flags
 from stripefs.cli.mounting import mounted_at
-from stripefs.cli.show import columns, duration, rate, table
+from stripefs.cli.output import columns, duration, rate, table
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
 from stripefs.fuse.control import find_mounts, query

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stripefs.cli.border import tell
+from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.places import place
-from stripefs.cli.show import rate as rate_in_words
-from stripefs.cli.showing import status_line
+from stripefs.cli.output import rate as rate_in_words
+from stripefs.cli.output import status_line
+from stripefs.cli.paths import place
 from stripefs.config import STRIPEFS
 from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, parse_rate, shown
 
 if TYPE_CHECKING:
-    from stripefs.cli.warming import Warmed
+    from stripefs.cli.cache_warming import Warmed
     from stripefs.settings import Settings
 
 __all__ = ["command", "describe"]
@@ -73,7 +73,7 @@ def command(ctx: click.Context, paths: tuple[str, ...], wait: bool, rate: str, a
 
 
 def _warm(settings: Settings, inside: bytes, limit: int) -> tuple[Warmed, str]:
-    from stripefs.cli.warming import Steady, warm_tree
+    from stripefs.cli.cache_warming import Steady, warm_tree
 
     with status_line() as show:
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stripefs.cli.warming import STEP
+from stripefs.cli.cache_warming import STEP
 from stripefs.fuse import kernel
 from stripefs.fuse.control import find_mounts
 from stripefs.testing.simulated_hosts import write_control

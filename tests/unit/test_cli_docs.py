@@ -6,9 +6,9 @@ from typing import get_args
 
 from stripefs import errors
 from stripefs.cli import mount_helper
-from stripefs.cli.border import INTERRUPTED
-from stripefs.cli.mount_options import expand
-from stripefs.cli.verdict import Limit
+from stripefs.cli.bottleneck import Limit
+from stripefs.cli.exit_errors import INTERRUPTED
+from stripefs.cli.mounting import expand
 from stripefs.config import resolve
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cli.mount_options import expand, split
+from stripefs.cli.mounting import expand, split
 from stripefs.errors import ConfigError
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from stripefs import logs
 from stripefs.cli import app as application
-from stripefs.cli.info import describe
-from stripefs.cli.info_facts import gather
+from stripefs.cli.info import describe, gather
 from stripefs.format.lock_and_record import Record
 from stripefs.format.manifest import Segment
 from stripefs.settings import StoreSettings

@@ -39,7 +39,7 @@ def __getattr__(name: str) -> object:
     if name != "command":
         raise AttributeError(name)
     from imagefs.config import nearest
-    from stripefs.cli.lazy import group
+    from stripefs.cli.click_group import group
     from stripefs.cli.program import Program
 
     command = group(Program("deps", __name__, COMMANDS, _PAGE), lambda word: nearest(word, COMMANDS))

@@ -17,7 +17,7 @@ from imagefs.deps.container import start
 from imagefs.deps.request import Request, Target
 from imagefs.plane.options import TreeOptions
 from imagefs.run.options import RunOptions
-from stripefs.cli.border import tell
+from stripefs.cli.exit_errors import tell
 from stripefs.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stripefs.cli.plain import Flag
+from stripefs.cli.fastpath import Flag
 from stripefs.errors import ConfigError
 from stripefs.osutil import umask
 

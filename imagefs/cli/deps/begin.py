@@ -22,8 +22,8 @@ from imagefs.format.inode import printable
 from imagefs.plane.options import TreeOptions
 from imagefs.reference import parse_store
 from imagefs.startup.emission import events
-from stripefs.cli.border import INTERRUPTED, tell
-from stripefs.cli.plain import Flag
+from stripefs.cli.exit_errors import INTERRUPTED, tell
+from stripefs.cli.fastpath import Flag
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.options import Given
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from imagefs.cli.common import print_json
-from stripefs.cli.border import tell
-from stripefs.cli.show import table
+from stripefs.cli.exit_errors import tell
+from stripefs.cli.output import table
 from stripefs.errors import ConfigError
 
 if TYPE_CHECKING:

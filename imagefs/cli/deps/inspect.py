@@ -12,7 +12,7 @@ from imagefs.cli.common import flags, json_flag, print_json
 from imagefs.cli.deps.common import loaded
 from imagefs.format.inode import printable
 from stripefs.cli.flags import SettingsCommand
-from stripefs.cli.show import table
+from stripefs.cli.output import table
 
 __all__ = ["command"]
 

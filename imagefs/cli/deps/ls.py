@@ -12,7 +12,7 @@ from imagefs.cli.common import flags, json_flag, print_json
 from imagefs.cli.deps.common import SHORT, snapshots_of
 from imagefs.format.inode import printable
 from stripefs.cli.flags import SettingsCommand
-from stripefs.cli.show import columns
+from stripefs.cli.output import columns
 from stripefs.units import format_size
 
 __all__ = ["command"]

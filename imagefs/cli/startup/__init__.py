@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stripefs import startup_events
-from stripefs.cli.border import tell
-from stripefs.cli.plain import Flag, read
+from stripefs.cli.exit_errors import tell
+from stripefs.cli.fastpath import Flag, read
 from stripefs.errors import ConfigError
 
 __all__ = ["COMMANDS", "TRACE", "plain_startup", "run_trace"]
@@ -82,7 +82,7 @@ def __getattr__(name: str) -> object:
     if name != "command":
         raise AttributeError(name)
     from imagefs.config import nearest
-    from stripefs.cli.lazy import group
+    from stripefs.cli.click_group import group
     from stripefs.cli.program import Program
 
     command = group(Program("startup", __name__, COMMANDS, _PAGE), lambda word: nearest(word, COMMANDS))

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from imagefs.startup.report import Comparison, Growth, Lost, Report, Start, Step
-from stripefs.cli.show import columns
+from stripefs.cli.output import columns
 
 __all__ = ["report_text"]
 

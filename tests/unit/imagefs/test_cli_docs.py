@@ -18,7 +18,7 @@ from imagefs.housekeeping.gc import Collected
 from imagefs.housekeeping.listing import Row
 from imagefs.housekeeping.verify import Damage, Result
 from stripefs import errors
-from stripefs.cli.border import INTERRUPTED
+from stripefs.cli.exit_errors import INTERRUPTED
 
 DOCS = Path(__file__).parents[3] / "docs"
 CODES = (DOCS / "cli.md").read_text().split("\n### Exit codes of imagefs\n")[1]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from imagefs.cli import plain, run
 from imagefs.cli.plain import DEPS, JOB, RUN, plain_run
 from imagefs.config import IMAGEFS
-from stripefs.cli.plain import read
+from stripefs.cli.fastpath import read
 
 HEAVY = {"click", "dataclasses", "inspect", "logging", "pathlib", "shutil", "ctypes", "threading", "traceback"}
 

@@ -28,8 +28,8 @@ from imagefs.jobs.checkpoint import Checkpoint, parse_share
 from imagefs.jobs.compare import Figures, Start, Variant, is_publishing, start_words, variants
 from imagefs.jobs.events import ready_at, stage_seconds
 from imagefs.jobs.warming import Gate, Image, newest, trouble_lines
-from stripefs.cli.mount_options import expand
-from stripefs.cli.warming import STEP, Warmed
+from stripefs.cli.cache_warming import STEP, Warmed
+from stripefs.cli.mounting import expand
 from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Kind, Status

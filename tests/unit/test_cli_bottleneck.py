@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cli.verdict import BINDS, Sample, judge, utilisation
+from stripefs.cli.bottleneck import BINDS, Sample, judge, utilisation
 
 MB = 1_000_000
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cli.show import columns, duration, rate, table
+from stripefs.cli.output import columns, duration, rate, table
 from stripefs.cli.status import describe
-
-from .test_metrics import STATUS
+from tests.unit.test_metrics import STATUS
 
 
 @pytest.mark.parametrize(

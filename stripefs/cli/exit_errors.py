@@ -1,23 +1,19 @@
-"""The one place where an error becomes a line on standard error and an exit code.
-
-    stripefs: WHAT HAPPENED; WHAT TO DO
-
-An error raised on purpose carries both halves and its code. An optional package that is missing is told by the extra
-that brings it (`stripefs.extras`). Anything else is a bug of ours: it gets a line too, and its traceback at the level
-debug. `program` is the name in front.
-"""
+"""Exit errors: the one place where an error becomes a line on standard error and an exit code, and SIGTERM an
+exception."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from stripefs.errors import StripefsError
 
-__all__ = ["INTERRUPTED", "guarded", "line", "nobody_reads", "tell", "wants_debug"]
+__all__ = ["INTERRUPTED", "ended_by_sigterm", "guarded", "line", "nobody_reads", "tell", "wants_debug"]
 
 INTERRUPTED = 130  # what a shell shows for a process that SIGINT ended
 
@@ -102,3 +98,13 @@ def _told(error: Exception, program: str, *, debug: bool) -> BaseException:
         hint = "" if debug else f"run it again with {program.upper()}_LOG_LEVEL=debug and report what it prints"
         tell(f"internal error: {type(cause).__name__}: {cause}", hint, program=program)
     return cause
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends what happens inside as Ctrl-C does, so that it takes away what it has put somewhere."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from stripefs import logs
-from stripefs.cli import app, probing
+from stripefs.cli import app, probe_measure
 from stripefs.cli.probe import describe
-from stripefs.cli.probing import Report, big_file, open_at, parent_and_name, probe, unreachable
+from stripefs.cli.probe_measure import Report, big_file, open_at, parent_and_name, probe, unreachable
 from stripefs.errors import ConfigError, HostFailed, NotFound
 from stripefs.settings import MIB, ReadSettings, Settings, StoreSettings
 from stripefs.store.base import Host
@@ -83,7 +83,7 @@ async def test_a_silent_address_is_given_up(autojump_clock: trio.testing.MockClo
         await trio.sleep_forever()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probing.trio, "open_tcp_stream", never)
+        patch.setattr(probe_measure.trio, "open_tcp_stream", never)
         assert await unreachable([Host("a", "192.0.2.1:80")]) == {"a": ("192.0.2.1:80", "no answer in 2 s")}
 
 
@@ -135,7 +135,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unreachable(hosts: list[Host]) -> dict[str, tuple[str, str]]:
         return {"h0": ("10.0.0.1:9864", "no answer in 2 s")}
 
-    monkeypatch.setattr(probing, "unreachable", unreachable)
+    monkeypatch.setattr(probe_measure, "unreachable", unreachable)
 
 
 def test_one_stream_keeps_off_hosts_that_cannot_be_reached(folder: Path, far: None) -> None:

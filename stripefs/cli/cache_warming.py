@@ -1,4 +1,4 @@
-"""What `stripefs warm` does: read files through the cache, and wait for the disk instead of leaving anything out.
+"""Cache warming for `stripefs warm`: reads files through the cache, and waits for the disk instead of leaving any out.
 
 What is here already is not read. What could not be kept although it was read (somebody else needed the room, the disk
 failed) is tried once more at the end.
@@ -15,7 +15,7 @@ import trio
 
 from stripefs.cache.cache import Cache
 from stripefs.cache.cached_store import CachedHandle, CachedStore
-from stripefs.cli.places import open_tree, view_of
+from stripefs.cli.paths import open_tree, view_of
 from stripefs.errors import StoreError, StripefsError
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import MIB, ReadSettings, Settings, default_budget
@@ -84,7 +84,7 @@ def warm_tree(
     settings: Settings, inside: bytes, pace: Pace, tell: Tell, choose: Choose = lambda _store, files: files
 ) -> tuple[Warmed, str]:
     """Bring files into the cache of `settings`: those that `choose` takes of the ones at `inside`, as
-    `stripefs.cli.places.place` has it. Answers how that went, and the store's URL. Raises StripefsError.
+    `stripefs.cli.paths.place` has it. Answers how that went, and the store's URL. Raises StripefsError.
 
     pace: is waited for before each read, with the bytes of it and those that were fetched before. tell: gets what was
     done so far and the file that it was done for.

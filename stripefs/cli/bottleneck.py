@@ -1,4 +1,4 @@
-"""Which limit binds: the judgement of `stripefs probe`, on plain figures.
+"""Bottleneck of `stripefs probe`: the limit that binds, judged from plain figures.
 
 Each limit gets a utilisation, how much of what it could give was used while reading in parallel:
 
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["BINDS", "Limit", "Sample", "Verdict", "judge", "utilisation"]
+__all__ = ["BINDS", "Bottleneck", "Limit", "Sample", "judge", "utilisation"]
 
 Limit = Literal["cpu", "link", "host", "placement", "cluster", "store", "stripefs"]
 
@@ -60,7 +60,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Bottleneck:
     """What binds; `reason` and `advice` are for people."""
 
     limit: Limit
@@ -88,7 +88,7 @@ def utilisation(
     return used
 
 
-def judge(one: Sample, parallel: Sample, used: Mapping[str, float], *, live_hosts: int) -> Verdict:
+def judge(one: Sample, parallel: Sample, used: Mapping[str, float], *, live_hosts: int) -> Bottleneck:
     """What bound the parallel read. used: from `utilisation`. live_hosts: data hosts there are, 0 where unknown."""
     limit = max(used, key=lambda name: used[name], default="")
     share = f"{used.get(limit, 0):.0%}"
@@ -97,42 +97,46 @@ def judge(one: Sample, parallel: Sample, used: Mapping[str, float], *, live_host
     if limit == "cpu":
         return _processors(parallel, used["cpu"])
     if limit == "link":
-        return Verdict("link", f"the network interface ran at {share} of its speed", "use a faster network")
+        return Bottleneck("link", f"the network interface ran at {share} of its speed", "use a faster network")
     return _hosts(parallel, share, live_hosts)
 
 
-def _none(one: Sample, parallel: Sample) -> Verdict:
+def _none(one: Sample, parallel: Sample) -> Bottleneck:
     gain = parallel.rate / one.rate if one.rate else 0.0
     if gain < _FASTER and not parallel.hosts:
-        return Verdict(
+        return Bottleneck(
             "store", "it serves one stream as fast as many", "nothing to gain from parallel reads of this store"
         )
-    return Verdict(
+    return Bottleneck(
         "stripefs",
         f"no data host, link or processor was near its limit at {gain:.1f} times one stream",
         "try a larger file, --threads, --per-host or --memory",
     )
 
 
-def _processors(parallel: Sample, used: float) -> Verdict:
+def _processors(parallel: Sample, used: float) -> Bottleneck:
     if used > parallel.machine_busy:
-        return Verdict("cpu", f"reading used {used:.0%} of the processors it may use", "give this process more of them")
+        return Bottleneck(
+            "cpu", f"reading used {used:.0%} of the processors it may use", "give this process more of them"
+        )
     ours = f"reading took {parallel.cpu_seconds / parallel.seconds:.1f} of one"
-    return Verdict("cpu", f"this host's processors were {used:.0%} busy, {ours}", "try again when less runs beside it")
+    return Bottleneck(
+        "cpu", f"this host's processors were {used:.0%} busy, {ours}", "try again when less runs beside it"
+    )
 
 
-def _hosts(parallel: Sample, used: str, live: int) -> Verdict:
+def _hosts(parallel: Sample, used: str, live: int) -> Bottleneck:
     name, share = parallel.busiest
     there = max(len(parallel.hosts), live)
     reason = f"{name} served {share:.0%} of the bytes, at {used} of what one host gives one stream"
     if there == 1:
-        return Verdict("host", reason, "add data hosts")
+        return Bottleneck("host", reason, "add data hosts")
     if len(parallel.hosts) == 1:
-        return Verdict("host", reason, "spread the file over more hosts: smaller blocks, or more replicas")
+        return Bottleneck("host", reason, "spread the file over more hosts: smaller blocks, or more replicas")
     if share * there > _UNEVEN:
-        return Verdict(
+        return Bottleneck(
             "placement",
             f"{reason}; evenly spread it would be {1 / there:.0%} a host",
             "write the file again, or with more replicas, to spread it evenly",
         )
-    return Verdict("cluster", f"all {there} gave about as much: {reason}", "add data hosts")
+    return Bottleneck("cluster", f"all {there} gave about as much: {reason}", "add data hosts")

@@ -1,10 +1,13 @@
-"""Figures as a person reads them."""
+"""Output of commands for people: rates, durations, tables, and the status line of commands that take their time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
-__all__ = ["columns", "duration", "rate", "table"]
+__all__ = ["columns", "duration", "rate", "status_line", "table"]
 
 
 def rate(value: float) -> str:
@@ -47,3 +50,28 @@ def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
         ).rstrip()
         for row in cells
     )
+
+
+_EVERY = 0.1  # seconds between two drawings
+_WIDTH = 78
+
+
+@contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """Takes what is being done, a line on standard error where a person may be looking, and wipes it in the end."""
+    if not sys.stderr.isatty():
+        yield lambda _line: None
+        return
+    drawn = float("-inf")
+
+    def show(line: str) -> None:
+        nonlocal drawn
+        if time.monotonic() - drawn >= _EVERY:
+            drawn = time.monotonic()
+            sys.stderr.write(f"\r{line[:_WIDTH]}\x1b[K")
+            sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        sys.stderr.write("\r\x1b[K")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import click
 
 import stripefs
-from stripefs.cli.border import guarded, wants_debug
+from stripefs.cli.exit_errors import guarded, wants_debug
 from stripefs.cli.program import Program
 from stripefs.errors import ConfigError
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 import trio
 
-from stripefs.cli.verdict import Sample, Verdict, judge, utilisation
+from stripefs.cli.bottleneck import Bottleneck, Sample, judge, utilisation
 from stripefs.errors import ConfigError, HostFailed, NotADirectory, NotFound, StoreError
 from stripefs.read import Reader
 from stripefs.settings import MIB, Settings, StoreSettings
@@ -50,7 +50,7 @@ class Report:
     parallel: Sample
     host_rate: float
     utilisation: dict[str, float]
-    verdict: Verdict
+    verdict: Bottleneck
     notes: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, object]:
