@@ -52,7 +52,7 @@ STORE: tuple[Option, ...] = (
     Option("store", "host-timeout", duration(0.1, 3600), "5s", "A data host silent this long counts as failed.",
            "TIME"),
 )  # fmt: skip
-"""How a store is reached: the same for every command that uses one."""
+"""Access to a store: the same options for every command that uses one."""
 
 LOG: tuple[Option, ...] = (
     Option("mount", "log-format", choice("text", "json"), "text", "Form of log lines.", "text|json",
@@ -143,7 +143,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def config_files(environ: Mapping[str, str]) -> list[str]:
-    """Where files are looked for when none is named, the weakest first. They need not exist."""
+    """Configuration files that are read when none is named, the weakest first. They need not exist."""
     return STRIPEFS.files(environ)
 
 

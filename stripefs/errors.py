@@ -65,7 +65,7 @@ class StripefsError(Exception):
     errno: int = _errno.EIO
     exit_code: int = 1
     logged: bool = False
-    """Whether a mount logs it although programs are used to its errno."""
+    """True if a mount logs it although programs are used to its errno."""
     told: bool = False
 
     def __init__(self, message: str, *, hint: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Where log lines go and what they look like; called once in each process of a mount.
+"""Configuration of logging: target and format of log lines; called once in each process of a mount.
 
 text  `2026-01-31T12:00:00.250Z stripefs[4711] WARNING stripefs.fuse: what happened; what to do`
 json  one object a line with time, level, logger, pid, message, and `exception` where there is one

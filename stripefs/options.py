@@ -339,7 +339,7 @@ class Options:
         return f"known are {', '.join(known)}" if len(known) <= 12 else listing
 
     def files(self, environ: Mapping[str, str]) -> list[str]:
-        """Where files are looked for when none is named, the weakest first. They need not exist."""
+        """Configuration files that are read when none is named, the weakest first. They need not exist."""
         home = environ.get("XDG_CONFIG_HOME") or (f"{environ['HOME']}/.config" if environ.get("HOME") else "")
         own = f"bootseer/{self.program}.toml"
         return [f"/etc/{own}", *([os.path.join(home, own)] if home else [])]
@@ -347,7 +347,7 @@ class Options:
     def values(
         self, given: Given, environ: Mapping[str, str], files: Iterable[str | Path], config: str = ""
     ) -> dict[str, dict[str, Any]]:
-        """What was set, by section and attribute. An option that nobody set is not in it.
+        """Options that were set, by section and attribute. An option that nobody set is not in it.
 
         given: by option name, from flags and -o. files: read, the weakest first, unless `config` or the variable
         PROGRAM_CONFIG names one. Raises ConfigError, which names the place a bad value came from.

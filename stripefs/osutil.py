@@ -78,7 +78,7 @@ def unlock(descriptor: int, start: int, length: int = 1) -> None:
 
 
 def is_locked(descriptor: int, start: int, length: int = 1) -> bool:
-    """Whether another open file holds some of these bytes. Raises OSError."""
+    """True if another open file holds some of these bytes. Raises OSError."""
     found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, start, length))
     return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 

@@ -57,7 +57,7 @@ class Backoff:
         self._until = float("-inf")
 
     def paused(self, now: float) -> bool:
-        """Whether the pause after the last failure lasts."""
+        """True if the pause after the last failure lasts."""
         return now < self._until
 
     def failed(self, now: float) -> float:
@@ -124,7 +124,7 @@ class HostHealth:
             self.worked(host)
 
     def silent_since(self, host: str) -> float | None:
-        """When the host gave no sign of life last; None where that is not known of it."""
+        """Time at which the host last gave no sign of life; None where that is not known of it."""
         return self._silent.get(host)
 
     def any_silent(self, now: float) -> bool:

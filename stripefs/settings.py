@@ -40,10 +40,10 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 LAYOUTS = ("concat", "striped", "plain")
-"""How a file that is written lies in the store."""
+"""Layout of a written file in the store."""
 
 PUBLISH_UNSEEN = ("always", "after-fsync", "never")
-"""When a close publishes a file whose writer's process this machine's mount cannot see."""
+"""Rule for a close of a file whose writer's process this machine's mount cannot see."""
 
 _HIDDEN = r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*"
 _USERINFO = r"(://[^/?@:]*):(?!\d+/)[^?]*@"
@@ -51,7 +51,7 @@ _USERINFO = r"(://[^/?@:]*):(?!\d+/)[^?]*@"
 
 
 class StoreSettings(NamedTuple):
-    """How a store is reached. `transport` is auto, native, webhdfs or libhdfs and matters for hdfs:// only.
+    """Access to a store. `transport` is auto, native, webhdfs or libhdfs and matters for hdfs:// only.
 
     mirrors: URLs of HTTP servers that serve what never changes in the store, in the order in which they are asked, as
     `imagefs.blocks.mirrors` has them. proxy: URL of the HTTP proxy by which a store of the web is reached, "" for that
@@ -81,7 +81,7 @@ class ReadSettings(NamedTuple):
 
 
 class WriteSettings(NamedTuple):
-    """How files are written, where the mount lets anybody write. Sizes in bytes, times in seconds.
+    """Settings of writing, for a mount that can be written. Sizes in bytes, times in seconds.
 
     memory 0 means `default_write_memory()`. layout_for: (shell pattern, layout) in the order in which they are tried;
     see `layout_of`. staging: a local folder for files that are not written from start to end, "" for none. trust_pool:
@@ -115,7 +115,7 @@ class WriteSettings(NamedTuple):
 
 
 class CacheSettings(NamedTuple):
-    """What is kept on local disk of files that are read. size in bytes, 0 for a tenth of the file system there.
+    """The cache on local disk of files that are read. size in bytes, 0 for a tenth of the file system there.
 
     directory: "" for no cache. writes: of files that are written, too. match: patterns of what is cached, none for all;
     see `stripefs.cache.eviction`, also for keep_newest, the number of checkpoints that stay. trust_mtime: length and
@@ -131,7 +131,8 @@ class CacheSettings(NamedTuple):
 
 
 class MountSettings(NamedTuple):
-    """How the tree is shown. uid and gid -1 mean: those of the store's owner names, else of the mounting user."""
+    """Settings of the tree that is shown. uid and gid -1 mean: those of the store's owner names, else of the mounting
+    user."""
 
     mountpoint: str = ""
     rw: bool = False  # whether files can be written
@@ -183,24 +184,24 @@ def known(kind: type[NamedTuple], data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def store_settings(data: Mapping[str, Any]) -> StoreSettings:
-    """What `_asdict` made of a StoreSettings, also after a way through JSON. Raises TypeError."""
+    """The inverse of `_asdict` for a StoreSettings, also after a way through JSON. Raises TypeError."""
     return StoreSettings(**{**known(StoreSettings, data), "mirrors": tuple(data.get("mirrors", ()))})
 
 
 def mount_settings(data: Mapping[str, Any]) -> MountSettings:
-    """What `_asdict` made of a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
+    """The inverse of `_asdict` for a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
     return MountSettings(**{**known(MountSettings, data), "options": tuple(data["options"])})
 
 
 def write_settings(data: Mapping[str, Any]) -> WriteSettings:
-    """What `_asdict` made of a WriteSettings, also after JSON. Raises ValueError, TypeError."""
+    """The inverse of `_asdict` for a WriteSettings, also after JSON. Raises ValueError, TypeError."""
     patterns = tuple((pattern, layout) for pattern, layout in data.get("layout_for", ()))
     pools = tuple(data.get("trust_pool", ()))
     return WriteSettings(**{**known(WriteSettings, data), "layout_for": patterns, "trust_pool": pools})
 
 
 def cache_settings(data: Mapping[str, Any]) -> CacheSettings:
-    """What `_asdict` made of a CacheSettings, also after JSON. Raises TypeError."""
+    """The inverse of `_asdict` for a CacheSettings, also after JSON. Raises TypeError."""
     return CacheSettings(**{**known(CacheSettings, data), "match": tuple(data.get("match", ()))})
 
 

@@ -43,7 +43,7 @@ def watchdog_period(environ: Mapping[str, str] | None = None) -> float:
 
 
 class Watchdog:
-    """When a process tells systemd that it lives, and whether what it looks after still answers.
+    """Timing of the signs of life for systemd, and of the answers of the process that is looked after.
 
     Times are seconds of one clock, given by the caller, who alone acts. Every `period` is a tick: tell systemd, and ask
     the other side. It is silent when it has answered nothing for three periods since it was first expected to.

@@ -46,7 +46,7 @@ def format_size(size: float) -> str:
 
 
 class Pace:
-    """How fast a count grows; `rate` is what it gains a second."""
+    """Growth rate of a count; `rate` is its gain a second."""
 
     def __init__(self) -> None:
         self.rate = 0.0

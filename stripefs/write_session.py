@@ -1,4 +1,4 @@
-"""What whoever writes to a source needs, from start to end: drafts, and graves of what they replace.
+"""Write session of a source: an upload manager, and deferred deletes of the versions that uploads replace.
 
 A mount with `--rw` has one, and so has a process that writes through `stripefs.open`.
 """

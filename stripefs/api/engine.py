@@ -54,11 +54,11 @@ class Engine:
 
     @property
     def usable(self) -> bool:
-        """Whether it runs, in this process."""
+        """True if it runs, in this process."""
         return not self._over and self.pid == os.getpid()
 
     def call(self, function: Callable[[*_Args], Awaitable[_T]], *args: *_Args) -> _T:
-        """What `await function(*args)` answers or raises in the engine. Blocks."""
+        """Run `await function(*args)` in the engine; its result or error. Blocks."""
         if threading.get_ident() == self._thread.ident:
             raise RuntimeError("the engine cannot wait for itself")
         flight = _Flight(function, args)

@@ -134,7 +134,7 @@ class ReadFile(io.BufferedIOBase):
         return self.readinto(buffer)
 
     def peek(self, size: int = 0, /) -> bytes:
-        """What comes next, without moving: of the step that is here, or of the next one. b"" at the end only."""
+        """The next bytes, without moving: of the step that is here, or of the next one. b"" at the end only."""
         self._check()
         at, step = self._step_of(self._position)
         return step[at:]

@@ -194,7 +194,7 @@ class WriteFile(io.BufferedIOBase):
             raise ValueError("I/O operation on closed file")
 
     def _is_parents(self) -> bool:
-        """Whether this process only has a copy of the file, made by a fork. Its lock may be held by nobody then."""
+        """True if this process only has a copy of the file, made by a fork. Its lock may be held by nobody then."""
         return self._engine.pid != os.getpid()
 
     def _here(self) -> FileUpload:

@@ -58,7 +58,7 @@ def absolute(url: str) -> str:
 
 
 def _text(value: object) -> str:
-    """What somebody would write on a command line."""
+    """A value as it is written on a command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
@@ -219,7 +219,7 @@ class FileSystem:
         return self._is(path, Kind.FILE)
 
     def scandir(self, path: Path = "/") -> list[Entry]:
-        """What is in a directory, in byte order of the names."""
+        """Entries of a directory, in byte order of the names."""
         return [Entry.of(status) for status in self._call(path, self._listing, self._place(path))]
 
     def listdir(self, path: Path = "/") -> list[str]:
@@ -271,7 +271,7 @@ class FileSystem:
         self._call(path, self._set_attributes, self._place(path), Attributes(mode=mode, mtime_ns=mtime_ns))
 
     def usage(self, path: Path = "/", onerror: Callable[[OSError], object] | None = None) -> list[Usage]:
-        """What each directory from `path` down takes with all below it, those inside before the one they are in, `path`
+        """Usage of each directory from `path` down with all below it, those inside before the one they are in, `path`
         itself last; of a file its own alone. onerror: gets what cannot be looked at; without it the first is raised."""
         found, trouble = self._call(path, usage, self._where, self._place(path), self._name)
         for error in trouble:

@@ -37,7 +37,7 @@ class Place:
         return Place(self.files, join_path(self.path, name), self.local) if name else self
 
     def stat(self) -> Entry | None:
-        """What is there, links not followed; None for nothing. Raises OSError."""
+        """The entry at the path, links not followed; None for nothing. Raises OSError."""
         try:
             return self.files.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):

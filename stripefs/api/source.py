@@ -183,7 +183,7 @@ class Source(RefCounted):
         return await self.calls.call(f"look up {path!r}", self.store.stat, path)
 
     async def listing(self, path: bytes) -> list[Status]:
-        """What is in a directory, in byte order of the names. Raises NotADirectory, NotFound."""
+        """Entries of a directory, in byte order of the names. Raises NotADirectory, NotFound."""
 
         def look() -> list[Status]:
             return [status for batch in self.store.scandir(path) for status in batch]
@@ -201,7 +201,7 @@ class Source(RefCounted):
         }
 
     async def session(self, settings: Settings) -> WriteSession:
-        """What writes in this source, with these limits; which layout is wanted is told file by file."""
+        """The write session of this source with these limits; the layout is told file by file."""
         plain = WriteSettings()
         limits = settings.write._replace(layout=plain.layout, layout_for=plain.layout_for)
         wanted = (limits, settings.cache.writes)

@@ -309,7 +309,7 @@ class Sources:
 
 
 def _of_readers(settings: CacheSettings) -> CacheSettings:
-    """What those who want what is written kept share with others."""
+    """The cache in which written bytes are kept, shared with others."""
     return settings._replace(writes=False)
 
 

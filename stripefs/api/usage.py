@@ -22,7 +22,7 @@ _AT_ONCE = 32
 
 
 class Usage(NamedTuple):
-    """What is at `path`, with all below it. Sizes in bytes.
+    """Usage of `path`, with all below it. Sizes in bytes.
 
     files: how many. size: what programs read in them. stored: what the store keeps for that, in all replicas where it
     has any: of a striped file its parts with their checksums and the manifest.
@@ -37,7 +37,7 @@ class Usage(NamedTuple):
 async def usage(
     sources: Sources, where: SourceAddress, path: bytes, name: Callable[[bytes], str]
 ) -> tuple[list[Usage], list[OSError]]:
-    """What each directory from `path` down takes, those inside before the one they are in, or a file alone; and what
+    """Usage of each directory from `path` down, those inside before the one they are in, or a file alone; and what
     could not be looked at. `name` makes a URL of a path. Raises StoreError where it is `path` itself."""
     view = await sources.view(where)
     limiter = trio.CapacityLimiter(_AT_ONCE)

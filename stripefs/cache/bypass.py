@@ -93,11 +93,11 @@ class BypassPolicy:
         self._filling_until = -FILLING
 
     def filling(self, now: float) -> None:
-        """What is read was written just now."""
+        """The blocks that are read were written just now."""
         self._filling_until = now + FILLING
 
     def bypass(self, now: float, remembered: float = 0.0) -> bool:
-        """Whether to leave the disk alone. remembered: the rate at which the file came from the store when it did."""
+        """True if the disk is to be avoided. remembered: the rate at which the file came from the store when it did."""
         if now < self._until:
             return True
         self.disk.look(now)

@@ -188,7 +188,7 @@ class DiskHealth:
         self._writing = Backoff(retry.FIRST_PAUSE, retry.LONGEST_PAUSE)
 
     def readable(self, remembered: float) -> bool:
-        """Whether to look for what is cached of a file that came from the store at `remembered` bytes a second."""
+        """True if the cache is to be read for a file that came from the store at `remembered` bytes a second."""
         with self._lock:
             now = time.monotonic()
             if self._reading.paused(now):
@@ -208,7 +208,7 @@ class DiskHealth:
             self._writing.worked()
 
     def filling(self) -> None:
-        """What is about to be read was written just now."""
+        """The blocks that are about to be read were written just now."""
         with self._lock:
             self._pace.filling(time.monotonic())
 
@@ -280,7 +280,7 @@ def queue_for(memory: int) -> int:
 
 
 class Cache:
-    """What `settings` describe. Nothing is made or touched before it is needed.
+    """The cache that `settings` describe. Nothing is made or touched before it is needed.
 
     mountpoint: where files are mounted that go through it, "" for nowhere. queue: bytes that may wait for the disk;
     what finds no room there is not kept. Raises ConfigError for a folder that cannot be one.

@@ -35,7 +35,7 @@ class CachedHandle(WrappedHandle):
         self._version = version
         self._cache = version.cache
         self._doubted = False
-        """Whether something was not here that should have been: then the store is asked where things lie."""
+        """True if something was not here that should have been: then the store is asked where things lie."""
 
     def absent(self) -> list[tuple[int, int]]:
         """(offset, length) of each run of bytes that is not here, in order."""
@@ -141,7 +141,7 @@ class CachedHandle(WrappedHandle):
         return self._version.keep(blocks, data[begin:end], hold)
 
     def _keep_edges(self, offset: int, blocks: range, data: memoryview) -> None:
-        """What lies before and behind `blocks`, the whole ones in `data`: parts of blocks."""
+        """The bytes before and behind `blocks`, the whole ones in `data`: parts of blocks."""
         end = offset + len(data)
         first = min(blocks.start * BLOCK, end)
         last = max(min(blocks.stop * BLOCK, self.status.length), first)
@@ -178,14 +178,14 @@ class CachedStore(WrappedStore):
         return handle if known is None else CachedHandle(handle, Version(BlockWriter(self.cache, *known)))
 
     def written(self, path: bytes) -> WriteThrough | None:
-        """What wants the bytes of the file at `path` while they are written; None where nothing does."""
+        """The observer of the file at `path` while it is written; None for none."""
         if not self._matches(path):
             return None
         about = self._about(path, Status(b"", Kind.FILE, mtime_ns=time.time_ns()))
         return WriteThrough(self.cache, self._known, about)
 
     def keeps(self, path: bytes, status: Status) -> bool:
-        """Whether anything of this file is kept."""
+        """True if anything of this file is kept."""
         return status.length >= LEAST and self._matches(path)
 
     def _matches(self, path: bytes) -> bool:

@@ -112,7 +112,7 @@ class CacheDir:
                 yield bytes.fromhex(name)
 
     def is_written(self, key: bytes) -> bool:
-        """Whether it is not published, for all that is known."""
+        """True if it is not published, for all that is known."""
         return os.path.lexists(self._mark(key))
 
     def _mark(self, key: bytes) -> str:
@@ -153,7 +153,7 @@ class CacheDir:
                             yield SegmentUse(key, int(entry.name, 16), found.st_blocks * 512, used)
 
     def about(self, key: bytes) -> dict[str, Any]:
-        """What is written about a version; nothing where that is missing or damaged. Raises nothing."""
+        """The description of a version; empty where that is missing or damaged. Raises nothing."""
         try:
             with open(os.path.join(self.folder(key), "about"), "rb") as file:
                 found = json.loads(file.read(_LONGEST))
@@ -182,7 +182,7 @@ class CacheDir:
         os.close(os.open(os.path.join(self.folder(key), "pin"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def unpin(self, key: bytes) -> bool:
-        """Whether it was pinned."""
+        """True if it was pinned."""
         try:
             os.unlink(os.path.join(self.folder(key), "pin"))
         except FileNotFoundError:
@@ -241,7 +241,7 @@ class CachedVersion:
 
     @property
     def name(self) -> str:
-        """Where the file was when it was last seen, "" where that is not known."""
+        """The path at which the file was last seen, "" where that is not known."""
         path = self.about.get("path")
         return path if isinstance(path, str) else ""
 

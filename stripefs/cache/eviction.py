@@ -55,7 +55,7 @@ class Retention:
 
 
 def matches(path: str, patterns: Iterable[str]) -> bool:
-    """Whether one of the patterns matches the absolute `path`."""
+    """True if one of the patterns matches the absolute `path`."""
     return any(_checkpoint(path, pattern) for pattern in patterns)
 
 
@@ -65,7 +65,7 @@ def checkpoint_of(path: str, patterns: Iterable[str]) -> str:
 
 
 def matches_below(path: str, pattern: str) -> bool:
-    """Whether the pattern matches the absolute `path` or a directory above it."""
+    """True if the pattern matches the absolute `path` or a directory above it."""
     names = path.strip("/").split("/")
     return any(_checkpoint("/" + "/".join(names[:count]), pattern) for count in range(1, len(names) + 1))
 

@@ -113,12 +113,12 @@ class Quota:
             return fits
 
     def wrote(self, size: int) -> None:
-        """What was taken is on disk, and counted there from now on."""
+        """The bytes that were taken are on disk, and counted there from now on."""
         with self._lock:
             self._under_way -= size
 
     def give(self, size: int) -> None:
-        """What was taken was not written."""
+        """The bytes that were taken were not written."""
         with self._lock:
             self._under_way -= size
             self._lease += size
@@ -161,7 +161,7 @@ class Quota:
         return sum(self._place.remove(piece) for piece in self._place.pieces(self._place.left_behind()))
 
     def _missing(self, used: int, size: int) -> int:
-        """How many bytes must go before `size` more may come; none where it is not positive."""
+        """Bytes that must be evicted before `size` more may come; none where it is not positive."""
         found = self._file_system()
         over = used + size - self.limit()
         short = size + free_to_keep(found.f_blocks * found.f_frsize) - found.f_bavail * found.f_frsize

@@ -49,10 +49,10 @@ TOUCH_EVERY = 60.0
 """Seconds by which the time of last use may be off: else every read would write."""
 
 _LOCKS_AT = 1 << 40
-"""Where the locks of blocks lie: far past the data."""
+"""Offset of the locks of blocks: far past the data."""
 
 _WANTED_AT = 1 << 41
-"""Where those who wait for blocks lock them, too, for whoever fetches these to see."""
+"""Offset of the locks of those who wait for blocks, for whoever fetches these to see."""
 
 _TRIES = 3
 """Times that folders are made, which others may remove at any moment because they are empty."""
@@ -93,7 +93,7 @@ class CacheSegment:
             self._data = _direct(self._descriptor, self.writable)
             self._release = undo.pop_all()
         self.direct = self._data >= 0
-        """Whether data goes around the page cache."""
+        """True if data goes around the page cache."""
         if self.direct:
             self._release.callback(_close, self._data)
             osutil.ours(self._data)
@@ -164,12 +164,12 @@ class CacheSegment:
                 os.utime(self._descriptor, ns=(time.time_ns(), os.fstat(self._descriptor).st_mtime_ns))
 
     def filled_within(self, seconds: float) -> bool:
-        """Whether somebody wrote to it so lately."""
+        """True if somebody wrote to it so lately."""
         with self._in_use.reading():
             return abs(time.time() - os.fstat(self._descriptor).st_mtime) < seconds
 
     def alive(self) -> bool:
-        """Whether it still has its name, and is of the version that it was."""
+        """True if it still has its name, and is of the version that it was."""
         with self._in_use.reading():
             if not os.fstat(self._descriptor).st_nlink:
                 return False
@@ -226,7 +226,7 @@ class CacheSegment:
                             osutil.unlock(self._descriptor, _WANTED_AT + block)
 
     def is_wanted(self, blocks: range) -> bool:
-        """Whether somebody waits for one of these blocks, here or in another process."""
+        """True if somebody waits for one of these blocks, here or in another process."""
         with self._in_use.reading(), self._lock:
             if any(self._wanted[block] for block in blocks):
                 return True

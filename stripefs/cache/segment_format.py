@@ -122,7 +122,7 @@ HEADER = _HEADER.size
 SLOTS_AT = HEADER
 TABLE = HEADER + SLOT * PER_SEGMENT
 DATA_AT = BLOCK
-"""Where block 0 lies: data keeps its alignment in the file, and the hole before it takes no room."""
+"""Offset of block 0: data keeps its alignment in the file, and the hole before it takes no room."""
 
 FILE_LENGTH = DATA_AT + BLOCK * PER_SEGMENT
 """Of every segment; most of a short one is a hole."""
@@ -154,7 +154,8 @@ def check_value(key: bytes, block: int, data: bytes | bytearray | memoryview) ->
 
 
 def digest(block: int, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
-    """What the check value of `block` is made of, whatever its version: `slot_of` makes it. `pieces` are its bytes."""
+    """The digest of `block`, whatever its version, from which the check value is made: `slot_of` makes it. `pieces` are
+    its bytes."""
     found = xxhash.xxh3_128(seed=block * _SPREAD & _MASK)
     for piece in pieces:
         found.update(piece)

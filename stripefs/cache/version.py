@@ -189,7 +189,7 @@ class Version:
 
     @property
     def readable(self) -> bool:
-        """Whether the disk is worth asking now."""
+        """True if the disk is worth asking now."""
         return self.cache.disk.readable(self.filling.remembered)
 
     def _here(self, blocks: range) -> bytes:
@@ -226,7 +226,7 @@ class Version:
         return True
 
     def _take(self, blocks: range, into: memoryview) -> bool:
-        """What is on its way to the disk, copied to the beginning of `into`; what got there meanwhile, from there."""
+        """Copy pending blocks to the beginning of `into`, and blocks that reached the disk meanwhile from there."""
         for place, block in enumerate(blocks):
             pieces = self.cache.waiting.get(self.key, block)
             rest = into[place * BLOCK :]
@@ -291,7 +291,7 @@ class Version:
             return hold.pop_all() if locked else None
 
     def _lock(self, hold: Hold, blocks: range, watch: Watch | None) -> bool:
-        """Whether neighbours of one segment could be locked."""
+        """True if neighbours of one segment could be locked."""
         segment = hold.enter_context(self._using(blocks, make=True))
         if segment is None:
             return False
@@ -339,7 +339,7 @@ class Version:
         return False
 
     def _are_wanted(self, blocks: range) -> bool:
-        """Whether somebody waits for these blocks, and would fetch them again."""
+        """True if somebody waits for these blocks, and would fetch them again."""
         with self.cache.disk.tolerant("a segment cannot be read", writing=False):
             for part in by_segment(blocks):
                 with self._using(part) as segment:

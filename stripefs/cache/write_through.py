@@ -32,7 +32,7 @@ __all__ = ["PublishedVersion", "UnpublishedBlocks", "WriteThrough", "rekey"]
 
 
 def rekey(old: bytes, length: int, new: BlockWriter, stop: int) -> None:
-    """What is here of the version `old`, of `length` bytes, up to block `stop` becomes that of `new`.
+    """Turn the cached blocks of version `old`, of `length` bytes, up to block `stop` into those of `new`.
 
     Its bytes must be those that `new` has there. What others are filling just now stays as it is, and so does what is
     pinned. Blocking; raises OSError.
@@ -228,13 +228,13 @@ class WriteThrough:
         self._end = 0
         """Bytes of the file so far."""
         self._begin = 0
-        """Where what is gathered begins: where a block does."""
+        """Offset at which the gathered bytes begin: that of a block."""
         self._size = 0
         self._gathered: list[Buffer] = []
         self._tail = bytearray()
 
     def behind(self, path: bytes, status: Status) -> None:
-        """What comes goes behind the published file `status`, whose bytes nobody adds."""
+        """Later bytes continue the published file `status`, whose bytes nobody adds."""
         self._before = self._known(path, status)
         self._end = status.length
 
@@ -275,7 +275,7 @@ class WriteThrough:
         self._before = known
 
     def drop(self) -> None:
-        """What is not published never will be, and what comes next is the file's beginning."""
+        """Unpublished bytes never will be published, and the next bytes are the file's beginning."""
         stretch, self._stretch = self._stretch, UnpublishedBlocks(self._cache, self._about)
         stretch.drop()
         self._forget()

@@ -61,7 +61,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """What binds; `reason` and `advice` are for people."""
+    """The limit that binds; `reason` and `advice` are for people."""
 
     limit: Limit
     reason: str
@@ -71,7 +71,7 @@ class Bottleneck:
 def utilisation(
     parallel: Sample, *, host_rate: float, cores: float, link: tuple[str, float] | None = None
 ) -> dict[str, float]:
-    """How much of each known limit was used, from 0 to about 1, by `cpu`, `link` and `host`.
+    """Use of each known limit, from 0 to about 1, by `cpu`, `link` and `host`.
 
     host_rate: bytes a second that one host gave one stream, 0 where unknown. cores: processors this process may use.
     link: name of the interface and its speed in bytes a second, None where unknown.
@@ -89,7 +89,8 @@ def utilisation(
 
 
 def judge(one: Sample, parallel: Sample, used: Mapping[str, float], *, live_hosts: int) -> Bottleneck:
-    """What bound the parallel read. used: from `utilisation`. live_hosts: data hosts there are, 0 where unknown."""
+    """The limit that bound the parallel read. used: from `utilisation`. live_hosts: data hosts there are, 0 where
+    unknown."""
     limit = max(used, key=lambda name: used[name], default="")
     share = f"{used.get(limit, 0):.0%}"
     if used.get(limit, 0) < BINDS:

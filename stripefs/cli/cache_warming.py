@@ -41,7 +41,7 @@ Choose = Callable[[Store, Sequence[tuple[bytes, Status]]], Sequence[tuple[bytes,
 
 @dataclass(slots=True)
 class Warmed:
-    """What became of it. Sizes in bytes: of all files, what was here before, what came from the store.
+    """Result of warming. Sizes in bytes: of all files, what was here before, what came from the store.
 
     missing: paths of which something is not here in the end. unkept: those that the cache takes nothing of. trouble:
     paths that could not be read, with the reason.

@@ -113,7 +113,7 @@ def _report(found: Copied, target: str, seconds: float, *, compare: bool, as_jso
 
 
 def _line(failure: Failure) -> tuple[str, str]:
-    """What to say of something that was not copied, and what to do about it."""
+    """The message for a file that was not copied, and its hint."""
     what, hint = reason(failure.error, str(failure.source))
     if failure.target is not None:
         what = f"cannot copy {failure.source} to {failure.target}: {what}"

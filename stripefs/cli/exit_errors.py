@@ -37,7 +37,7 @@ def tell(what: str, hint: str = "", *, program: str = "stripefs") -> None:
 
 
 def wants_debug(arguments: Sequence[str], program: str = "stripefs") -> bool:
-    """Whether the level debug was asked for, known even where parsing failed."""
+    """True if the level debug was asked for, known even where parsing failed."""
     text = " ".join(arguments).replace("_", "-")
     asked = "log-level=debug" in text or "--log-level debug" in text
     return asked or os.environ.get(f"{program.upper()}_LOG_LEVEL", "").lower() == "debug"
@@ -50,7 +50,7 @@ def nobody_reads() -> int:
 
 
 def exit_code(error: BaseException) -> int:
-    """What a command answers for an error: its own code, 130 for an interrupt, 1 for a bug."""
+    """Exit code of a command for an error: its own code, 130 for an interrupt, 1 for a bug."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return error.exit_code if isinstance(error, StripefsError) else 1

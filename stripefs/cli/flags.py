@@ -117,5 +117,5 @@ def mountpoints(_ctx: click.Context, _parameter: click.Parameter, incomplete: st
 
 
 def given(ctx: click.Context) -> dict[str, tuple[str, str]]:
-    """What the flags of this invocation said, for `resolve` of the program's configuration."""
+    """The values of the flags of this invocation, for `resolve` of the program's configuration."""
     return dict(ctx.meta.get(_GIVEN, {}))

@@ -59,7 +59,7 @@ def command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json
 
 
 def describe(found: Collected, *, dry_run: bool) -> str:
-    """What was done, for people; a dry run names everything that would go."""
+    """The result, for people; a dry run names everything that would go."""
     lines = [f"{shown(item.path)}  {item.kind.value}, {format_size(item.length)}" for item in found.items]
     if len(found.items) < found.removed:
         lines.append(f"and {found.removed - len(found.items)} more")

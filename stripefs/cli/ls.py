@@ -25,7 +25,7 @@ _LETTERS = {"file": stat.S_IFREG, "directory": stat.S_IFDIR, "symlink": stat.S_I
 
 
 class _Listed(NamedTuple):
-    """What was named, or a directory below it, and what is in it; a file is the one thing in itself."""
+    """A directory that was named, or is below one, with its entries; a file is its own only entry."""
 
     place: Place
     entries: Sequence[Entry]

@@ -1,4 +1,4 @@
-"""Where `stripefs` starts: its commands and its page (see `stripefs.cli.program`)."""
+"""Entry point of `stripefs`: its commands and its page (see `stripefs.cli.program`)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _USAGE_ERROR, _SYSTEM_ERROR, _BUG, _INTERRUPTED, _FAILURE = 1, 2, 4, 8, 32
 
 @dataclass(slots=True)
 class Request:
-    """What mount(8) asks for. fake: check everything, mount nothing."""
+    """The request of mount(8). fake: check everything, mount nothing."""
 
     source: str
     directory: str

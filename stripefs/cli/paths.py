@@ -82,7 +82,7 @@ def unfollowed(path: str) -> str:
 
 
 def inside_mount(path: str) -> tuple[Settings, bytes] | None:
-    """How the mount that shows `path` reaches its source, and the path in there; None when no mount of ours does."""
+    """Access of the mount that shows `path` to its source, and the path in there; None when no mount of ours does."""
     from stripefs.fuse.control import find_mounts, query
 
     for mount in reversed(find_mounts()):  # a mount inside another one comes after it
@@ -181,7 +181,7 @@ def _has_pool(store: Store) -> bool:
 
 
 def begin(ctx: click.Context, config: str) -> None:
-    """What each of these commands does first: log lines as flags say, memory that is given back."""
+    """The first steps of each of these commands: log lines as flags say, memory that is given back."""
     from stripefs import logs
     from stripefs.store.allocator import tune_allocator
 
@@ -220,7 +220,7 @@ def written_name(text: str) -> bytes:
 
 
 def ends_with_slash(text: str) -> bool:
-    """Whether it says that it names a directory."""
+    """True if it says that it names a directory."""
     return _path_in(text).endswith(b"/")
 
 
@@ -236,7 +236,7 @@ def ensure_writable(text: str) -> None:
 
 
 def reason(error: Exception, name: str) -> tuple[str, str]:
-    """What happened to what is called `name`, and what to do about it, as an error says it."""
+    """The message and hint of an error about the file called `name`."""
     cause = error.__cause__ if isinstance(error.__cause__, StripefsError) else error
     if isinstance(cause, StripefsError):
         head, colon, rest = cause.message.partition(": ")
@@ -262,7 +262,7 @@ def plainly(name: object) -> Iterator[None]:
 
 
 class Troubles:
-    """What went wrong with some of what was named, told at once; the others go on.
+    """Errors of some of the names, told at once; the others go on.
 
     code: what the command answers. found: the --json form of what was told.
     """

@@ -38,7 +38,7 @@ Progress = Callable[[int], None]
 
 @dataclass(slots=True)
 class Report:
-    """What a probe found; `as_dict` is its --json form, sizes in bytes, rates in bytes a second."""
+    """Result of a probe; `as_dict` is its --json form, sizes in bytes, rates in bytes a second."""
 
     source: str
     path: str

@@ -1,4 +1,4 @@
-"""How a command of many commands starts: `stripefs`, and whatever else is built like it.
+"""Start of a command of many commands: `stripefs`, and whatever else is built like it.
 
 The page of `PROGRAM --help` is written here from the table of commands without importing click or anything else beyond
 what the bare interpreter has, because click alone costs as much as starting Python twice. Every other invocation goes

@@ -70,7 +70,7 @@ def _owner(mount: kernel.MountPoint) -> int:
 
 
 def _status(path: str) -> dict[str, Any]:
-    """What a mount says of itself; for one that does not answer, that it does not."""
+    """The status of a mount, or that it does not answer."""
     try:
         return query(path, "status")
     except MountError as error:  # told in the place of what it would have said

@@ -27,7 +27,7 @@ _LOOK_EVERY = 0.1
 """Seconds between two looks at how far it is: as often as a status line is drawn."""
 
 _OWNER = 0o700
-"""What a directory lets its owner do while it is filled."""
+"""Permissions of a directory for its owner while it is filled."""
 
 
 class CopyOptions(NamedTuple):
@@ -40,8 +40,8 @@ class CopyOptions(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What was not copied. target: None where it did not come to that. kept: where what has come of it lies, to be gone
-    on with; "" for nowhere."""
+    """A file that was not copied. target: None where it did not come to that. kept: where what has come of it lies, to
+    be gone on with; "" for nowhere."""
 
     source: Place
     target: Place | None
@@ -51,7 +51,7 @@ class Failure(NamedTuple):
 
 @dataclass(slots=True)
 class Copied:
-    """What became of it. Sizes in bytes.
+    """Result of a copy. Sizes in bytes.
 
     files, size: of all that were to be copied. done: files that were. moved: bytes that were read for that. resumed:
     bytes that were there from an earlier try. skipped, skipped_size: files that were there as they are. compared:
@@ -164,7 +164,7 @@ class Copier:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """What each thread does."""
+        """The loop of each thread."""
         while True:
             with self._lock:
                 if not self._queue or self._stopped.is_set():
@@ -255,7 +255,7 @@ class Copier:
     # -- what was done before ----------------------------------------------------------------------------------------
 
     def _is_done(self, file: FileToCopy, there: Entry) -> bool:
-        """Whether this version of the source was copied to what is there now."""
+        """True if this version of the source was copied to what is there now."""
         line = self._journal.before.get(os.fsdecode(file.target.path)) if self._journal else None
         if line is None or (self._wishes.compare > line.compared) or (self._wishes.preserve > line.preserved):
             return False
@@ -281,7 +281,7 @@ def _make(folder: DirectoryToMake) -> None:
 
 
 class _Stopped(Exception):
-    """Nobody wants it any more."""
+    """It is not wanted any more."""
 
 
 class Named(NamedTuple):
@@ -336,7 +336,7 @@ def run_request(order: CopyRequest, copier: Copier, environ: Mapping[str, str], 
 
 
 def _found(order: CopyRequest, copier: Copier) -> Sequence[tuple[Named, Entry]]:
-    """What is at the sources; those where nothing is have failed."""
+    """The entries at the sources; sources without one have failed."""
     found = []
     for each in order.sources:
         try:

@@ -35,7 +35,7 @@ _KEPT = 30 * 86400
 
 
 class JournalEntry(NamedTuple):
-    """What is known of one file: versions as `Entry.version`."""
+    """The state of one copied file: versions as `Entry.version`."""
 
     source: str
     copy: str
@@ -128,7 +128,7 @@ def _folder(environ: Mapping[str, str]) -> str:
 
 
 def _clear(folder: str) -> None:
-    """What nobody will go on with goes; nothing else lies there."""
+    """Remove the files that nobody will continue; nothing else lies there."""
     long_ago = time.time() - _KEPT
     for entry in os.scandir(folder):
         with contextlib.suppress(FileNotFoundError):  # somebody else was quicker

@@ -36,14 +36,15 @@ _LOCK_AT = (1 << 62) - 1
 """The byte that is locked: behind all that a file may have."""
 
 _OURS = 0o600
-"""What a file lets its owner do until it has its name: one that was killed before leaves it, to be opened again."""
+"""Permissions of a file for its owner until it has its name: one that was killed before leaves it, to be opened
+again."""
 
 _TRIES = 10
 """Each takes another process that publishes between two system calls of ours."""
 
 
 class Partial:
-    """What is here of a file of `length` bytes that is to be at `path`; `origin` says which bytes these are.
+    """The partial copy of a file of `length` bytes that is to be at `path`; `origin` identifies its bytes.
 
     done: bytes that are here and right, a multiple of CHECK or all. sums: their checksums. Let go of it by `publish`,
     `keep` or `drop`. Raises OSError, Busy where another process copies to the same name, NoSpace.
@@ -177,7 +178,7 @@ class Partial:
         return min(self._length, len(self.sums) // SUM * CHECK)
 
     def _compare(self, tell: Tell) -> int | None:
-        """Where what is in the file begins to differ from `sums`, as far as they reach."""
+        """The position at which the file differs from `sums`, as far as they reach."""
         end = self._covered
         buffer = memoryview(bytearray(min(STEP, end)))
         for at in range(0, end, STEP):
@@ -203,7 +204,7 @@ class Partial:
 
 
 def differs_at(sums: bytes | bytearray, offset: int, data: memoryview, length: int) -> int | None:
-    """Where `data`, which stands at `offset`, a multiple of CHECK, of a file with these checksums, begins to differ,
+    """The position at which `data`, which stands at `offset`, a multiple of CHECK, differs from these checksums,
     to a check's start; None for nowhere. length: how many bytes there should be."""
     first = offset // CHECK
     wanted = sums[first * SUM : (first + -(-length // CHECK)) * SUM]
@@ -235,8 +236,8 @@ source that is gone does not come back."""
 
 
 class FileMetadata(NamedTuple):
-    """What a copy has beside its bytes: permission bits; when it was changed last, in nanoseconds since 1970, None for
-    when it was copied."""
+    """Attributes of a copy beside its bytes: permission bits; when it was changed last, in nanoseconds since 1970, None
+    for when it was copied."""
 
     mode: int
     mtime_ns: int | None = None
@@ -263,7 +264,7 @@ class Output(Protocol):
 
 
 class Spoiled(StoreError):
-    """What is stored is not what was written."""
+    """The stored bytes are not those that were written."""
 
 
 def open_output(target: Place, length: int, origin: str, looks: FileMetadata) -> Output:
@@ -331,7 +332,7 @@ class _StoreOutput:
         return ""
 
     def _give(self, looks: FileMetadata) -> bool:
-        """Whether the store keeps what is given here."""
+        """True if the store keeps what is given here."""
         try:
             self._file.set_attributes(mode=looks.mode, mtime_ns=looks.mtime_ns)
         except OSError as error:
@@ -341,7 +342,7 @@ class _StoreOutput:
         return True
 
     def _difference(self, file: ReadFile, tell: Tell) -> int | None:
-        """Where what is stored begins to differ from what was written."""
+        """The position at which the stored bytes differ from the written ones."""
         buffer = memoryview(bytearray(min(STEP, file.size)))
         for at in range(0, file.size, STEP):
             view = buffer[: file.pread_into(buffer, at)]

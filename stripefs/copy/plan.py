@@ -16,7 +16,7 @@ __all__ = ["CopySource", "assign"]
 
 
 class CopySource(NamedTuple):
-    """What was named, as `text`, at a place of this `key` (`Place.key`).
+    """A source that was named, as `text`, at a place of this `key` (`Place.key`).
 
     name: its own, b"" where the text says none (a root, `.`, `..`). kind: as `Entry.type`, "" for nothing there.
     """

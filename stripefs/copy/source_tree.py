@@ -36,7 +36,7 @@ class FileToCopy(NamedTuple):
 
 
 def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iterator[DirectoryToMake | FileToCopy]:
-    """What `source`, seen as `entry`, is made of, each directory before what is in it.
+    """The entries of `source`, seen as `entry`, each directory before its entries.
 
     `trouble` is told what cannot be listed, or is nothing to copy.
     """
@@ -62,7 +62,7 @@ def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iter
 def _inside(
     folder: Place, entry: Entry, target: Place, trouble: Trouble, above: tuple[bytes, ...]
 ) -> tuple[FileToCopy, tuple[bytes, ...]] | None:
-    """What a directory has under a name, links followed, and the directories on the way there; None for trouble."""
+    """The entry of a directory under a name, links followed, and the directories on the way there; None on errors."""
     name = os.fsencode(entry.name)
     if name in (b"", b".", b"..") or b"/" in name:  # which a store may say, and which would lead out of the target
         trouble(folder, OSError(errno.EINVAL, f"it lists {entry.name!r}, which is no name"))
@@ -83,7 +83,7 @@ def _path(place: Place) -> bytes:
 
 
 def _followed(link: Place, above: tuple[bytes, ...]) -> tuple[Place, Entry]:
-    """What a link leads to. above: the directories on the way to it, without links."""
+    """The target of a link. above: the directories on the way to it, without links."""
     if not link.local:
         raise OSError(errno.ELOOP, "it is a symbolic link, which are followed below plain local paths only")
     path = os.path.realpath(link.path)

@@ -86,7 +86,7 @@ class RecordLink:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What of one version is durable.
+    """The durable bytes of one version.
 
     layout: concat, striped or plain. unit: of striped segments, else 0. base: what the segments go behind; None when
     they are the file from its start. mode: permission bits for the file, None for the store's default. after: the
@@ -153,7 +153,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LockDocument:
-    """Who writes the file at `path`. owner is unique to one draft; where and since are for people.
+    """The writer of the file at `path`. owner is unique to one draft; where and since are for people.
 
     versions: all those whose hidden things belong to this writer, so that gc spares them.
     """

@@ -55,10 +55,10 @@ UNIT = 4 << 20
 """Bytes of a unit unless said otherwise: 8 of them in a window of 64 MiB keep 8 hosts busy, and leave room."""
 
 MAGIC = b"STRIPEFS\0\r\n\x1a"
-"""What a manifest begins with. No text file holds it, and a transfer that mends line ends spoils it."""
+"""Magic bytes of a manifest. No text file holds them, and a transfer that mends line ends spoils it."""
 
 STRIPED_ID = re.compile(r":[0-9a-f]{16}\.[0-9]+\Z")
-"""What ids of striped files end with: version and generation, which no other file has."""
+"""Suffix of the ids of striped files: version and generation, which no other file has."""
 
 FORMAT = 1
 
@@ -103,7 +103,7 @@ class Part:
     digest: bytes
 
     def path(self, pool: bytes = reserved_names.POOL) -> bytes:
-        """Where it lies, as a path of the store whose pool this is."""
+        """The part's place, as a path of the store whose pool this is."""
         return reserved_names.pool_part(self.version, self.number, pool)
 
 
@@ -139,13 +139,13 @@ def part_data(segment_length: int, width: int, index: int, unit: int) -> int:
 
 
 def may_be_manifest(length: int) -> bool:
-    """Whether a file of `length` bytes can be a manifest."""
+    """True if a file of `length` bytes can be a manifest."""
     return length % LENGTH_STEP == LENGTH_REST and length <= MANIFEST_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestHeader:
-    """What a manifest says without its list: enough for a listing. Fields as in `Manifest`.
+    """A manifest without its list: enough for a listing. Fields as in `Manifest`.
 
     list_digest: the digest of the list of `list_length` bytes; outside: it is not in the manifest but in the pool.
     """
@@ -165,7 +165,7 @@ class ManifestHeader:
         return self.segments * _SEGMENT.size + self.parts * _PART.size
 
     def list_path(self, pool: bytes = reserved_names.POOL) -> bytes:
-        """Where the list lies when it is outside, as a path of the store whose pool this is."""
+        """The place of the list when it is outside, as a path of the store whose pool this is."""
         return reserved_names.list_path(self.version, self.list_digest, pool)
 
     @classmethod
@@ -240,7 +240,7 @@ class Manifest:
 
     @cached_property
     def _starts(self) -> Sequence[int]:
-        """Where each segment begins in the file, and the file's end."""
+        """Offsets of the segments in the file, and the file's end."""
         return list(accumulate((segment.length for segment in self.segments), initial=0))
 
     @cached_property
@@ -248,7 +248,8 @@ class Manifest:
         return list(accumulate((len(segment.parts) for segment in self.segments), initial=0))
 
     def pieces(self, offset: int, length: int) -> Iterator[Piece]:
-        """What the bytes [offset, offset + length), cut to the file, lie in; in order, none across a unit's end.
+        """The pieces that hold the bytes [offset, offset + length), cut to the file; in order, none across a unit's
+        end.
 
         Finding the first takes O(log segments).
         """
@@ -275,7 +276,7 @@ class Manifest:
         return part_data(segment.length, len(segment.parts), part - self._first_parts[index], self.unit)
 
     def width(self, part: int) -> int:
-        """How many parts the segment of `parts[part]` has."""
+        """Number of parts of the segment of `parts[part]`."""
         return len(self.segments[bisect_right(self._first_parts, part) - 1].parts)
 
     # -- bytes -------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ POOL = b"/" + POOL_NAME
 """The pool as a path of its store."""
 
 MARK = b".stripefs-"
-"""What every hidden name beside a file holds after the file's name."""
+"""The mark in every hidden name beside a file, after the file's name."""
 
 LAYOUT_NAME = b"." + MARK + b"layout"
 """The layout that the directory it lies in asks for."""
@@ -106,17 +106,17 @@ def is_version(text: str) -> bool:
 
 
 def is_hidden(name: bytes) -> bool:
-    """Whether a mount keeps a name (one component of a path) to itself."""
+    """True if a mount keeps a name (one component of a path) to itself."""
     return name == POOL_NAME or (name.startswith(b".") and MARK in name[1:])
 
 
 def is_hidden_path(path: bytes) -> bool:
-    """Whether a path of the store is hidden or lies below something that is."""
+    """True if a path of the store is hidden or lies below something that is."""
     return any(map(is_hidden, path.split(b"/")))
 
 
 def stem(name: bytes) -> bytes:
-    """What stands for NAME in hidden names: itself, or its digest where there would be no room behind it."""
+    """The form of NAME in hidden names: itself, or its digest where there would be no room behind it."""
     return name if 1 + len(name) + LONGEST_SUFFIX <= NAME_MAX else b"~" + xxhash.xxh3_128_hexdigest(name).encode()
 
 
@@ -126,7 +126,7 @@ def part_name(name: bytes, version: str, number: int) -> bytes:
 
 
 def draft_name(name: bytes, version: str) -> bytes:
-    """What is put together of the parts of `version`, to be renamed onto `name`."""
+    """The file that is assembled of the parts of `version`, to be renamed onto `name`."""
     return _beside(name, f"{version}-draft")
 
 
@@ -136,7 +136,8 @@ def record_name(name: bytes, version: str, number: int = 0) -> bytes:
 
 
 def aside_name(name: bytes) -> bytes:
-    """Where a part or draft with the hidden name `name` goes when another writer takes over; b"" for anything else."""
+    """The new name of a part or draft with the hidden name `name` when another writer takes over; b"" for anything
+    else."""
     found = parse_reserved(name)
     if found is None or found.kind not in ("part", "draft") or found.number >= _ASIDE:
         return b""
@@ -150,7 +151,7 @@ def lock_name(name: bytes) -> bytes:
 
 
 def copy_name(name: bytes) -> bytes:
-    """What is being copied, to be renamed onto `name`."""
+    """The partial copy that is to be renamed onto `name`."""
     return _beside(name, "copy")
 
 
@@ -164,7 +165,7 @@ def _beside(name: bytes, suffix: str) -> bytes:
 
 
 def parse_reserved(name: bytes) -> ReservedName | None:
-    """What a hidden name beside a file says; None for one that this program does not make."""
+    """A hidden name beside a file, in parts; None for one that this program does not make."""
     match = _HIDDEN.fullmatch(name)
     if match is None:
         return None

@@ -35,7 +35,7 @@ def wrapped(
 
 
 class _Sink(io.BufferedIOBase):
-    """What a compressor writes to, which it may close without closing the file."""
+    """The target of a compressor, which it may close without closing the file."""
 
     def __init__(self, file: WriteFile) -> None:
         self._file = file

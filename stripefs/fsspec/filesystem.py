@@ -32,7 +32,7 @@ _OF_FSSPEC = ("use_listings_cache", "listings_expiry_time", "max_paths", "asynch
 _COPIED_AT_ONCE = 8 << 20
 
 _COPY_INSTEAD = (errno.EXDEV, errno.EOPNOTSUPP)
-"""What a rename answers that cannot be: between sources, of a directory of a bucket."""
+"""Errors of a rename that cannot be done: between sources, of a directory of a bucket."""
 
 
 class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
@@ -91,7 +91,7 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         cache_options: object = None,
         **kwargs: object,
     ) -> ReadFile | WriteFile:
-        """What is said about buffers and caches means nothing here."""
+        """Arguments about buffers and caches mean nothing here."""
         source, place = self._at(path)
         if "r" in mode:
             return source.open(place, mode)
@@ -169,7 +169,7 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         return source.exists(place)
 
     def created(self, path: str) -> datetime:
-        """When the version of the file was published, which no store tells from its last change."""
+        """Time at which the version was published, which no store tells from its last change."""
         return self.modified(path)
 
     def modified(self, path: str) -> datetime:

@@ -221,7 +221,7 @@ class ControlFiles:
 
     @property
     def keeper(self) -> Path:
-        """Where the keeper of the mount listens, if it has one."""
+        """Socket of the keeper of the mount, if it has one."""
         return self._socket.with_suffix(".keeper")
 
     def announce(self, mount: Mount) -> None:
@@ -239,7 +239,7 @@ class ControlFiles:
 
 
 def log_file(mountpoint: str, directory: Path | None = None, name: str = "") -> Path:
-    """Where a background mount writes its log unless it was told another file."""
+    """The log file of a background mount that was told no other file."""
     return _files(make_directory(directory or runtime_directory()), mountpoint, name)[0].with_suffix(".log")
 
 
@@ -286,7 +286,7 @@ def _files(directory: Path, mountpoint: str, name: str = "") -> tuple[Path, Path
 
 
 def _mark(path: Path) -> tuple[int, int]:
-    """What tells this socket from another one at the same path."""
+    """Identity of this socket among those at the same path."""
     found = path.stat()
     return found.st_ino, found.st_ctime_ns
 

@@ -126,7 +126,7 @@ class Keeper:
 
 
 def keeper_path(directory: Path, name: str) -> Path:
-    """Where the keeper of the job of that name listens."""
+    """Socket of the keeper of the mount of that name."""
     return directory / f"{name}.keeper"
 
 

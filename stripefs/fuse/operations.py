@@ -261,7 +261,7 @@ _ORDINARY_CHANGES = frozenset((errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno
 def operations_for(
     tree: ServedTree, board: CounterPage, on_init: Callable[[], None], *, writable: bool
 ) -> TreeOperations:
-    """What answers the kernel for `tree`; for all workers of a mount the same."""
+    """The operations that serve `tree`; the same for all workers of a mount."""
     if writable and isinstance(tree, WritableServedTree):
         return WritingOperations(tree, board, on_init)
     return TreeOperations(tree, board, on_init)

@@ -17,7 +17,7 @@ ROOT = 1
 
 
 class ServedAttributes(Protocol):
-    """What stat(2) shows of node `id`. `valid`: for how many seconds the kernel may believe it.
+    """Attributes of node `id` for stat(2). `valid`: for how many seconds the kernel may believe it.
 
     st_mode holds type and permission bits. Times in nanoseconds since 1970, also negative.
     """
@@ -35,7 +35,7 @@ class ServedAttributes(Protocol):
     def st_mode(self) -> int: ...
     @property
     def blocks(self) -> int:
-        """What is allocated, in units of 512 bytes."""
+        """Allocated space, in units of 512 bytes."""
 
     @property
     def rdev(self) -> int:
@@ -61,7 +61,7 @@ class ServedTree(Protocol):
 
     @property
     def posix_acl(self) -> bool:
-        """Whether the kernel enforces the access control lists that the tree keeps as `system.posix_acl_*`.
+        """True if the kernel enforces the access control lists that the tree keeps as `system.posix_acl_*`.
 
         It then asks `getxattr` for them; all workers of a mount must agree. Else they are attributes like any other.
         """

@@ -50,7 +50,8 @@ _OPTIONS = frozenset(("fsname=bootseer",))  # names nothing here: the supervisor
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a worker begins with. `first`: no worker served this mount before, so what cannot be served may be refused.
+    """Arguments with which a worker begins. `first`: no worker served this mount before, so what cannot be served may
+    be refused.
 
     payload: the job's. kept: what the first worker's `Backend.kept` was. board and journal outlive this worker.
     """
@@ -64,19 +65,19 @@ class Start:
 
 
 class Backend(Protocol):
-    """What a worker serves. `source` and `kept` are asked for once `open` has returned."""
+    """The service of a worker. `source` and `kept` are asked for once `open` has returned."""
 
     @property
     def source(self) -> str:
-        """What the mount table shows."""
+        """The source that the mount table shows."""
 
     @property
     def kept(self) -> Mapping[str, Any]:
-        """What the next workers must know of what this one found, as JSON has it."""
+        """The findings of this worker that the next ones must know, as JSON has it."""
 
     @property
     def requests(self) -> Mapping[str, Request]:
-        """What the control socket answers besides `status` and `stop`."""
+        """Requests that the control socket answers besides `status` and `stop`."""
 
     async def open(self) -> None:
         """Reach what is to be served. Raises StripefsError when that cannot be; the first worker must not wait long."""

@@ -75,7 +75,7 @@ class WorkerProcess:
 
 
 def ending(status: int) -> str:
-    """How a process ended, for messages, by its exit status as `reap` answers it."""
+    """The end of a process, for messages, by its exit status as `reap` answers it."""
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
 
@@ -109,7 +109,7 @@ class CrashLoop:
 
     @property
     def many(self) -> bool:
-        """Whether they die of the same request each time, as it seems, which must not take the whole machine."""
+        """True if they die of the same request each time, as it seems, which must not take the whole machine."""
         return len(self._seen) == _MANY and self._seen[-1][0] - self._seen[0][0] < _MANY_WITHIN
 
 
@@ -130,7 +130,8 @@ def signals(handled: Sequence[int]) -> Iterator[socket.socket]:
 
 
 def pidfd(process: int, held: contextlib.ExitStack) -> int:
-    """What becomes readable when this process ends, -1 for process 0. Raises MountError when it has ended."""
+    """A descriptor that becomes readable when this process ends, -1 for process 0. Raises MountError when it has
+    ended."""
     if not process:
         return -1
     try:
@@ -142,7 +143,7 @@ def pidfd(process: int, held: contextlib.ExitStack) -> int:
 
 
 def has_terminal() -> bool:
-    """Whether this process has a terminal, whose end SIGHUP then means."""
+    """True if this process has a terminal, whose end SIGHUP then means."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:

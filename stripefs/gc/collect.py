@@ -61,7 +61,7 @@ TOLD = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What went, or would go. length in bytes."""
+    """A thing that was removed, or would be. length in bytes."""
 
     path: bytes
     kind: HiddenKind
@@ -70,7 +70,7 @@ class Removed:
 
 @dataclass(slots=True)
 class Collected:
-    """What a collection did.
+    """Result of a collection.
 
     size: bytes removed. kept: how many things of how many bytes stay, by why. recoverable: files that `stripefs
     recover` could bring back. trouble: paths and what is wrong there.
@@ -161,7 +161,8 @@ class Collection:
         return self._found
 
     def _judge_records(self, seen: ScanResult, *, first: bool) -> Circumstances:
-        """What decides about everything else. Records join the suspects, where `first` of all searches."""
+        """Collect the facts that decide about everything else. Records join the suspects, where `first` of all
+        searches."""
         facts = Circumstances(
             self._clock.now_ns(), leased=seen.leased, locked=seen.locked, complete=seen.complete, force=self._force
         )
@@ -351,7 +352,7 @@ class Collection:
 
     @contextmanager
     def _told(self, path: bytes) -> Iterator[None]:
-        """What goes wrong with one thing is told at the end, and stops nothing else."""
+        """An error of one thing is told at the end, and stops nothing else."""
         try:
             yield
         except NotFound:

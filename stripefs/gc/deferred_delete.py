@@ -32,7 +32,7 @@ __all__ = ["DeferredDelete", "StoredVersion", "put_tombstone", "remove_version",
 
 @dataclass(frozen=True, slots=True)
 class StoredVersion:
-    """What lies in the folder of a version: so many files of so many bytes; the newest time among them and the folder.
+    """Contents of the folder of a version: so many files of so many bytes; the newest time among them and the folder.
 
     0 stands for a time that the store does not know; `odd` for a folder that holds what no writer put there.
     """
@@ -55,7 +55,7 @@ def versions(store: Store, after: str = "") -> Iterator[tuple[str, int]]:
 
 
 def stored(store: Store, version: str) -> StoredVersion:
-    """What is in the folder of `version` now. Raises NotFound."""
+    """Facts about the folder of `version` now. Raises NotFound."""
     folder = version_folder(version)
     changed_ns, files, length, odd = store.stat(folder).mtime_ns, 0, 0, False
     for batch in store.scandir(folder):

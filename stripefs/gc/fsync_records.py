@@ -60,12 +60,12 @@ class FoundRecord:
 
     @property
     def draft(self) -> bytes:
-        """Where its parts are joined, and what is renamed onto the file."""
+        """The file to which its parts are joined, and which is renamed onto the file."""
         folder, name = split_path(self.file)
         return join_path(folder, reserved_names.draft_name(name, self.record.version))
 
     def place(self, store: Store, part: RecordPart) -> bytes:
-        """Where a part lies: in our pool, beside the record, where the file was when it was written, or where another
+        """Place of a part: in our pool, beside the record, where the file was when it was written, or where another
         writer has moved it that took over."""
         inside = pooled(part.path) if self.record.layout == "striped" else None
         if inside:
@@ -161,7 +161,7 @@ def versions_of(record: Record) -> frozenset[str]:
 
 
 def is_spent(store: Store, view: StripedStore, record: Record, path: bytes) -> bool:
-    """Whether a record at `path` is of no use: its file is published, or none of its parts is left."""
+    """True if a record at `path` is of no use: its file is published, or none of its parts is left."""
     found = FoundRecord(path, record, 0)
     if record.layout == "striped":
         with contextlib.suppress(NotFound, NotADirectory):
@@ -179,7 +179,7 @@ def is_spent(store: Store, view: StripedStore, record: Record, path: bytes) -> b
 
 
 def aside(path: bytes) -> bytes:
-    """Where a writer that takes over moves the part or draft at `path`; b"" for what stays where it is."""
+    """The path to which a writer that takes over moves the part or draft at `path`; b"" for what stays where it is."""
     folder, name = split_path(path)
     moved = reserved_names.aside_name(name)
     return join_path(folder, moved) if moved else b""
@@ -208,7 +208,7 @@ def length_of(store: Store, path: bytes) -> int | None:
 
 
 def is_version_of(store: Store, view: StripedStore, path: bytes, identity: Identity) -> bool:
-    """Whether the version at `path` is that one, as the view shows it or as the store has it."""
+    """True if the version at `path` is that one, as the view shows it or as the store has it."""
     return any(
         found is not None and found.identity == identity for found in (status_of(view, path), status_of(store, path))
     )

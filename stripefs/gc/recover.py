@@ -57,8 +57,8 @@ _PIECE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What can be had of a record. length: bytes of the file, more than the record's where some that came later are
-    durable too; lost: why the rest cannot, "" where nothing is missing.
+    """The bytes that can be recovered of a record. length: bytes of the file, more than the record's where some that
+    came later are durable too; lost: why the rest cannot, "" where nothing is missing.
 
     pieces: of concat and plain files what stands in the store, in order, the published file that they continue first.
     manifest: of striped files.

@@ -29,7 +29,7 @@ RECOVERABLE = 7 * AGE
 
 
 class HiddenKind(enum.Enum):
-    """What a hidden thing is. VERSION: a folder of the pool with the parts of one version of a striped file."""
+    """Kinds of hidden things. VERSION: a folder of the pool with the parts of one version of a striped file."""
 
     LOCK = "lock"
     PART = "part"
@@ -70,7 +70,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a whole survey found out. now_ns: the store's clock.
+    """Result of a whole scan. now_ns: the store's clock.
 
     leased: versions that live locks name; locked: the files (paths) of those locks. referenced: versions that manifests
     name. recorded: versions that records of files never published name. complete: every directory was listed and every
@@ -93,7 +93,7 @@ class Circumstances:
 
 
 def judge(item: Item, facts: Circumstances) -> GcVerdict:
-    """Whether `item` may be removed, and if not, why."""
+    """Verdict on `item`: RUBBISH if it may be removed, else the reason why it stays."""
     if item.version in facts.leased or item.name in facts.locked or _is_live(item, facts.now_ns):
         return GcVerdict.LEASED
     if item.kind is HiddenKind.VERSION:
@@ -110,7 +110,7 @@ def judge(item: Item, facts: Circumstances) -> GcVerdict:
 
 
 def older(changed_ns: int, seconds: float, now_ns: int) -> bool:
-    """Whether what changed then has not changed for so long. A time that is not known, or to come, is not old."""
+    """True if what changed then has not changed for so long. A time that is not known, or to come, is not old."""
     return 0 < changed_ns <= now_ns - int(seconds * 1e9)
 
 

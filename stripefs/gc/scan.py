@@ -49,7 +49,7 @@ def needed(manifest: Manifest, version: str) -> frozenset[bytes]:
 
 
 def orphans(store: Store, view: StripedStore, version: str, path: bytes, count: int) -> list[Item]:
-    """What the folder of `version` holds beyond what the file at `path` needs of it, as old as the newest thing there.
+    """The files in the folder of `version` that the file at `path` does not need, as old as the newest thing there.
 
     count: how many objects it needed when it was looked at last; where there are no more, nothing is looked at twice.
     None are found when the file is not there any more.
@@ -88,14 +88,14 @@ _SINCE = 2_000_000_000
 """Nanoseconds by which a directory's time is mistrusted: object stores keep whole seconds."""
 
 _SCRATCH = re.compile(rb"\.(?P<name>.+)\.[0-9a-f]{16,32}\.tmp", re.DOTALL)
-"""What a client of a store writes under before it has put the whole file (`stripefs.store.local_write`)."""
+"""The name under which a client of a store writes a file before it is whole (`stripefs.store.local_write`)."""
 
 _KINDS = {"lock": HiddenKind.LOCK, "part": HiddenKind.PART, "record": HiddenKind.RECORD, "draft": HiddenKind.MANIFEST}
 
 
 @dataclass(slots=True)
 class ScanResult:
-    """What one search has seen.
+    """Result of one scan.
 
     candidates: versions of the pool that no manifest names, and whether they are old. named: the old ones that one
     does, with the file and how many objects it needs of them; no file where several do. leased: versions, and locked:
@@ -247,7 +247,7 @@ class Scan:
         return self._view.manifest_in(path, data) if heading.outside else Manifest.from_bytes(data)
 
     def _stands(self, path: bytes, entry: Status) -> bool:
-        """Whether the file at `path` is still the one that was listed."""
+        """True if the file at `path` is still the one that was listed."""
         try:
             return retry_transient(lambda: self._store.stat(path)).identity == entry.identity
         except StoreError:
@@ -300,7 +300,7 @@ def _name(seen: ScanResult, version: str, path: bytes, count: int) -> bool:
 
 
 def _looks_like_manifest(entry: Status) -> bool:
-    """Whether it is the manifest of a file, or of such a length that it may have lost its mark in a copy.
+    """True if it is the manifest of a file, or of such a length that it may have lost its mark in a copy.
 
     Hidden manifests are of files that are not published.
     """
@@ -308,14 +308,14 @@ def _looks_like_manifest(entry: Status) -> bool:
 
 
 def _is_left(entry: Status) -> bool:
-    """Whether it is a hidden file, or the hidden directory by which HDFS clients make one of another name."""
+    """True if it is a hidden file, or the hidden directory by which HDFS clients make one of another name."""
     found = reserved_names.parse_reserved(entry.name)
     directory = entry.kind is EntryKind.DIRECTORY and found is not None and found.kind == "part"
     return directory or (entry.kind is EntryKind.FILE and reserved_names.is_hidden(entry.name))
 
 
 def _meaning(name: bytes) -> tuple[HiddenKind | None, bytes, str]:
-    """What a hidden name is, the stem of the file that it belongs to, and its version."""
+    """Kind of a hidden name, the stem of the file that it belongs to, and its version."""
     found = reserved_names.parse_reserved(name)
     if found is not None:
         return _KINDS[found.kind], found.stem, found.version

@@ -53,7 +53,7 @@ class BlockLocator:
         executor: Executor,
     ) -> None:
         self.busy = False
-        """Whether blocks are being asked for that no reader waits for: set by who begins that."""
+        """True if blocks are being asked for that no reader waits for: set by who begins that."""
         self._name = name
         self._handle = handle
         self._plan = plan
@@ -274,7 +274,7 @@ class OpenFile:
             raise StaleVersion(f"{self.name} was closed")
 
     async def locate(self, offset: int, length: int) -> Sequence[Block]:
-        """Where the store has the blocks that overlap [offset, offset + length), whatever is cached of them.
+        """The places of the blocks in the store that overlap [offset, offset + length), whatever is cached of them.
 
         Waits for a metadata service that is away.
         """

@@ -346,7 +346,7 @@ class Reader:
 
 
 class ReadStats:
-    """What the reader counts for people."""
+    """Statistics of the reader."""
 
     def __init__(self) -> None:
         self.reads = 0

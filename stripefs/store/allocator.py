@@ -23,7 +23,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8 
 _MIB = 1 << 20
 
 PAGE = 4096
-"""What O_DIRECT wants memory, offsets and lengths to be multiples of, on every disk that we know of."""
+"""Alignment of memory, offsets and lengths for O_DIRECT, on every disk that we know of."""
 
 _new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
 _new_bytearray.restype = ctypes.py_object
@@ -163,5 +163,5 @@ def aligned(size: int) -> memoryview:
 
 
 def address_of(buffer: bytearray | memoryview) -> int:
-    """Where the bytes of this writable buffer begin."""
+    """Address of the first byte of this writable buffer."""
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))

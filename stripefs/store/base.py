@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 Buffer = bytes | bytearray | memoryview
-"""What a read answers. Contents must not change once answered."""
+"""The bytes that a read answers. They must not change once answered."""
 
 
 class Kind(enum.Enum):
@@ -50,7 +50,7 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What makes two sightings of a path the same version: equal identities mean equal bytes.
+    """Identity of a version of a path: equal identities mean equal bytes.
 
     length in bytes; mtime_ns since 1970 (0 where unknown); file_id is the store's own id of the file (HDFS inode id,
     device:inode, ETag), "" where the store has none.
@@ -109,7 +109,7 @@ class Space:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can do. A feature that needs a missing one is refused by name, or does without and says so.
+    """Capabilities of a store. A feature that needs a missing one is refused by name, or does without and says so.
 
     locations: `Handle.locate` names hosts. choose_host: `Handle.read(host=…)` reads from that host and no other.
     file_ids: identities hold an id that a replaced file does not share. pinned: an open handle keeps its version
@@ -149,7 +149,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What to change of an entry; None leaves it as it is.
+    """Changes of an entry's attributes; None leaves one as it is.
 
     mode holds permission bits only (0o7777); owner and group are names or decimal ids as text; times in nanoseconds
     since 1970. A store that keeps coarser times rounds them down (HDFS: milliseconds), and one that keeps no access
@@ -166,7 +166,7 @@ class Attributes:
 
 
 class Watch(Protocol):
-    """How a read tells its caller of progress and learns that it is no longer wanted."""
+    """Observer of a read: it is told of progress, and tells the read to stop."""
 
     @property
     def cancelled(self) -> bool: ...
@@ -268,7 +268,7 @@ class Store(ABC):
 
     @cached_property
     def health(self) -> HostHealth:
-        """Which data hosts are avoided, for all that read and write here."""
+        """Health of the data hosts, for all that read and write here."""
         return HostHealth()
 
     @abstractmethod
@@ -433,7 +433,7 @@ class Store(ABC):
         return ""
 
     def has_quota(self, path: bytes) -> bool:
-        """Whether a directory has a quota of its own, which binds what lies below it and nothing else."""
+        """True if a directory has a quota of its own, which binds what lies below it and nothing else."""
         return False
 
     def space(self) -> Space | None:

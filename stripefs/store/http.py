@@ -65,7 +65,7 @@ _LOST = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtoc
 
 
 class HttpStore(Store):
-    """What lies below `scheme`://`authority``path`. Nothing is asked until the first call. Raises ConfigError.
+    """The files below `scheme`://`authority``path`. Nothing is asked until the first call. Raises ConfigError.
 
     `settings.host_timeout` bounds the connecting and every wait for bytes.
     """
@@ -168,7 +168,7 @@ class HttpStore(Store):
             yield response
 
     def failure(self, error: Exception, path: bytes, kind: type[HostFailed | ServiceDown]) -> StoreError:
-        """What an exception of httpx means; `kind` where another try may succeed."""
+        """The error for an exception of httpx; `kind` where another try may succeed."""
         where = self.where(path)
         if isinstance(error, httpx.TimeoutException):
             message = f"{where}: no answer within {self._timeout:g} s"
@@ -181,7 +181,7 @@ class HttpStore(Store):
         return StoreError(message)
 
     def refusal(self, response: httpx.Response, path: bytes, kind: type[HostFailed | ServiceDown]) -> StoreError:
-        """What an answer means that is not the one that was hoped for; `kind` where another try may succeed."""
+        """The error for an answer that is no success; `kind` where another try may succeed."""
         where, code = self.where(path), response.status_code
         said = f"{where}: the server answered {code} {response.reason_phrase}".rstrip()
         if code in (404, 410):
@@ -225,7 +225,7 @@ class HttpStore(Store):
         return status, validators
 
     def _is_directory(self, response: httpx.Response, path: bytes) -> bool:
-        """Whether the server redirected to the same path with a slash at the end, whatever it answers there."""
+        """True if the server redirected to the same path with a slash at the end, whatever it answers there."""
         own = httpx.URL(self._root + quote(path)).path
         return bool(response.history) and any(hop.url.path == f"{own}/" for hop in (*response.history, response))
 

@@ -1,4 +1,4 @@
-"""What HTTP takes from the process's surroundings: the certificates to trust, and names and passwords."""
+"""HTTP's view of the process's environment: the certificates to trust, and names and passwords."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["credentials", "is_about_certificates", "trusted_certificates"]
 
 
 def trusted_certificates() -> ssl.SSLContext:
-    """What certificates are checked against, the same for all stores of a process: reading them takes 40 ms.
+    """The authorities that certificates are checked against, the same for all stores of a process: reading them takes
+    40 ms.
 
     Raises ConfigError.
     """
@@ -54,7 +55,7 @@ def credentials(userinfo: str) -> httpx.Auth | None:
 
 
 def is_about_certificates(error: BaseException | None) -> bool:
-    """Whether a certificate that was not believed is what lies behind `error`."""
+    """True if a certificate that was not believed is what lies behind `error`."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return True

@@ -292,7 +292,7 @@ def _look(folder: int, name: bytes) -> Status | None:
 
 
 def _keeps_marks(root: int) -> bool:
-    """Whether the file system of the directory `root` has extended attributes that users may set."""
+    """True if the file system of the directory `root` has extended attributes that users may set."""
     try:
         os.getxattr(f"/proc/self/fd/{root}", MARK)
     except OSError as error:
@@ -305,7 +305,7 @@ def _is_marked(found: os.stat_result, folder: int, name: bytes) -> bool:
 
 
 def _has_mark(file: int | bytes) -> bool:
-    """Whether the file, given as an open descriptor or a path, bears MARK. Links are not followed."""
+    """True if the file, given as an open descriptor or a path, bears MARK. Links are not followed."""
     try:
         os.getxattr(file, MARK, **({} if isinstance(file, int) else {"follow_symlinks": False}))
     except OSError as error:

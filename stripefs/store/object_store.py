@@ -62,7 +62,7 @@ _BY_MESSAGE: tuple[tuple[type[StoreError], tuple[str, ...]], ...] = (
     (ServiceDown, ("NETWORK_CONNECTION", "SLOW_DOWN", "THROTTLING", "UNAVAILABLE", "INTERNAL_FAILURE",
                    "REQUEST_TIMEOUT", "curlCode", "DEADLINE_EXCEEDED")),
 )  # fmt: skip
-"""What the messages of the AWS and Google clients mean; pyarrow passes no codes on."""
+"""Errors by the messages of the AWS and Google clients; pyarrow passes no codes on."""
 
 
 def open_bucket(
@@ -117,7 +117,7 @@ def open_bucket(
 
 
 class ArrowStore(Store):
-    """What lies below `root`, a path of `filesystem` without a trailing slash."""
+    """The files below `root`, a path of `filesystem` without a trailing slash."""
 
     capabilities = Capabilities(put=True, writes=True, replace=True)
 

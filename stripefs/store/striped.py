@@ -71,7 +71,7 @@ class StripedStore(WrappedStore):
         super().__init__(inner)
         self.url = inner.url
         self.pool = pool_of(inner.url)
-        """Where this store's pool is on its service: what `Manifest.pool` is to say."""
+        """The place of this store's pool on its service, which `Manifest.pool` is to name."""
         self._trusted = frozenset(map(os.fsencode, trust_pool))
         self._open_pool = open_pool
         self._pools: dict[bytes, Store] = {}
@@ -208,7 +208,7 @@ class StripedStore(WrappedStore):
         return StripedHandle(status, manifest, parts, current, self._parts, self._tables)
 
     def foreign(self, pool: bytes) -> bool:
-        """Whether the parts of manifests that name this pool lie in another one than this store's own."""
+        """True if the parts of manifests that name this pool lie in another one than this store's own."""
         return pool != self.pool and pool in self._trusted
 
     def in_pool(self, pool: bytes, work: Callable[[Store, bytes], T]) -> T:
@@ -241,7 +241,7 @@ class StripedStore(WrappedStore):
 
 
 def pool_of(url: str) -> bytes:
-    """Where the pool of the store at `url` is on its service: an absolute path, with a bucket's name in front."""
+    """The place of the pool of the store at `url` on its service: an absolute path, with a bucket's name in front."""
     try:
         found = parse_url(url)
     except ConfigError:

@@ -50,12 +50,12 @@ there only the time tells versions apart, and some stores count it in seconds.""
 UNKNOWN = "?"
 
 _common = attrgetter("name", "atime_ns", "mode", "owner", "group", "replication", "links")
-"""What a listing shows of a manifest as it is, and what makes no other version of it."""
+"""The attributes of a manifest that a listing shows unchanged, and that make no other version of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedHeader:
-    """What a heading says for a listing; `damage` is the line about a marked file that is no whole manifest."""
+    """The facts of a header for a listing; `damage` is the line about a marked file that is no whole manifest."""
 
     length: int = -1
     unit: int = 0
@@ -172,7 +172,7 @@ def as_striped(status: Status, seen: ListedHeader) -> Status:
 
 
 def is_version_of(status: Status, manifest: Manifest | None) -> bool:
-    """Whether a file that the view shows is that of `manifest`, with None one that is not striped."""
+    """True if a file that the view shows is that of `manifest`, with None one that is not striped."""
     version = STRIPED_ID.search(status.file_id)
     if manifest is None or version is None:
         return manifest is None and version is None

@@ -1,4 +1,4 @@
-"""What all wrappers share: every call handed on, parameters read from text, waits that a `Watch` can end."""
+"""Base of store wrappers: every call handed on, parameters read from text, waits that a `Watch` can end."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ class WrappedStore(Store):
         return act()
 
     def handle(self, path: bytes, inner: Handle) -> Handle:
-        """What to answer for the file at `path`, now open as `inner`."""
+        """The handle for the file at `path`, now open as `inner`."""
         return inner
 
     def sink(self, path: bytes, host: str, inner: Sink) -> Sink:
-        """What to answer for the new file at `path`, asked to be on `host`, now being written through `inner`."""
+        """The sink for the new file at `path`, asked to be on `host`, now being written through `inner`."""
         return inner
 
     # -- the store ---------------------------------------------------------------------------------------------------

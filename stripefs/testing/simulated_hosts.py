@@ -41,7 +41,8 @@ class TokenBucket:
         self._free_at = -math.inf  # full, however lately the clock began
 
     def promise(self, now: float, size: int) -> float:
-        """When `size` bytes asked for at `now` (seconds) will have been sent, after all that was promised before."""
+        """The time at which `size` bytes asked for at `now` (seconds) will have been sent, after all that was promised
+        before."""
         self._free_at = max(self._free_at, now - self.burst / self.rate) + size / self.rate
         return self._free_at
 

@@ -268,7 +268,8 @@ class ThrottledStore(WrappedStore):
         return replace(status, block_size=layout.block_size, replication=layout.replication)
 
     def layout(self, status: Status, names: frozenset[bytes] | None = None) -> BlockLayout | None:
-        """Where the file `status` was put, at the cost of a look into the store; None: where the seed says."""
+        """The block layout with which the file `status` was put, at the cost of a look into the store; None: where the
+        seed says."""
         return self._places.of(status, names) if self._places else None
 
     def blocks(self, path: bytes, status: Status, layout: BlockLayout | None, offset: int, length: int) -> list[Block]:

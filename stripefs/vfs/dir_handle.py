@@ -25,7 +25,7 @@ __all__ = ["DirectoryEntry", "DirectoryListing", "Listable"]
 
 
 class Listable(Protocol):
-    """What is listed: a store, or one with more in it."""
+    """The source of a listing: a store, or one with more in it."""
 
     def scandir(self, path: bytes, after: bytes) -> Iterator[Sequence[Status]]: ...
 

@@ -27,7 +27,7 @@ class Lost(StoreError):
 
 
 class Unseen(StoreError):
-    """What may be half of a file, as nobody here can tell whether its writer closed it or was killed. EIO."""
+    """A file that may be incomplete, as nobody here can tell whether its writer closed it or was killed. EIO."""
 
 
 @contextlib.contextmanager

@@ -208,7 +208,7 @@ SLICE = 256
 
 
 class InodeJournal(Protocol):
-    """Where records are kept for the next worker."""
+    """Store of the journal records for the next worker."""
 
     def append(self, payload: bytes) -> None:
         """Keep `payload`: wholly or, when this process dies meanwhile, not at all."""

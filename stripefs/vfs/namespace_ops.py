@@ -168,7 +168,7 @@ class NamespaceTree(Tree):
                     self._move_nodes(pen, (parent, name), (new_parent, new_name))
 
     def _writer_of(self, path: bytes) -> str:
-        """Who else writes the file at `path`, on any node, "" for nobody. Blocks."""
+        """The other writer of the file at `path`, on any node, "" for nobody. Blocks."""
         raise NotImplementedError
 
     def _writer_below(self, directory: bytes) -> str:
@@ -176,7 +176,7 @@ class NamespaceTree(Tree):
         raise NotImplementedError
 
     async def _before_rename(self, pen: WriteHandle, status: Status | None) -> Status | None:
-        """What is at the path of a file being written once that was published as far as it can be, None for nothing.
+        """The entry at the path of a file being written, after it was published as far as possible; None for nothing.
 
         A program that renames what it has open has written what it wanted to write, so that a rename publishes, unless
         bytes are missing of a length that it announced.
@@ -261,7 +261,7 @@ class NamespaceTree(Tree):
 
     @contextlib.asynccontextmanager
     async def _both(self, source: bytes, target: bytes) -> AsyncIterator[tuple[WriteHandle | None, WriteHandle | None]]:
-        """Who writes `source` and who writes `target`, both locked, the one with the smaller node first."""
+        """The write handles of `source` and `target`, both locked, the one with the smaller node first."""
         while True:
             found = [self._pens.at(path) for path in (source, target)]
             async with contextlib.AsyncExitStack() as held:
@@ -299,7 +299,7 @@ def _node_of(pen: WriteHandle) -> int:
 
 
 def _facts(status: Status) -> bytes:
-    """What a rename leaves as it was on every store: some give the new name another time, or another id."""
+    """The attributes that a rename keeps on every store: some stores give the new name another time, or another id."""
     return f"{status.kind.value} {0 if status.kind is Kind.DIRECTORY else status.length}".encode()
 
 

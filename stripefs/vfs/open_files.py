@@ -108,7 +108,7 @@ class OpenFiles:
 
 
 class _Shared:
-    """What all handles of one version share. `users` are calls under way, not handles."""
+    """State that all handles of one version share. `users` are calls under way, not handles."""
 
     def __init__(self) -> None:
         self.file: ReadableFile | None = None

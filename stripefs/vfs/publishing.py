@@ -95,7 +95,7 @@ class PublishingTree(AttributedTree):
         return pen
 
     async def _draft(self, path: bytes, status: Status | None, mode: int, *, cut: bool) -> tuple[FileUpload, bool]:
-        """What will be published, and whether it begins empty although the file is not."""
+        """The version to be published; the flag tells that it begins empty although the file is not."""
         replacing = status.identity if status is not None else None
         attributes = Change(mode=mode) if self._store.capabilities.attributes else None
         layout: Layout | None = None

@@ -43,7 +43,8 @@ __all__ = ["NodeAttributes", "Tree", "UnknownHandle", "require_file"]
 _log = logging.getLogger(__name__)
 
 _NO_NOTION = Space(capacity=1 << 50, free=1 << 50, files=0)
-"""What df shows where the store cannot say: 1 PiB, all free. With zeros df hides the mount and kubelet evicts pods."""
+"""Space that df shows where the store cannot say: 1 PiB, all free. With zeros df hides the mount and kubelet evicts
+pods."""
 
 _SPACE_TTL = 10.0
 _SPACE_TIMEOUT = 3.0
@@ -64,7 +65,7 @@ class UnknownHandle(StoreError):
 
 @dataclass(slots=True)
 class NodeAttributes:
-    """What stat(2) shows of node `id`. `valid` is for how many seconds the kernel may believe it."""
+    """Attributes of node `id` for stat(2). `valid` is for how many seconds the kernel may believe it."""
 
     id: int
     kind: Kind
@@ -344,7 +345,7 @@ class Tree:
         return self.state.path(parent).rstrip(b"/") + b"/" + name
 
     def _identity(self, status: Status) -> Identity | None:
-        """What makes the version that `status` describes."""
+        """The identity of the version that `status` describes."""
         return None if status.kind is Kind.DIRECTORY else status.identity
 
     def _believe(self, parent: int, name: bytes, seen: float) -> float:

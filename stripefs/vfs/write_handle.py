@@ -46,7 +46,7 @@ def future(mark: str = "") -> Identity:
 
 
 def is_future(version: Inode | Status) -> bool:
-    """Whether a node, or what is listed, is of a file being written, by this worker or by one that is dead."""
+    """True if a node, or what is listed, is of a file being written, by this worker or by one that is dead."""
     if isinstance(version, Status):
         return version.file_id.startswith(_MARK)
     return version.identity is not None and version.identity.file_id.startswith(_MARK)
@@ -120,12 +120,12 @@ class WriteHandle:
 
     @property
     def status(self) -> Status:
-        """What the writer's fstat shows."""
+        """Attributes for the writer's fstat."""
         return dataclasses.replace(self._status, length=self.length)
 
     @property
     def dirty(self) -> bool:
-        """Whether the path does not hold yet what was written."""
+        """True if the path does not hold yet what was written."""
         if self.path is None:
             return False
         if self._broken is not None:
@@ -136,7 +136,7 @@ class WriteHandle:
 
     @property
     def complete(self) -> bool:
-        """Whether all of the length that was promised has been written."""
+        """True if all of the length that was promised has been written."""
         return self._staged is not None or self._promised <= self.draft.length
 
     # Bytes
@@ -162,7 +162,7 @@ class WriteHandle:
         return None
 
     async def read(self, offset: int, size: int) -> Buffer:
-        """What was written so far, published or not; at most `size` bytes, none behind the end."""
+        """The bytes written so far, published or not; at most `size` bytes, none behind the end."""
         if self._staged is not None:
             return await self._staged.read(offset, size)
         if self.untouched:
@@ -199,7 +199,7 @@ class WriteHandle:
             await self.draft.sync()
 
     async def publish(self, *, final: bool) -> Status:
-        """What is written becomes the version at the path; the status of that."""
+        """Publish the written bytes as the version at the path; its status."""
         try:
             self._check()
             if self._times is not None:
@@ -297,7 +297,7 @@ class WriteHandles:
         return len(self.by_node)
 
     def at(self, path: bytes) -> WriteHandle | None:
-        """Who writes the file at `path`."""
+        """The write handle of the file at `path`."""
         return self._by_path.get(path)
 
     def below(self, path: bytes) -> list[bytes]:

@@ -35,7 +35,8 @@ __all__ = ["UnpublishedNames", "WritableTree"]
 
 
 class UnpublishedNames:
-    """What `Listing` walks through. A name that the store has is the store's: it has a version that can be read."""
+    """Names of a directory for `Listing`, unpublished ones included. A name that the store has is the store's: it has a
+    version that can be read."""
 
     def __init__(self, store: Store, pens: WriteHandles) -> None:
         self._store = store
@@ -354,7 +355,7 @@ class WritableTree(PublishingTree):
             self.state.settle(wish.number)
 
     def _pen(self, handle: int) -> WriteHandle | None:
-        """Who writes through `handle`; None for one that only reads. Raises Lost, UnknownHandle."""
+        """The write handle of `handle`; None for one that only reads. Raises Lost, UnknownHandle."""
         held: FileHandle | None = self.state.files.get(handle)
         if held is None:
             raise UnknownHandle(f"file handle {handle} is not known", hint="close the file and open it again")

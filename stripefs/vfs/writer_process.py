@@ -55,7 +55,7 @@ class PidFd:
 
     @property
     def reaped(self) -> bool:
-        """Whether the process is gone for good, so that its number may be another one's."""
+        """True if the process is gone for good, so that its number may be another one's."""
         with contextlib.suppress(PermissionError):  # it is there, and somebody else's
             try:
                 signal.pidfd_send_signal(self._number, 0)
@@ -74,7 +74,7 @@ class WriterProcess:
 
 
 def sees_all_processes() -> bool:
-    """Whether writers of every PID namespace of this machine are seen here."""
+    """True if writers of every PID namespace of this machine are seen here."""
     try:
         own = os.readlink("/proc/self") == str(os.getpid())
         return own and os.readlink("/proc/self/ns/pid") == _INITIAL_NAMESPACE
@@ -102,7 +102,7 @@ def find_writer(thread: int) -> WriterProcess:
 
 
 def writer_state(opener: WriterProcess, inodes: Set[int]) -> WriterState:
-    """What `opener` has to do with the file that it writes now, which has shown these inode numbers.
+    """The relation of `opener` to the file that it writes now, which has shown these inode numbers.
 
     Reads /proc, so call it in a thread.
     """
@@ -131,7 +131,7 @@ def _stat(process: int) -> list[bytes]:
 
 
 def _holds(folder: str, inodes: Set[int]) -> bool:
-    """Whether a descriptor may write one of these. Only fdinfo is read: a stat through fd would ask our own mount."""
+    """True if a descriptor may write one of these. Only fdinfo is read: a stat through fd would ask our own mount."""
     for name in os.listdir(folder):
         try:
             with open(f"{folder}/{name}", "rb") as file:

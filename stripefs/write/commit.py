@@ -80,9 +80,9 @@ class Commit:
         self.continued: Status | None = None
         self.alone = alone
         self.hanging: bytes | None = None
-        """What is being renamed onto the name, or was when that was given up: it may yet stand there."""
+        """The file being renamed onto the name, or being so when that was given up: it may yet stand there."""
         self.arrived = False
-        """Whether what was given up stands there all the same."""
+        """True if what was given up stands there all the same."""
         self._joining = False  # behind the published file, or that was given up
 
     def anew(self, replaced: Manifest | None) -> Commit:
@@ -162,7 +162,7 @@ class Commit:
         return not self._joining
 
     async def look(self) -> Status:
-        """What stands there as readers see it."""
+        """The version that readers see at the name."""
         view, path = self._shared.view, self._names.path
         return await self._effects.call("looking at a version", lambda: view.stat(path))
 
@@ -260,7 +260,7 @@ class Commit:
 
 
 def _is_same(one: Status, other: Status) -> bool:
-    """Whether both are one file, under whichever name. Renaming keeps ids, lengths and times."""
+    """True if both are one file, under whichever name. Renaming keeps ids, lengths and times."""
     if one.file_id or other.file_id:
         return (one.file_id, one.length) == (other.file_id, other.length)
     return one.identity == other.identity

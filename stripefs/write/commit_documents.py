@@ -138,7 +138,7 @@ class PreparedDocument:
         return path
 
     async def _ended(self, sent: _Sent) -> bytes | None:
-        """Where it stands, which is the caller's affair then; None when it could not be written."""
+        """The path of the document, which is the caller's affair then; None when it could not be written."""
         await sent.shipment.ended.wait()
         self._sent = None
         return sent.shipment.path if sent.shipment.landed else None

@@ -32,7 +32,7 @@ class WriteObserver(Protocol):
     """Of one draft. Nothing of it blocks or raises."""
 
     def behind(self, path: bytes, status: Status) -> None:
-        """What comes goes behind the published file `status`, whose bytes are not added."""
+        """Later bytes continue the published file `status`, whose bytes are not added."""
 
     def add(self, data: memoryview) -> None:
         """The next bytes, which do not change any more."""
@@ -41,7 +41,7 @@ class WriteObserver(Protocol):
         """All bytes so far are the version `status` at `path`; None where it cannot be told which version they are."""
 
     def drop(self) -> None:
-        """What is not published never will be; what comes next is the file's beginning."""
+        """Unpublished bytes never will be published; the next bytes are the file's beginning."""
 
 
 class _NoObserver:
@@ -57,11 +57,11 @@ class _NoObserver:
 NO_OBSERVER = _NoObserver()
 
 ObserverFactory = Callable[[bytes], WriteObserver | None]
-"""Who wants those of the file that is written at a path, None where nobody does."""
+"""Makes the observer of the file that is written at a path, None for none."""
 
 
 def no_observer(_path: bytes) -> None:
-    """Nobody does anywhere."""
+    """No observer for any file."""
 
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class UploadContext:
 
     @property
     def pool(self) -> bytes:
-        """What manifests say of where their parts are."""
+        """The pool that manifests name."""
         return self.view.pool if isinstance(self.view, StripedStore) else POOL
 
     def ensure_ours(self, manifest: Manifest) -> None:

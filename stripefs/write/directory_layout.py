@@ -94,7 +94,7 @@ class DirectoryLayouts:
         self._names = 0  # how often names have changed
 
     async def for_file(self, path: bytes) -> str:
-        """What the nearest directory above `path` asks for, "" where none does."""
+        """The layout that the nearest directory above `path` asks for, "" where none does."""
         folder = path.rpartition(b"/")[0]
         while True:
             if (layout := await self.of(folder or b"/")) or not folder:

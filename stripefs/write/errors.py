@@ -14,7 +14,7 @@ class NotSequential(Unsupported):
 
 
 class DraftLost(StoreError):
-    """What was being written cannot be published any more: its lock was lost, or it was abandoned."""
+    """An upload that cannot be published any more: its lock was lost, or it was abandoned."""
 
     errno = errno.EIO
 
@@ -24,12 +24,12 @@ class LeaseEnded(StoreError):
 
 
 class NotPermitted(StoreError):
-    """What nobody may do, whoever they are."""
+    """An operation that is permitted to nobody."""
 
     errno = errno.EPERM
 
 
 class Invalid(StoreError):
-    """What makes no sense, such as a directory moved below itself."""
+    """A request that makes no sense, such as a directory moved below itself."""
 
     errno = errno.EINVAL

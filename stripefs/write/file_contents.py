@@ -88,7 +88,7 @@ class FileContents:
         self.rearranged += 1
 
     def replace(self, objects: list[UploadBase]) -> None:
-        """What `objects` has answered lies in these by now."""
+        """The objects of which `objects` has told now lie in these."""
         self.stands, self.segments = objects, []
         self.rearranged += 1
 
@@ -113,14 +113,14 @@ class FileContents:
                 self.seal()
 
     def _before(self) -> list[UploadBase]:
-        """What the parts go behind."""
+        """The base that the parts continue."""
         return [*([] if self.base is None else [self.base]), *self.stands]
 
     def _stream(self, prefix: Sequence[UploadBase]) -> StreamUpload:
         return StreamUpload(self._shared, self._stream_place, prefix, self.account.give, self.fail)
 
     def _stream_place(self) -> tuple[bytes, int]:
-        """Where a store cannot rename, the file appears at its own name, when it is complete."""
+        """In a store that cannot rename, the file appears at its own name, when it is complete."""
         return self._names.beside() if self._shared.store.capabilities.replace else (self._names.path, 0)
 
     def _shape(self) -> Shape:
@@ -293,7 +293,7 @@ class FileContents:
         self.account.drop(self.account.open)
 
     def objects(self) -> list[UploadBase]:
-        """What is not published, in order; all of it is drained."""
+        """The unpublished objects, in order; all of them are drained."""
         return [*self.stands, *(UploadBase(shipment.path, shipment.size) for shipment in self.landed())]
 
     def moved(self, each: UploadBase, path: bytes) -> UploadBase:

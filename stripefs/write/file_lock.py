@@ -203,7 +203,7 @@ class FileLock:
         self._seen = found[1].identity
 
     def _as_seen(self) -> bool:
-        """Whether it is the very file that was seen to be ours; its bytes may lie on a data host that is silent."""
+        """True if it is the very file that was seen to be ours; its bytes may lie on a data host that is silent."""
         try:
             return self._store.stat(self._path).identity == self._seen
         except NotFound:

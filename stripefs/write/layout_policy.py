@@ -33,7 +33,7 @@ class Layout(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WritePolicy:
-    """How files are written. Sizes in bytes, times in seconds.
+    """Settings of writing. Sizes in bytes, times in seconds.
 
     layout: what is wanted; a store without the means gets the next best one. unit: bytes that lie together in one part
     of a striped file. memory: for all files of the mount together. small: files below are plain, and stay in memory
@@ -50,7 +50,7 @@ class WritePolicy:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What the store can do for a file: names as in `Capabilities`."""
+    """The store's abilities for a file: names as in `Capabilities`."""
 
     writes: bool
     replace: bool

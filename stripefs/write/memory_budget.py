@@ -43,7 +43,7 @@ class MemoryAccount:
         await self._budget.take(self, size)
 
     def settled(self) -> None:
-        """What was taken can be cut now."""
+        """The bytes that were taken can be cut now."""
         self._budget.serve()
 
     def seal(self, size: int) -> None:
@@ -166,7 +166,7 @@ class MemoryBudget:
         return self.used + size <= self.limit or self.used == 0
 
     def _make_room(self, size: int) -> bool:
-        """Whether something was cut: enough must be on its way back for a waiter of `size` bytes."""
+        """True if something was cut: enough must be on its way back for a waiter of `size` bytes."""
         self._forget()
         coming = sum(account.sealed for account in self._accounts)
         if self.limit - self.used + coming >= size:

@@ -46,7 +46,7 @@ class LostVersions:
         self._writer_of = writer_of
 
     async def of(self, path: bytes) -> Set[str]:
-        """Which versions lose their name with `path`. None where that cannot be told: gc finds those."""
+        """The versions that lose their name with `path`. None where that cannot be told: gc finds those."""
         if self._bury is None or self._versions is None:
             return frozenset()
         try:
@@ -117,7 +117,7 @@ async def until_free(refused: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
 def living(
     store: Store, folder: bytes, owner: str = "", versions: Set[str] = frozenset(), *, seconds: float = LEASE
 ) -> str:
-    """Who writes a file somewhere below `folder`, for people; "" for nobody, or where that cannot be told.
+    """The writer of a file somewhere below `folder`, for people; "" for nobody, or where that cannot be told.
 
     owner: names the mount that asks, as in `take`; of its own locks only those of `versions` live. All names
     are looked at, a million of which take a NameNode ten seconds. Blocks; raises Transient.
@@ -128,7 +128,7 @@ def living(
 def holder(
     store: Store, path: bytes, owner: str = "", versions: Set[str] = frozenset(), *, seconds: float = LEASE
 ) -> str:
-    """Who writes the file at `path`, as `living` says it."""
+    """The writer of the file at `path`, as `living` tells it."""
     return _alive(store, split_path(path)[0], _lock_of(store, path), owner, versions, seconds)
 
 

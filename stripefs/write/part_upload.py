@@ -90,7 +90,7 @@ class PartUpload:
 
     @property
     def flowed(self) -> bool:
-        """Whether its host has all its bytes, and may still fail to keep them."""
+        """True if its host has all its bytes, and may still fail to keep them."""
         return self.attempt is not None and self.attempt.flowed
 
     @property
@@ -113,7 +113,7 @@ class PartUpload:
         stirred.set()
 
     def cancel(self) -> None:
-        """Nobody wants it any more. It ends soon; what it leaves is removed by the sender."""
+        """The part is not wanted any more. The try ends soon; what it leaves is removed by the sender."""
         self.given_up.set()
         if self.attempt is not None:
             self.attempt.cancel()
@@ -151,7 +151,7 @@ class UploadAttempt:
         self.turns.give_up(self)
 
     def stalled(self, now: float, patience: float) -> bool:
-        """Whether nothing has moved for `patience` seconds; to be asked now and then."""
+        """True if nothing has moved for `patience` seconds; to be asked now and then."""
         if self.waiting or self.sent != self.seen:
             self.seen, self.moved_at = self.sent, now
         return now - max(self.began, self.moved_at) > patience

@@ -230,7 +230,7 @@ class Publisher:
         return status
 
     def _is_ours(self, status: Status) -> bool:
-        """Whether this is for sure the status of what was published just now: others that mind no lock may have put
+        """True if this is for sure the status of what was published just now: others that mind no lock may have put
         theirs in its place since. Not where the store gives files no ids."""
         if self._contents.layout is Layout.STRIPED and self.manifest is not None:
             return is_version_of(status, self.manifest)
@@ -262,7 +262,7 @@ class Publisher:
         self._id = (await self.commit.replace(source)).file_id
 
     def _is_beside(self, path: bytes) -> bool:
-        """Whether a hidden file bears the name that the file has now: who takes over from us looks for those."""
+        """True if a hidden file bears the name that the file has now: who takes over from us looks for those."""
         folder, name = split_path(self._names.path)
         found = parse_reserved(split_path(path)[1])
         return split_path(path)[0] == folder and found is not None and found.stem == stem(name)
@@ -343,7 +343,7 @@ class Publisher:
         self._contents.start_behind(UploadBase(self._names.path, manifest.length), Layout.STRIPED)
 
     def _bury(self) -> None:
-        """What the replaced version needed and this one does not stays for a while for those who read it."""
+        """Parts of the replaced version that this one does not need stay for a while, for its readers."""
         replaced, self.commit.replaced = self.commit.replaced, None
         if replaced is None or self._shared.bury is None:
             return
@@ -355,12 +355,12 @@ class Publisher:
 
     @property
     def may_be_named(self) -> bool:
-        """Whether a manifest names the parts that were not published, for all that is known: gc can tell."""
+        """True if a manifest names the parts that were not published, for all that is known: gc can tell."""
         commit = self.commit
         return self._contents.layout is Layout.STRIPED and (commit.arrived or commit.hanging is not None)
 
     async def settle(self, *, recoverable: bool) -> bool:
-        """Whether nothing can come to the name any more; what is on its way is taken back. Raises nothing.
+        """True if nothing can come to the name any more; what is on its way is taken back. Raises nothing.
 
         recoverable: what the record names stays.
         """

@@ -258,7 +258,7 @@ class UploadManager:
         return self._drafts.get(path)
 
     def writer_below(self, folder: bytes) -> str:
-        """Who writes a file below a directory, on any node, as `living` says it. Blocks."""
+        """The writer of a file below a directory, on any node, as `living` tells it. Blocks."""
         store = self._shared.store
         return (
             living(store, folder, self._owner, self.versions, seconds=self._lease)
@@ -267,7 +267,7 @@ class UploadManager:
         )
 
     def writer_of(self, path: bytes) -> str:
-        """Who writes the file at `path`, on any node, as `living` says it. Blocks."""
+        """The writer of the file at `path`, on any node, as `living` tells it. Blocks."""
         store = self._shared.store
         return (
             holder(store, path, self._owner, self.versions, seconds=self._lease)

@@ -51,7 +51,7 @@ class RangeSet:
         return list(zip(self._starts, self._stops, strict=True))
 
     def missing(self, start: int, stop: int) -> int:
-        """How many bytes of [start, stop) are in no range."""
+        """Number of bytes of [start, stop) that are in no range."""
         if stop <= start:
             return 0
         first, last = self._touching(start, stop)
@@ -100,11 +100,11 @@ _SLOTS = 256
 """Mounts of one host with one staging directory; a host has a handful."""
 
 _LOCKS_AT = 1 << 32
-"""Where the locks lie: past the slots, since a lock needs no bytes."""
+"""Offset of the locks: past the slots, since a lock needs no bytes."""
 
 
 def allowed(need: int, mine: int, used: int, files: int, bound: int) -> bool:
-    """Whether a file that holds `mine` bytes may take `need` more, when all `files` hold `used` of `bound` bytes."""
+    """True if a file that holds `mine` bytes may take `need` more, when all `files` hold `used` of `bound` bytes."""
     if used + need > bound:
         return False
     return used + need <= bound - bound // 4 or mine + need <= bound // (files + 1)

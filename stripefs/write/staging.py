@@ -51,7 +51,7 @@ Read = Callable[[int, int], Awaitable[Buffer]]
 
 
 class StagingTarget(Protocol):
-    """What a staged file is poured into: a draft."""
+    """The target of a staged file's bytes: an upload."""
 
     async def rewind(self) -> None: ...
 
@@ -116,7 +116,7 @@ class StagedUpload:
 
     def __init__(self, file: StagedFile, lane: Lane, name: str, directory: str) -> None:
         self.dirty = False
-        """Whether something changed since the last publication, or since `fill`."""
+        """True if something changed since the last publication, or since `fill`."""
         self._file = file
         self._lane = lane
         self._name = name

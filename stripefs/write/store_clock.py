@@ -25,7 +25,8 @@ def boot_time() -> float:
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """When this host's clock showed `at` (seconds), the store's showed `store_ns` (nanoseconds since 1970) or less.
+    """A reading of the store's clock: when this host's showed `at` (seconds), the store's showed `store_ns`
+    (nanoseconds since 1970) or less.
 
     So a lock that bears `store_ns` lasts at least until its lease is over as counted from `at`.
     """

@@ -157,7 +157,7 @@ class StreamUpload:
         return self._status
 
     def cancel(self) -> None:
-        """Nobody wants it any more: what stands of it is removed."""
+        """The file is not wanted any more: what stands of it is removed."""
         self._cancelled = True
         self._creating.cancel()
         self._more.set()

@@ -38,7 +38,7 @@ PIECE = 1 << 20
 
 
 class UploadListener(Protocol):
-    """Who wants to know what becomes of a draft."""
+    """Listener to the outcome of an upload."""
 
     def gone(self, draft: FileUpload) -> None:
         """It is closed."""
@@ -89,7 +89,7 @@ class FileUpload:
 
     @property
     def path(self) -> bytes:
-        """Where it will be published; `moving` changes it."""
+        """The path at which it will be published; `moving` changes it."""
         return self._names.path
 
     @property
@@ -124,7 +124,7 @@ class FileUpload:
 
     @property
     def dirty(self) -> bool:
-        """Whether there is something that the next `publish` makes visible (a new, empty file counts until then)."""
+        """True if there is something that the next `publish` makes visible (a new, empty file counts until then)."""
         return self._fresh or self._durable != self.length
 
     @property
@@ -344,7 +344,7 @@ class FileUpload:
             await self._locks.release_name()
 
     def set_attributes(self, attributes: Attributes) -> None:
-        """What the next publication gives the file; None fields stay as they are."""
+        """Attributes that the next publication gives the file; None fields stay as they are."""
         now = self._publisher.attributes
         self._publisher.attributes = Attributes(
             mode=now.mode if attributes.mode is None else attributes.mode,
@@ -405,7 +405,7 @@ class FileUpload:
             return None
 
     async def _ensure_locked(self) -> None:
-        """What a lease that has ended, and cannot be renewed, means for the writer: an error."""
+        """The writer's error for a lease that has ended and cannot be renewed."""
         if self._locks.left <= 0:
             await self._locks.ensure()
 

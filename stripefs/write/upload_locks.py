@@ -87,7 +87,7 @@ class UploadLocks:
         return error
 
     async def add(self, version: str) -> None:
-        """What is hidden bears this version too."""
+        """Hidden files bear this version too."""
         if self._lock is not None:
             await self._effects.call("renewing a lock", partial(self._lock.add, version))
 

@@ -73,7 +73,7 @@ class SendHosts:
 
     @property
     def kept_bytes(self) -> int:
-        """What all hosts have taken so far."""
+        """Bytes that all hosts have taken so far."""
         return self._kept.total()
 
     def known(self, hosts: Sequence[Host]) -> None:
@@ -227,7 +227,7 @@ class Uploader:
             self._pumping = False
 
     def _leaves(self, shipment: PartUpload, nursery: trio.Nursery) -> bool:
-        """Whether it has left the queue: it was given up, or there was a host for it."""
+        """True if it has left the queue: it was given up, or there was a host for it."""
         if shipment.cancelled:
             self._queue.remove(shipment)
             shipment.end(DraftLost("it was given up before it was sent"))

@@ -41,13 +41,13 @@ after 16 MiB, and nothing beyond the touched chunk for a reader that stops after
 it takes half of what the ramp-up costs a reader of 512 MiB."""
 
 DISTRUST = 32
-"""How fast look-ahead that nobody wanted lowers that: by half when it comes to 1/32 of what was read, to two when to
+"""Weight of unwanted read-ahead in lowering that ratio: by half when it comes to 1/32 of what was read, to two when to
 all of it. Simulated, readers of shuffled items of 0.5 to 4 MiB fetch 4 to 5 times their bytes with it, and 6.8 times
 with 8 bytes of look-ahead per byte at all times."""
 
 
 class ReadaheadTrust:
-    """What became of a file's look-ahead, in bytes: `unwanted` was dropped before anybody asked for it."""
+    """Outcome of a file's look-ahead, in bytes: `unwanted` was dropped before anybody asked for it."""
 
     __slots__ = ("read", "unwanted")
 
@@ -104,11 +104,11 @@ class Cursor:
         self._steps_back = 0
         self._credit = 0
         self.ended = False
-        """Whether it seems to have reached what others have read; until it moves again."""
+        """True if it seems to have reached what others have read; until it moves again."""
         self.after: tuple[Cursor, int] | None = None
         """The cursor of the reader that comes here when it has read the so many bytes of its file, until it comes."""
         self.rereads = False
-        """Whether it had to wait for what another had read a moment ago: then it wants that again, all of it."""
+        """True if it had to wait for what another had read a moment ago: then it wants that again, all of it."""
 
     def follow(self, other: Cursor) -> None:
         """Go on where `other` looked ahead to: a reader that skips a tensor is still the reader it was."""
@@ -135,16 +135,16 @@ class Cursor:
 
     @property
     def seen(self) -> float:
-        """When its reader was last seen, here or on its way here."""
+        """Time at which its reader was last seen, here or on its way here."""
         return self.last_seen if self.after is None else max(self.last_seen, self.after[0].seen)
 
     @property
     def front(self) -> int:
-        """Where look-ahead begins."""
+        """Position at which look-ahead begins."""
         return self.start if self.backward else self.position
 
     def active(self, since: float) -> bool:
-        """Whether it moved after `since` and has somewhere to go."""
+        """True if it moved after `since` and has somewhere to go."""
         return self.seen > since and not self.ended
 
     @property
@@ -152,7 +152,7 @@ class Cursor:
         return self._steps_back >= STEPS_BACK
 
     def distance(self, offset: int) -> int | None:
-        """How far `offset` lies from where this cursor goes on, None when it does not continue it."""
+        """Distance of `offset` from the position where this cursor goes on; None when it does not continue it."""
         gap, below = offset - self.position, self.start - offset
         if -BACKWARD <= gap <= FORWARD and below <= 0 and not self.backward:
             return abs(gap)
@@ -181,7 +181,7 @@ class Cursor:
             self._since_starved = 0
 
     def reach(self, limit: int) -> int:
-        """How many bytes to look ahead: the window, cut to `limit` and by what was read so far."""
+        """Bytes to look ahead: the window, cut to `limit` and by what was read so far."""
         return max(0, min(self.window, limit, self.trusted) - self.until)
 
     def ahead(self, extent: Extent) -> int:
@@ -191,7 +191,7 @@ class Cursor:
         return extent.offset - self.position + self.until
 
     def left(self, extent: Extent) -> bool:
-        """Whether the extent lies wholly behind."""
+        """True if the extent lies wholly behind."""
         return extent.end <= self.position and (extent.offset >= self.start or not self.backward)
 
     @property
@@ -202,7 +202,7 @@ class Cursor:
 
     @property
     def streaming(self) -> bool:
-        """Whether whole ranges, not just the touched chunks, are worth fetching."""
+        """True if whole ranges, not just the touched chunks, are worth fetching."""
         return self.consumed >= MIB or self.after is not None
 
 
@@ -258,7 +258,7 @@ class CursorSet:
         return Cursor(self._next - 1, offset, now, self.trust)
 
     def passed(self, offset: int, cursor: Cursor) -> int | None:
-        """Where to go on when another stream that began ahead of `cursor` has read what lies at `offset` already.
+        """The position to go on at when another stream that began ahead of `cursor` has read the bytes at `offset`.
 
         Threads that split a file between them (run:ai's streamer, DCP) each run into the start of the next one's part:
         fetching that part again would be waste. A reader that really enters it is served on demand.

@@ -50,7 +50,7 @@ class HostTable:
         # Half of all reads at most: one silent host must leave the others their threads.
         self.per_host = max(1, min(per_host, total // 2))
         self.ahead = self.per_host
-        """How many of them may be for look-ahead."""
+        """Number of them that may be for look-ahead."""
         self.total = total
         self.in_flight = 0
         self._near = frozenset(near)
@@ -73,7 +73,7 @@ class HostTable:
         return max(1, min(NEAR_AT_ONCE, self.total // 2)) if name in self._near else self.per_host
 
     def room(self, name: str, now: float, *, demanded: bool) -> bool:
-        """Whether one more read may start at `name`. A demanded range may exceed the host's own limit."""
+        """True if one more read may start at `name`. A demanded range may exceed the host's own limit."""
         state = self[name]
         limit = self.limit(name)
         if demanded:

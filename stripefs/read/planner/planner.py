@@ -40,7 +40,7 @@ RETRY_LONGEST = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the planner keeps to; see `ReadSettings`. choose_host: reads go to the host the planner names, else to one
+    """Limits of the planner; see `ReadSettings`. choose_host: reads go to the host the planner names, else to one
     of the client's choice. near: hosts that are asked alone as long as they answer."""
 
     budget: int
@@ -63,9 +63,11 @@ class Planner:
         self.files: dict[FilePlan, None] = {}
         self.attempts: dict[Attempt, None] = {}
         self.unlocated: dict[FilePlan, int] = {}
-        """Where look-ahead met a block that is not known; the caller takes the entry and locates from there."""
+        """Positions at which look-ahead met a block that is not known; the caller takes the entry and locates from
+        there."""
         self.outdated: dict[FilePlan, int] = {}
-        """Where no replica served a block; the caller takes the entry and asks anew where the block lies."""
+        """Positions at which no replica served a block; the caller takes the entry and asks anew where the block
+        lies."""
         self.hedges = self.hedge_wins = self.retries = self.starved = 0
         self.bytes_fetched = self.bytes_wasted = 0
         # A quarter of the threads is for readers that wait, and for second attempts.
@@ -103,7 +105,7 @@ class Planner:
 
     @property
     def waiting(self) -> bool:
-        """Whether a range waits for a host, for memory or for its next try."""
+        """True if a range waits for a host, for memory or for its next try."""
         return bool(self._wanted)
 
     # -- reads ---------------------------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ class Planner:
         self._settled = False
 
     def _follow(self, file: FilePlan, position: int, cursor: Cursor) -> None:
-        """Where a new cursor begins in the look-ahead of another it takes over what lies ahead of both."""
+        """A new cursor that begins in the look-ahead of another takes over what lies ahead of both."""
         first = file.ranges.get(position)
         other = first.cursor if first is not None else None
         if other is None or other is cursor:
@@ -396,7 +398,7 @@ class Planner:
     # -- memory --------------------------------------------------------------------------------------------------
 
     def _make_room(self, length: int, now: float, *, demanded: bool) -> bool:
-        """Whether `length` bytes fit; look-ahead leaves the heads' room alone."""
+        """True if `length` bytes fit; look-ahead leaves the heads' room alone."""
         return self.pool.make_room(length, now, keep=0 if demanded else self._shares.heads, sacrifice=demanded)
 
     def range_size(self) -> int:

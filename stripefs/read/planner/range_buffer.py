@@ -124,9 +124,9 @@ class RangeBuffer:
         return [range_ for range_ in consumed if range_.used < before and not range_.waiters]
 
     def _victims(self, active: float, idle: float) -> Iterator[Range]:
-        """What nobody waits for or reads now: consumed ranges, those from near first and least recently used first,
-        then look-ahead that one stream was to read and another has read, not since `idle`, then the look-ahead of
-        cursors not seen since `active`."""
+        """Ranges that nobody waits for or reads now: consumed ranges, those from near first and least recently used
+        first, then look-ahead that one stream was to read and another has read, not since `idle`, then the look-ahead
+        of cursors not seen since `active`."""
         yield from [range_ for range_ in (*self._near, *self._consumed) if not range_.waiters]
         read = [one for one in self._ahead if one.wanted and one.used < idle and not one.waiters]
         yield from sorted(read, key=lambda range_: range_.used)

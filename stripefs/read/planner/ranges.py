@@ -82,14 +82,14 @@ class Attempt:
 
 @dataclass(slots=True, eq=False)
 class FilePlan:
-    """What the planner knows of one open file version. `ranges` maps each chunk's start to the range it is in."""
+    """The planner's state of one open file version. `ranges` maps each chunk's start to the range it is in."""
 
     length: int
     blocks: BlockMap = field(init=False)
     cursors: CursorSet = field(default_factory=CursorSet)
     ranges: dict[int, Range] = field(default_factory=dict)
     read_at: dict[int, float] = field(default_factory=dict)
-    """When each chunk, by its start, was last read, for those read lately."""
+    """Time at which each chunk, by its start, was last read, for those read lately."""
     failed: StoreError | None = None
     closed: bool = False
 
@@ -97,7 +97,7 @@ class FilePlan:
         self.blocks = BlockMap(self.length)
 
     def hosts(self, offset: int) -> tuple[str, ...]:
-        """Where the known block that holds `offset` lies."""
+        """The known block that holds `offset`."""
         block = self.blocks.find(offset)
         return block.hosts if block is not None else ()
 
@@ -105,7 +105,7 @@ class FilePlan:
         return self.read_at.get(chunk, since) > since
 
     def fresh(self, chunk: int, end: int, range_size: int, since: float) -> Iterator[ByteRange]:
-        """What of [chunk, end), inside one block, is neither here nor was read after `since`, as ranges."""
+        """The ranges of [chunk, end), inside one block, that are neither here nor were read after `since`."""
         while chunk < end:
             range_ = self.ranges.get(chunk)
             if range_ is not None:

@@ -126,7 +126,7 @@ class BudgetShare:
 
     @property
     def per_host(self) -> int:
-        """How many ranges to look ahead for at one host. More than the memory holds for every host would be the share
+        """Number of ranges to look ahead for at one host. More than the memory holds for every host would be the share
         of the others, which then stand idle; simulated with 48 MiB and 8 hosts, three ranges of 4 MiB each reach 0.68
         of the hosts' rate, one 0.95."""
         room = self._budget - self.heads
@@ -134,7 +134,7 @@ class BudgetShare:
 
     @property
     def share(self) -> int:
-        """How far ahead one stream may look. Looking further than the memory it may fill was measured (simulated) to
+        """Bytes that one stream may read ahead. Looking further than the memory it may fill was measured (simulated) to
         lose up to half the speed: memory that far bytes hold is missing when a busy host gets to the near ones."""
         room = self._budget - self.heads - min(self._between, self._budget // 2)
         return max(CHUNK, room // self._groups)
@@ -188,7 +188,7 @@ NEAR_AHEAD = 64 << 20
 time that one read needs. They have no slow ones among them that must be looked past."""
 
 Near = Callable[[tuple[str, ...]], bool]
-"""Whether a block on these hosts would be read from near."""
+"""True if a block on these hosts would be read from near."""
 
 
 class _Unlocated(Exception):
@@ -202,7 +202,7 @@ class _Unlocated(Exception):
 def nearest(
     files: Iterable[FilePlan], share: int, range_size: int, now: float, unlocated: dict[FilePlan, int], near: Near
 ) -> Iterator[tuple[FilePlan, Cursor, ByteRange]]:
-    """What is worth fetching for all streams that move, each within `share` bytes: what is nearest to its own first.
+    """Ranges worth fetching for all streams that move, each within `share` bytes; the nearest to its stream first.
 
     Looks at what is next only when asked for it, so what the caller plans meanwhile counts. Where a file's blocks end
     that are known, its stream ends too, and the place is noted in `unlocated`.

@@ -71,10 +71,10 @@ class ReadStream:
         self.begin = self.position = self.tail = begin
         self.end = end
         self.stop = end
-        """Nobody takes the bytes from here on."""
+        """The bytes are not taken from here on."""
         self.taking = False
         self.moved = time.monotonic()
-        """When bytes came last, or a read began or ended."""
+        """Time at which bytes came last, or a read began or ended."""
         self.lost: StoreError | None = None
         self.gone = False
         self.changed = threading.Condition(lock)
@@ -84,7 +84,7 @@ class ReadStream:
         return not self.taking and self.position == self.tail
 
     def fits(self, offset: int, length: int) -> bool:
-        """Whether a read may go in line, now or when those between have."""
+        """True if a read may go in line, now or when those between have."""
         return not self.gone and self.stop == self.end and self.tail <= offset and offset + length <= self.end
 
 
@@ -230,7 +230,7 @@ class ReadStreams:
             stream.answer.close()
 
     def _room(self) -> bool:
-        """Whether one more may be opened; the one that has been idle longest goes where there are too many."""
+        """True if one more may be opened; the one that has been idle longest goes where there are too many."""
         if len(self.all()) < MOST:
             return True
         idle = min((one for one in self.all() if one.idle), key=lambda one: one.moved, default=None)

@@ -263,7 +263,7 @@ class DataNodeSink(Sink):
         )
 
     def _speaks(self, timeout: float) -> bool:
-        """Whether anything of its answer is there, within so many seconds."""
+        """True if anything of its answer is there, within so many seconds."""
         end = time.monotonic() + timeout
         while not self._spoke():
             if not self._ready(select.POLLIN, max(0.0, end - time.monotonic())):
@@ -276,7 +276,7 @@ class DataNodeSink(Sink):
         return bool(poll.poll(timeout * 1000))
 
     def _spoke(self) -> bool:
-        """Whether the DataNode has said more than 100 Continue: before the body's end that it failed."""
+        """True if the DataNode has said more than 100 Continue: before the body's end that it failed."""
         with contextlib.suppress(BlockingIOError):
             more = self._sock.recv(_PEEK, socket.MSG_DONTWAIT)
             if not more:

@@ -53,7 +53,7 @@ class Target:
 
 
 def resolve(settings: StoreSettings, environ: Mapping[str, str]) -> Target:
-    """What `settings.url` means. Raises ConfigError."""
+    """The meaning of `settings.url`. Raises ConfigError."""
     parts = urlsplit(settings.url)
     if parts.scheme != "hdfs":
         raise ConfigError(f"{settings.url!r} is not an hdfs:// URL")

@@ -95,7 +95,7 @@ _SMALL = 64 << 10  # bytes: the sums of a part of 8 GiB
 
 
 class Cluster(Protocol):
-    """What a handle needs of its store. `path` is an HDFS path in plain text."""
+    """The services that a handle needs of its store. `path` is an HDFS path in plain text."""
 
     chooses_host: bool
     finds_blocks: bool
@@ -295,7 +295,7 @@ class HdfsHandle(Handle):
             raise self._stale()
 
     def _gone(self, error: NotFound) -> StoreError:
-        """What it means that the file is not found."""
+        """The error for a file that is not found."""
         return self._stale()
 
     def _stale(self) -> StaleVersion:
@@ -348,7 +348,7 @@ class CheckedHandle(HdfsHandle):
 
 
 def _reach(blocks: Sequence[Block], host: str) -> int:
-    """Where the first of `blocks` ends that `host` has not, 0 where it lacks the first."""
+    """End of the run of `blocks` that `host` has, 0 where it lacks the first."""
     end = 0
     for block in blocks:
         if host not in block.hosts:

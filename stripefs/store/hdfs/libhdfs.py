@@ -153,7 +153,7 @@ _THREADS = _PermanentThreads()
 
 
 def on_permanent_thread(work: Callable[[], _T]) -> _T:
-    """What `work` answers or raises, run where calls into the JVM may be made."""
+    """Run `work` where calls into the JVM may be made; its result or error."""
     return _THREADS.submit(work).result()
 
 

@@ -189,7 +189,7 @@ class NameNodeRest:
 
 
 class RpcAddress:
-    """What DataNodes should call the active NameNode: as that tells clients whom it sends to a DataNode."""
+    """Address of the active NameNode for DataNodes, as it tells clients that it sends to a DataNode."""
 
     def __init__(self, rest: NameNodeRest) -> None:
         self._rest = rest
@@ -227,7 +227,7 @@ class Availability:
         self._since = time.monotonic()
 
     def now(self) -> bool:
-        """Whether they are, as far as is known."""
+        """True if they are away, as far as is known."""
         if not self._since:
             return False
         if time.monotonic() - self._since > _BETWEEN and self._looking.acquire(blocking=False):

@@ -339,7 +339,7 @@ class Namespace:
             time.sleep(backoff.failed(time.monotonic()))
 
     def _became(self, what: str, stands: Callable[[], bool], deadline: float) -> bool:
-        """Whether the change was made, as soon as a NameNode can tell. Raises ServiceDown when none can in time."""
+        """True if the change was made, as soon as a NameNode can tell. Raises ServiceDown when none can in time."""
         backoff = Backoff()
         while True:
             try:
@@ -360,7 +360,7 @@ def _without_comma(path: str) -> str:
 
 
 def _same(now: Status | None, before: Status) -> bool:
-    """Whether two sightings are of one entry: by inode id, else by what a rename leaves as it is."""
+    """True if two sightings are of one entry: by inode id, else by what a rename leaves as it is."""
     if now is None:
         return False
     if now.file_id or before.file_id:

@@ -209,11 +209,11 @@ class NativeClient:
             raise NotFound(f"{path} does not exist")
 
     def ask(self, call: Callable[[Client], _T], where: str) -> _T:
-        """What `call` answers that asks the NameNode through the client. ServiceDown when that is away or silent."""
+        """The answer of `call`, which asks the NameNode through the client. ServiceDown when that is away or silent."""
         return self._ask(lambda: call(self._client), where)
 
     def _ask(self, call: Callable[[], _T], where: str) -> _T:
-        """What a call answers that goes to the NameNode. ServiceDown when that is away or silent."""
+        """The answer of a call to the NameNode. ServiceDown when that is away or silent."""
         self.look()
         try:
             answer = self._lane.call(f"NameNode of {where}", call, self._timeout)

@@ -1,4 +1,4 @@
-"""Which DataNode it is that a placed file waits for, and files that need not wait for it again.
+"""Health of write pipelines: the DataNode that a placed file waits for, and files that need not wait for it again.
 
 A DataNode that writes a file passes each block on to the DataNodes of its further replicas, which the NameNode chooses
 and no request can exclude (WebHDFS takes `excludedatanodes` for the first one alone). Where one of those stops
@@ -65,11 +65,11 @@ class PipelineHealth:
 
     @property
     def doubted(self) -> bool:
-        """Whether any DataNode is known to be silent."""
+        """True if any DataNode is known to be silent."""
         return self._health.any_silent(time.monotonic())
 
     def of(self, path: str) -> tuple[int, tuple[str, ...]]:
-        """How many blocks the file has that is being written, and which DataNodes have part in the last one.
+        """Number of blocks of a file that is being written, and the DataNodes that have part in the last one.
 
         (0, ()) before it is made, and where that cannot be told now.
         """

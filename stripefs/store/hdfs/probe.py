@@ -1,4 +1,4 @@
-"""What listens at an address, found out in one round trip, for error lines that help.
+"""Probe of the server at an address, in one round trip, for error lines that help.
 
 A NameNode's RPC port answers an HTTP request with a sentence of its own, so one GET tells the RPC port, a web port and
 anything else apart. hdfs-native would try a web port given as RPC port for 168 s (measured, 0.14.7).
@@ -20,7 +20,7 @@ _IPC = b"Hadoop IPC port"
 _RCVBUFFORCE = 33  # socket(7); Python has no name for it
 _REQUEST = b"GET / HTTP/1.1\r\nHost: namenode\r\nConnection: close\r\n\r\n"
 _SIGN = b"OPTIONS /webhdfs/v1/?op=CREATE HTTP/1.1\r\nHost: datanode\r\nConnection: close\r\n\r\n"
-"""What a DataNode answers without asking anybody. One that does not know it refuses it, which is a sign too."""
+"""A request that a DataNode answers by itself. One that does not know it refuses it, which is a sign too."""
 
 
 def connect(address: str, timeout: float, window: int = 0) -> socket.socket:
@@ -69,7 +69,7 @@ def reason(error: OSError, timeout: float) -> str:
 
 
 def answers(address: str, timeout: float, connections: int) -> bool:
-    """Whether a DataNode's web port at `address` says anything within `timeout` seconds on any of `connections`.
+    """True if a DataNode's web port at `address` says anything within `timeout` seconds on any of `connections`.
 
     One that refuses connections is no silent one: who turns to it learns so at once.
     """

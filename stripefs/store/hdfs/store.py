@@ -214,7 +214,7 @@ class HdfsStore(Store):
         )
 
     def has_quota(self, path: bytes) -> bool:
-        """Where there is none the NameNode sums the directory up, in steps: ask seldom."""
+        """Without one the NameNode sums the directory up, in steps: ask seldom."""
         full = self._full(path)
         if not self._web:
             found = self._need_native().ask(lambda client: client.get_content_summary(full), full)
@@ -320,7 +320,7 @@ class HdfsStore(Store):
     # Connecting.
 
     def _probe_web(self) -> bool:
-        """Whether WebHDFS answers at a NameNode."""
+        """True if WebHDFS answers at a NameNode."""
         try:
             self._greet()
         except (NotFound, PermissionDenied, Unsupported, ServiceDown) as error:
@@ -352,7 +352,7 @@ class HdfsStore(Store):
         )
 
     def _probe_inodes(self) -> bool:
-        """Whether paths by inode work; a router in front of several clusters does not know them."""
+        """True if paths by inode work; a router in front of several clusters does not know them."""
         try:
             self._rest.ask("GETFILESTATUS", inode_path(self._root_status.file_id))
         except (NotFound, PermissionDenied, Unsupported) as error:

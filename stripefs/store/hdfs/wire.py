@@ -92,7 +92,7 @@ class Located:
 
 
 def request_target(path: str, operation: str, user: str, parameters: Mapping[str, str | int]) -> str:
-    """What follows the host in a WebHDFS URL. `path` is an absolute HDFS path in plain text."""
+    """The part of a WebHDFS URL behind the host. `path` is an absolute HDFS path in plain text."""
     query = urlencode({"op": operation, "user.name": user, **parameters}, quote_via=quote)
     return f"/webhdfs/v1{quote(path, safe='/')}?{query}"
 

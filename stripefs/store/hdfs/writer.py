@@ -47,7 +47,7 @@ _HIDDEN = 1024
 
 
 class DataNodeDirectory(Protocol):
-    """What is known of the DataNodes."""
+    """Knowledge about the DataNodes."""
 
     def address(self, name: str) -> str: ...
 
@@ -281,14 +281,14 @@ class HdfsWriter:
         return request_target(path, "CREATE", self._user, parameters)
 
     def _shape(self, block_size: int, replication: int) -> tuple[int, int]:
-        """What is not given is the NameNode's default; 0 where it does not tell."""
+        """A value that is not given is the NameNode's default; 0 where it does not tell."""
         if block_size and replication:
             return block_size, replication
         known = self._server_defaults()
         return block_size or known[0], replication or known[1]
 
     def _server_defaults(self) -> tuple[int, int]:
-        """What the NameNode gives new files of clients that say nothing, as hdfs-native asks it too.
+        """The NameNode's defaults for new files of clients that say nothing, as hdfs-native asks it too.
 
         A DataNode would take its own configuration instead. (0, 0) where the NameNode does not tell: before Hadoop 3.3.
         """
