@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from imagefs.build.limits import Limits
 from imagefs.reference import parse_store
-from imagefs.settings import DaemonSettings, SnapshotterSettings, default_cache, default_runtime
+from imagefs.settings import DaemonSettings, LayerLimits, SnapshotterSettings, default_cache, default_runtime
 from stripefs.config import LOG, STORE
 from stripefs.errors import ConfigError
 from stripefs.options import (
@@ -146,7 +145,7 @@ class Settings(NamedTuple):
 
     store: StoreSettings
     daemon: DaemonSettings
-    limits: Limits
+    limits: LayerLimits
     tmp: str
     deps: DepsSettings
     snapshotter: SnapshotterSettings
@@ -200,7 +199,7 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
     return Settings(
         _mirrored(store, named),
         daemon,
-        Limits(**values["build"]),
+        LayerLimits(**values["build"]),
         tmp,
         DepsSettings(**values["deps"]),
         SnapshotterSettings(**values["snapshotter"]),

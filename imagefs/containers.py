@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from imagefs.daemon.client import Attached, Client, Recording, new_identifier
-from imagefs.plane.options import TreeOptions
 from imagefs.run.options import RunOptions
-from imagefs.settings import DaemonSettings, ready_folder, told_by_client
+from imagefs.settings import DaemonSettings, TreeOptions, ready_folder, told_by_client
 from imagefs.startup.emission import events
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import StoreSettings

@@ -19,8 +19,7 @@ from imagefs.daemon import leftovers
 from imagefs.daemon.client import Attached, Client, Recording
 from imagefs.daemon.starting import devices_mount
 from imagefs.plane import erofs, overlay, shared
-from imagefs.plane.options import TreeOptions
-from imagefs.settings import DaemonSettings
+from imagefs.settings import DaemonSettings, TreeOptions
 from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, MountError, StripefsError
 from stripefs.fuse import kernel

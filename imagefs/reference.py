@@ -1,20 +1,21 @@
-"""How users name an image: `STORE#TAG` or `STORE#DIGEST`.
+"""References to images: `STORE#TAG` or `STORE#DIGEST`, and the platform that an image is for.
 
 A store is a URL or a directory; the last `#` parts it from the name, so a directory may hold others in its own. A
-digest may have `sha256:` in front. In a registry
-`oci://HOST/NAME:TAG` and `oci://HOST/NAME@sha256:DIGEST` name images too.
+digest may have `sha256:` in front. In a registry `oci://HOST/NAME:TAG` and `oci://HOST/NAME@sha256:DIGEST` name images
+too. A platform is written as image indexes write it: `linux/amd64`, `linux/arm64/v8`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.settings import redact
 
-__all__ = ["TAG", "Reference", "parse_reference", "parse_store"]
+__all__ = ["TAG", "Platform", "Reference", "parse_reference", "parse_store"]
 
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 """What a tag looks like, and so what a digest looks like too."""
@@ -78,3 +79,40 @@ def _of_registry(text: str) -> tuple[str, str]:
 def _absolute(store: str) -> str:
     """A path made absolute, because a daemon leaves the directory it was started in; a URL as it is."""
     return store if "://" in store else os.path.abspath(os.path.expanduser(store))
+
+
+_MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "armv7l": "arm", "armv6l": "arm"}
+
+
+class Platform(NamedTuple):
+    """Operating system, architecture and, where one was asked for, variant."""
+
+    system: str = "linux"
+    architecture: str = "amd64"
+    variant: str = ""
+
+    @classmethod
+    def here(cls) -> Platform:
+        """Of this machine, whatever its variant."""
+        machine = os.uname().machine
+        return cls(architecture=_MACHINES.get(machine, machine))
+
+    @classmethod
+    def parse(cls, text: str) -> Platform:
+        """From `OS/ARCHITECTURE[/VARIANT]`. Raises ConfigError."""
+        parts = text.split("/")
+        if not 2 <= len(parts) <= 3 or not all(parts):
+            raise ConfigError(f"{text!r} is no platform", hint="write one such as linux/amd64 or linux/arm64/v8")
+        return cls(*parts)
+
+    def fits(self, entry: Mapping[str, Any] | None) -> bool:
+        """Whether an index's entry for this `platform` object is for us. One that says nothing is for all."""
+        said = entry or {}
+        return (
+            said.get("os", self.system) == self.system
+            and said.get("architecture", self.architecture) == self.architecture
+            and (not self.variant or said.get("variant", self.variant) == self.variant)
+        )
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.system, self.architecture, self.variant)))

@@ -1,8 +1,8 @@
-"""Everything that can be set about the service, as plain values: what the command hands to the daemon.
+"""Settings and options as plain values: of the daemon, the snapshotter, a build, and the tree of an image.
 
 The command resolves flag > environment > TOML file > default into these (`imagefs.config`); nothing below it reads
-configuration. They travel to the daemon and from there to each of its workers as JSON (`to_json`, `from_json`). How a
-store is reached is `stripefs.settings.StoreSettings`.
+configuration. Those of the daemon travel to it and from there to each of its workers as JSON (`to_json`, `from_json`).
+How a store is reached is `stripefs.settings.StoreSettings`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.local_dirs import user_runtime
@@ -18,7 +18,9 @@ from stripefs.settings import known
 
 __all__ = [
     "DaemonSettings",
+    "LayerLimits",
     "SnapshotterSettings",
+    "TreeOptions",
     "default_cache",
     "default_runtime",
     "ready_folder",
@@ -118,3 +120,37 @@ class SnapshotterSettings(NamedTuple):
     registries: bool = True
     plain_http: tuple[str, ...] = ()
     metrics: str = ""
+
+
+class LayerLimits(NamedTuple):
+    """layers: of one image. entries: names in all layers together, each of which takes about 1.5 KB of memory.
+    attribute_bytes: of attributes, links' targets and maps of holes in all layers together. tree_bytes: of the files in
+    all layers together, holes among them. layer_bytes: of one layer, unpacked. ratio: unpacked over packed bytes of all
+    layers so far, once they have unpacked to more than 1 GiB (zeros packed by gzip reach 1000, text 10). path_bytes: of
+    one name with its directories, as the kernel has it. header_bytes: of one entry's extended headers."""
+
+    layers: int = 1000
+    entries: int = 2_000_000
+    attribute_bytes: int = 256 << 20
+    tree_bytes: int = 1 << 40
+    layer_bytes: int = 1 << 40
+    ratio: int = 200
+    path_bytes: int = 4096
+    header_bytes: int = 1 << 20
+
+
+class TreeOptions(NamedTuple):
+    """How an image becomes a tree. rw: an overlay on top. backing: what the kernel's EROFS mounts. confined: nosuid
+    and nodev. unpack: a container has a copy of the whole tree on local disk, which is made before it starts."""
+
+    rw: bool = False
+    plane: Literal["auto", "erofs", "tree"] = "auto"
+    backing: Literal["auto", "file", "loop"] = "auto"
+    confined: bool = False
+    unpack: bool = False
+
+    @property
+    def shares(self) -> bool:
+        """True when its EROFS mount may be a copy of another's: only root can make one, and a loop device is nobody
+        else's."""
+        return os.geteuid() == 0 and self.plane != "tree" and self.backing != "loop"

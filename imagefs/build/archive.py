@@ -14,9 +14,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from imagefs.build.limits import Limits
 from imagefs.errors import BuildError, HostileLayer
 from imagefs.format.inode import shown
+from imagefs.settings import LayerLimits
 
 __all__ = ["Member", "Pieces", "members"]
 
@@ -72,7 +72,7 @@ class Member:
     records: dict[bytes, bytes]
 
 
-def members(path: str, limits: Limits) -> Iterator[Member]:
+def members(path: str, limits: LayerLimits) -> Iterator[Member]:
     """The members of the archive at `path`, in order. Raises HostileLayer, and BuildError for a damaged archive."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -86,7 +86,7 @@ def _damaged(what: str) -> BuildError:
 
 
 class _Reader:
-    def __init__(self, descriptor: int, limits: Limits) -> None:
+    def __init__(self, descriptor: int, limits: LayerLimits) -> None:
         self._descriptor = descriptor
         self._limits = limits
         self._size = os.fstat(descriptor).st_size

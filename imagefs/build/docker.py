@@ -22,8 +22,8 @@ from pathlib import Path
 from imagefs.build.oci import Descriptor, chosen, config_of, layers_of
 from imagefs.build.registry import REAL_CLOCK, Blobs, Clock, Refused, Registry, backoff
 from imagefs.errors import BuildError
-from imagefs.platform import Platform
 from imagefs.progress import Progress
+from imagefs.reference import Platform
 
 __all__ = ["fetch"]
 

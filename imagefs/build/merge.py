@@ -13,10 +13,10 @@ import stat
 from collections.abc import Iterable
 
 from imagefs.build.content import Content
-from imagefs.build.limits import Limits
 from imagefs.build.tar import Entry
 from imagefs.errors import BuildError, HostileLayer
 from imagefs.format.inode import Inode, shown
+from imagefs.settings import LayerLimits
 
 __all__ = ["Merged"]
 
@@ -45,7 +45,7 @@ class _Node:
 class Merged:
     """The tree so far. Call `add` for each layer, the lowest first, then `tree`."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: LayerLimits) -> None:
         self._limits = limits
         self._root = _Node(_directory(), 0)
         self._layer = 0

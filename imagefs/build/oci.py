@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, Protocol
 
 import zstandard
 
-from imagefs.build.limits import Limits
 from imagefs.errors import BuildError, HostileLayer
-from imagefs.platform import Platform
+from imagefs.reference import Platform
+from imagefs.settings import LayerLimits
 
 __all__ = ["Descriptor", "Layout", "Source", "chosen", "layers_of", "unpack"]
 
@@ -109,7 +109,7 @@ class Layout:
         with self._lock:
             self._packed += descriptor.size
 
-    def count(self, descriptor: Descriptor, size: int, limits: Limits) -> None:
+    def count(self, descriptor: Descriptor, size: int, limits: LayerLimits) -> None:
         """Take note of `size` bytes more that a layer unpacked to. Raises HostileLayer past the limit of all layers."""
         with self._lock:
             self._unpacked += size
@@ -226,7 +226,7 @@ def unpack(
     layout: Layout,
     layer: tuple[Descriptor, str],
     target: Path,
-    limits: Limits,
+    limits: LayerLimits,
     progress: Callable[[int], None] = lambda _packed: None,
 ) -> None:
     """Write the layer's archive, uncompressed, to `target`; both of its digests are checked.

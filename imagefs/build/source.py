@@ -20,15 +20,15 @@ from typing import Any
 from imagefs.build import docker, oci
 from imagefs.build.content import Content
 from imagefs.build.directory import scan
-from imagefs.build.limits import Limits
 from imagefs.build.merge import Merged
 from imagefs.build.registry import Registry
 from imagefs.build.scratch import local_errors, scratch
 from imagefs.build.tar import entries
 from imagefs.errors import BuildError
 from imagefs.format.inode import Inode
-from imagefs.platform import Platform
 from imagefs.progress import Progress
+from imagefs.reference import Platform
+from imagefs.settings import LayerLimits
 from stripefs.errors import ConfigError
 
 __all__ = ["How", "Tree", "check_source", "open_source"]
@@ -46,7 +46,7 @@ class How:
     """
 
     tmp: Path
-    limits: Limits = field(default_factory=Limits)
+    limits: LayerLimits = field(default_factory=LayerLimits)
     platform: Platform = field(default_factory=Platform.here)
     registry: Registry = field(default_factory=Registry)
     lowest: int = 0
@@ -107,7 +107,7 @@ def _image(rest: str, platform: Platform, variant: str = "") -> tuple[oci.Layout
 
 
 def _unpacked(
-    layout: oci.Layout, image: oci.Source, folder: Path, limits: Limits, progress: Progress
+    layout: oci.Layout, image: oci.Source, folder: Path, limits: LayerLimits, progress: Progress
 ) -> Iterator[Path]:
     """The archives of the layers, the lowest first, each as soon as it is there."""
     progress.stage("unpacking", sum(descriptor.size for descriptor, _ in image.layers))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
 from imagefs.build.archive import Member, Pieces, members
-from imagefs.build.limits import Limits
 from imagefs.errors import BuildError, HostileLayer
 from imagefs.format.inode import Inode, shown
+from imagefs.settings import LayerLimits
 
 __all__ = ["Entry", "TarContent", "entries"]
 
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
     content: TarContent | None = None
 
 
-def entries(path: str, limits: Limits) -> Iterator[Entry]:
+def entries(path: str, limits: LayerLimits) -> Iterator[Entry]:
     """The members of the archive at `path`, in order. Raises HostileLayer and BuildError.
 
     Attributes that Linux gives to files and directories alone are left out of others, which a line of the log says.
@@ -78,7 +78,7 @@ def entries(path: str, limits: Limits) -> Iterator[Entry]:
         _log.warning("left out, as only files and directories can have them: %s%s", left_out[0], more)
 
 
-def _entry(path: str, member: Member, limits: Limits, left_out: list[str]) -> Entry:
+def _entry(path: str, member: Member, limits: LayerLimits, left_out: list[str]) -> Entry:
     parts = _parts(member.name, limits)
     if member.kind == _HARDLINK:
         return Entry(parts, None, _parts(member.link, limits))
@@ -121,7 +121,7 @@ def _xattrs(member: Member, kind: int, left_out: list[str]) -> tuple[tuple[bytes
     return tuple(sorted(found))
 
 
-def _parts(name: bytes, limits: Limits) -> tuple[bytes, ...]:
+def _parts(name: bytes, limits: LayerLimits) -> tuple[bytes, ...]:
     """The components of a name, "." and slashes at both ends left out. A layer has no business above its root."""
     if len(name) > limits.path_bytes:
         raise HostileLayer(f"{shown(name)}: a name of {len(name)} bytes")

@@ -63,7 +63,7 @@ def command(
     from imagefs.build.registry import Registry
     from imagefs.build.source import How
     from imagefs.cli.traces import gather
-    from imagefs.platform import Platform
+    from imagefs.reference import Platform
 
     if traces and no_trace:
         raise ConfigError("--trace and --no-trace contradict each other")

@@ -61,7 +61,7 @@ def command(
     from imagefs.build.source import How
     from imagefs.cli.traces import gather
     from imagefs.gather import newest_traces
-    from imagefs.platform import Platform
+    from imagefs.reference import Platform
     from imagefs.repository.url import registry_url
 
     if traces and no_trace:

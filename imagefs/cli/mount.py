@@ -45,7 +45,7 @@ def command(
     """
     from imagefs import mounts
     from imagefs.daemon.client import Client
-    from imagefs.plane.options import TreeOptions
+    from imagefs.settings import TreeOptions
 
     name, settings = image_and_settings(ctx, image, config)
     record = recording(workload, ready_file, no_record)

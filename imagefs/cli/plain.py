@@ -230,9 +230,9 @@ def is_job_file(word: str) -> bool:
 
 def start_run(words: Sequence[str], values: Mapping[str, Any], given: Given, extra: Extra = Extra()) -> int:  # noqa: B008
     """As `begin_run`, with these surroundings."""
-    from imagefs.plane.options import TreeOptions
     from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup, parse_userns
     from imagefs.run.privileges import parse_capabilities
+    from imagefs.settings import TreeOptions
     from imagefs.startup.emission import environment, events
 
     if not words:

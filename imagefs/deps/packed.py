@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from imagefs import containers
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps import trial
-from imagefs.plane.options import TreeOptions
 from imagefs.run import namespace
-from imagefs.settings import DaemonSettings
+from imagefs.settings import DaemonSettings, TreeOptions
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
 

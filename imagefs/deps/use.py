@@ -15,7 +15,7 @@ from typing import NamedTuple
 from imagefs import mounts
 from imagefs.daemon.client import Attached, Client, Recording, Shared, Snapshot
 from imagefs.plane import erofs
-from imagefs.plane.options import TreeOptions
+from imagefs.settings import TreeOptions
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings

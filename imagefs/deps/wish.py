@@ -10,7 +10,7 @@ from imagefs.daemon.client import Recording
 from imagefs.deps.mark import User
 from imagefs.deps.resolver import Held
 from imagefs.deps.scratch import Scratch
-from imagefs.plane.options import TreeOptions
+from imagefs.settings import TreeOptions
 from stripefs.settings import StoreSettings
 
 __all__ = ["Wish"]

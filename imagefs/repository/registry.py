@@ -22,7 +22,7 @@ from typing import TypeVar
 from imagefs.errors import DamagedObject
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest
-from imagefs.platform import Platform
+from imagefs.reference import Platform
 from imagefs.repository import artifact as form
 from imagefs.repository.artifact import DOCUMENT_KINDS, IMAGE, Artifact, Descriptor
 from imagefs.repository.base import Capabilities, Repository

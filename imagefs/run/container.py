@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagefs.errors import CommandNotExecutable, LayerFailed, RunError
 from imagefs.plane import overlay
-from imagefs.platform import Platform
+from imagefs.reference import Platform
 from imagefs.run import cgroups, host, namespace, runtime, userns, volumes
 from imagefs.run.folder import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal

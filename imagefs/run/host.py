@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from imagefs.errors import RunError
-from imagefs.platform import Platform
+from imagefs.reference import Platform
 from imagefs.run.options import Bind
 from imagefs.run.privileges import KNOWN
 from imagefs.run.seccomp import Profile

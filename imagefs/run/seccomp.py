@@ -36,7 +36,7 @@ _NATIVE = {
     "riscv64": "SCMP_ARCH_RISCV64",
     "s390x": "SCMP_ARCH_S390X",
 }
-"""How a profile's map calls architectures of `imagefs.platform`."""
+"""How a profile's map calls architectures of `imagefs.reference`."""
 
 
 class Profile(NamedTuple):

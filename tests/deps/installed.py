@@ -17,10 +17,10 @@ from imagefs.daemon.client import Client, Recording
 from imagefs.daemon.client import Snapshot as Wanted
 from imagefs.deps.use import Used, use
 from imagefs.format.snapshot import Snapshot, key_digest
-from imagefs.plane.options import TreeOptions
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
+from imagefs.settings import TreeOptions
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.imagefs.service import Service

@@ -20,7 +20,7 @@ from typing import Any, Self
 from imagefs import mounts
 from imagefs.daemon.client import Client, Recording
 from imagefs.daemon.starting import end_kept, is_kept
-from imagefs.plane.options import TreeOptions
+from imagefs.settings import TreeOptions
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from tests.imagefs.service import PATIENCE, Service, built, eventually

@@ -23,7 +23,7 @@ from imagefs.errors import NoSuchImage
 from imagefs.format.plan import Plan, Run
 from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.verify import verify
-from imagefs.platform import Platform
+from imagefs.reference import Platform
 from imagefs.repository.images import Images
 from imagefs.repository.registry import RegistryRepository
 from imagefs.repository.traces import KEEP, Traces

@@ -15,8 +15,8 @@ from imagefs.containers import JobRunner, run_job
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.container import start
 from imagefs.deps.request import Request, Target
-from imagefs.plane.options import TreeOptions
 from imagefs.run.options import RunOptions
+from imagefs.settings import TreeOptions
 from stripefs.cli.exit_errors import tell
 from stripefs.errors import ConfigError
 

@@ -19,8 +19,8 @@ from imagefs.daemon.client import Client, Recording
 from imagefs.deps.key import Key
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.format.inode import printable
-from imagefs.plane.options import TreeOptions
 from imagefs.reference import parse_store
+from imagefs.settings import TreeOptions
 from imagefs.startup.emission import events
 from stripefs.cli.exit_errors import INTERRUPTED, tell
 from stripefs.cli.fastpath import Flag

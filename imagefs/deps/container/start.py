@@ -27,9 +27,9 @@ from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_install
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.deps.use import PATIENCE, check_whole
 from imagefs.errors import LayerFailed, RunError, SnapshotError
-from imagefs.plane.options import TreeOptions
 from imagefs.run.options import RunOptions
 from imagefs.run.spec import variables
+from imagefs.settings import TreeOptions
 from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings

@@ -29,12 +29,11 @@ from imagefs.deps.publish import Job
 from imagefs.errors import LayerFailed
 from imagefs.format.snapshot import Kind
 from imagefs.plane import overlay
-from imagefs.plane.options import TreeOptions
 from imagefs.run import namespace
 from imagefs.run.container import Layer
 from imagefs.run.options import Limits, RunOptions
 from imagefs.run.rootfs import RootTree
-from imagefs.settings import DaemonSettings, ready_folder
+from imagefs.settings import DaemonSettings, TreeOptions, ready_folder
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
 from stripefs.settings import store_settings

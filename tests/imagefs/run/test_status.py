@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagefs.platform import Platform
+from imagefs.reference import Platform
 from imagefs.run.options import Bind
 from tests.imagefs.containers import Containers
 from tests.imagefs.run.material import both

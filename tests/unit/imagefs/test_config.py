@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from imagefs import config
-from imagefs.build.limits import Limits
 from imagefs.config import IMAGEFS, DepsSettings, resolve
-from imagefs.settings import DaemonSettings, SnapshotterSettings, default_cache, default_runtime
+from imagefs.settings import DaemonSettings, LayerLimits, SnapshotterSettings, default_cache, default_runtime
 from stripefs.config import OPTIONS as STRIPEFS_OPTIONS
 from stripefs.errors import ConfigError
 from stripefs.options import Option
@@ -19,7 +18,7 @@ from stripefs.settings import StoreSettings
 PARTS = {
     "store": StoreSettings,
     "daemon": DaemonSettings,
-    "build": Limits,
+    "build": LayerLimits,
     "deps": DepsSettings,
     "snapshotter": SnapshotterSettings,
     "services": DaemonSettings,
@@ -34,7 +33,7 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
     settings = {(part, field) for part in PARTS.values() for field in part._fields}
     declared = {(PARTS[option.section], option.attribute) for option in IMAGEFS.all}
-    assert declared - {(Limits, "tmp")} == settings - {(StoreSettings, "url"), (StoreSettings, "proxy")}
+    assert declared - {(LayerLimits, "tmp")} == settings - {(StoreSettings, "url"), (StoreSettings, "proxy")}
 
 
 @pytest.mark.parametrize("option", IMAGEFS.all, ids=lambda option: option.name)
@@ -58,7 +57,7 @@ def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     environ = {"IMAGEFS_FETCHES": "2", "IMAGEFS_MAX_RATIO": "4", "STRIPEFS_FETCHES": "9"}
     settings = resolve({"max-ratio": ("5", "--max-ratio")}, url="/srv", environ=environ)
     assert (settings.daemon.fetches, settings.daemon.memory) == (2, 32 << 20)
-    assert settings.limits == Limits()._replace(entries=7, ratio=5)
+    assert settings.limits == LayerLimits()._replace(entries=7, ratio=5)
     assert settings.store == StoreSettings(url="/srv")
 
 

@@ -12,8 +12,8 @@ import pytest
 from imagefs.build.docker import fetch
 from imagefs.build.registry import Registry
 from imagefs.errors import BuildError
-from imagefs.platform import Platform
 from imagefs.progress import Progress
+from imagefs.reference import Platform
 from stripefs.errors import ConfigError
 
 

@@ -18,18 +18,20 @@ import zstandard
 
 from imagefs.build.archive import members
 from imagefs.build.layout import lay_out
-from imagefs.build.limits import Limits
 from imagefs.build.merge import Merged
 from imagefs.build.oci import Layout, _decompress, unpack
 from imagefs.build.tar import entries
 from imagefs.errors import BuildError, FormatError
 from imagefs.format import erofs
+from imagefs.settings import LayerLimits
 from tests.unit.imagefs import archives as tar
 from tests.unit.imagefs.layers import layout
 
 Result = TypeVar("Result")
 
-LIMITS = Limits(entries=3000, attribute_bytes=1 << 20, tree_bytes=1 << 32, layer_bytes=1 << 24, header_bytes=1 << 16)
+LIMITS = LayerLimits(
+    entries=3000, attribute_bytes=1 << 20, tree_bytes=1 << 32, layer_bytes=1 << 24, header_bytes=1 << 16
+)
 ROUNDS = int(os.environ.get("IMAGEFS_FUZZ_ROUNDS", "400"))
 
 VALUES = (b"0", b"-1", b"9" * 19, b"9" * 20, b"1.5", b"nan", b"", b"\0", b"..", b"/", b"x" * 300, b"\xff", b"1,2,3")

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.limits import Limits
 from imagefs.build.merge import Merged
 from imagefs.build.tar import Entry, entries
 from imagefs.errors import HostileLayer
 from imagefs.format.inode import Inode, walk
+from imagefs.settings import LayerLimits
 from tests.unit.imagefs import archives as tar
 from tests.unit.imagefs.victim import MIB, Victim
 
@@ -205,7 +205,7 @@ def test_every_name_stays_inside(victim: Victim) -> None:
 def test_marks_of_a_layer_take_no_more_time_than_its_names(victim: Victim) -> None:
     names = b"".join(tar.member(b"d/%d" % number) for number in range(4000))
     marks = tar.member(b"d/.wh..wh..opq") + tar.member(b".wh..wh..opq")
-    root = victim.build(victim.layers(names + tar.END, names + marks * 5000 + tar.END), Limits(entries=100_000))
+    root = victim.build(victim.layers(names + tar.END, names + marks * 5000 + tar.END), LayerLimits(entries=100_000))
     assert len((root.children or {})[b"d"].children or {}) == 4000
 
 
@@ -216,7 +216,7 @@ def test_marks_of_a_layer_take_no_more_time_than_its_names(victim: Victim) -> No
 def test_a_million_names_against_the_limit() -> None:
     names = itertools.repeat(Entry((b"x",), Inode(0o100644)), 1_000_001)
     with pytest.raises(HostileLayer, match="more than 1000000 entries"):
-        Merged(Limits(entries=1_000_000)).add(names)
+        Merged(LayerLimits(entries=1_000_000)).add(names)
 
 
 def test_an_archive_of_another_program(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_an_archive_of_another_program(tmp_path: Path) -> None:
                 member.size, member.mtime, member.uid = number, number, number
                 archive.addfile(member, io.BytesIO(bytes(number)))
         (tmp_path / "l").write_bytes(out.getvalue())
-        found = list(_facts(entries(str(tmp_path / "l"), Limits())))
+        found = list(_facts(entries(str(tmp_path / "l"), LayerLimits())))
         assert found == [(b"d" * n + b"/" + b"f" * 40, n, n, n) for n in range(50)]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from imagefs.build.limits import Limits
 from imagefs.build.merge import Merged
 from imagefs.build.tar import entries
 from imagefs.errors import BuildError, HostileLayer
 from imagefs.format.inode import Inode, walk
+from imagefs.settings import LayerLimits
 from tests.unit.imagefs.layers import directory, file, hardlink, layer, symlink
 
 
@@ -22,8 +22,8 @@ class Layers:
         self._folder = folder
         self._count = 0
 
-    def merge(self, *layers: Any, limits: Limits | None = None) -> tuple[Inode, dict[Inode, Any]]:
-        limits = limits or Limits()
+    def merge(self, *layers: Any, limits: LayerLimits | None = None) -> tuple[Inode, dict[Inode, Any]]:
+        limits = limits or LayerLimits()
         merged = Merged(limits)
         for members in layers:
             self._count += 1
@@ -178,7 +178,7 @@ def test_a_link_to_nothing_is_an_error(layers: Layers) -> None:
 
 def test_floods_of_names_are_refused(layers: Layers) -> None:
     with pytest.raises(HostileLayer, match="more than 10 entries"):
-        layers.merge([file(f"f{number}") for number in range(11)], limits=Limits(entries=10))
+        layers.merge([file(f"f{number}") for number in range(11)], limits=LayerLimits(entries=10))
 
 
 def test_deep_trees_need_no_deep_stack(layers: Layers) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from imagefs.build.limits import Limits
 from imagefs.build.oci import Layout, unpack
 from imagefs.errors import BuildError, HostileLayer
-from imagefs.platform import Platform
+from imagefs.reference import Platform
+from imagefs.settings import LayerLimits
 from tests.unit.imagefs.layers import file, layer, layout
 
 LOWER, UPPER, TOP = (layer(file(name, name.encode() * 3000)) for name in ("a", "b", "c"))
@@ -25,7 +25,7 @@ def test_layers_of_every_compression(tmp_path: Path) -> None:
     source = found.image("app")
     assert source.config["rootfs"]["type"] == "layers"
     for described, data in zip(source.layers, (LOWER, UPPER, TOP), strict=True):
-        unpack(found, described, tmp_path / "out", Limits())
+        unpack(found, described, tmp_path / "out", LayerLimits())
         assert (tmp_path / "out").read_bytes() == data
 
 
@@ -53,7 +53,7 @@ def test_wrong_bytes_are_refused(tmp_path: Path, which: str) -> None:
         blob = folder / "blobs" / source.layers[0][0].digest.replace(":", "/")
         blob.write_bytes(UPPER)
         with pytest.raises(HostileLayer, match="holds other bytes than its digest says"):
-            unpack(found, source.layers[0], tmp_path / "out", Limits())
+            unpack(found, source.layers[0], tmp_path / "out", LayerLimits())
         return
     blob = next(path for path in (folder / "blobs/sha256").iterdir() if path.read_bytes().startswith(b'{"arch'))
     blob.write_bytes(blob.read_bytes().replace(b"amd64", b"arm64"))
@@ -96,7 +96,7 @@ def test_types_of_docker_are_known(tmp_path: Path, kind: str) -> None:
     folder = layout(tmp_path / "l", [LOWER])
     name = f"application/vnd.docker.image.rootfs.{kind}.tar.gzip"
     found = rewritten(folder, lambda manifest: manifest["layers"][0].update(mediaType=name))
-    unpack(found, found.image().layers[0], tmp_path / "out", Limits())
+    unpack(found, found.image().layers[0], tmp_path / "out", LayerLimits())
     assert (tmp_path / "out").read_bytes() == LOWER
 
 
@@ -141,13 +141,13 @@ def test_wrong_contents_are_refused(tmp_path: Path) -> None:
     found = Layout(str(layout(tmp_path / "l", [LOWER, UPPER])))
     (lower, _), (_, other) = found.image("app").layers
     with pytest.raises(HostileLayer, match="unpacks to other bytes than the config says"):
-        unpack(found, (lower, other), tmp_path / "out", Limits())
+        unpack(found, (lower, other), tmp_path / "out", LayerLimits())
 
 
 def test_bombs_are_refused(tmp_path: Path) -> None:
     found = Layout(str(layout(tmp_path / "l", [bytes(64 << 20)])))
     with pytest.raises(HostileLayer, match="unpacks to more than"):
-        unpack(found, found.image("app").layers[0], tmp_path / "out", Limits(layer_bytes=1 << 20))
+        unpack(found, found.image("app").layers[0], tmp_path / "out", LayerLimits(layer_bytes=1 << 20))
     assert (tmp_path / "out").stat().st_size <= 4 << 20
 
 
@@ -158,10 +158,10 @@ def test_missing_and_truncated_blobs(tmp_path: Path) -> None:
     blob = folder / "blobs" / source.layers[0][0].digest.replace(":", "/")
     blob.write_bytes(blob.read_bytes()[:-1])
     with pytest.raises(BuildError, match="another size"):
-        unpack(found, source.layers[0], tmp_path / "out", Limits())
+        unpack(found, source.layers[0], tmp_path / "out", LayerLimits())
     blob.unlink()
     with pytest.raises(BuildError, match="is missing"):
-        unpack(found, source.layers[0], tmp_path / "out", Limits())
+        unpack(found, source.layers[0], tmp_path / "out", LayerLimits())
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"imageLayoutVersion": 1}', '{"imageLayoutVersion": "2.0.0"}'])

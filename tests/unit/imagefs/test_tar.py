@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.limits import Limits
 from imagefs.build.tar import Entry, entries
 from imagefs.errors import BuildError, HostileLayer
+from imagefs.settings import LayerLimits
 from tests.unit.imagefs.layers import directory, file, layer
 
 
 def read(path: Path, data: bytes) -> list[Entry]:
     path.write_bytes(data)
-    return list(entries(str(path), Limits()))
+    return list(entries(str(path), LayerLimits()))
 
 
 def test_times_are_exact(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_sparse_files(tmp_path: Path, version: str) -> None:
     how = ["--format=gnu"] if version == "gnu" else ["--format=pax", f"--sparse-version={version}"]
     subprocess.run(["tar", "-cSf", "l", *how, "sparse"], cwd=tmp_path, check=True)
     assert (tmp_path / "l").stat().st_size < 1 << 20
-    (entry,) = entries(str(tmp_path / "l"), Limits())
+    (entry,) = entries(str(tmp_path / "l"), LayerLimits())
     assert entry.content is not None
     assert entry.content.size == 50 << 20
     with entry.content.open() as found, (tmp_path / "sparse").open("rb") as expected:

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from imagefs.build.image import build
-from imagefs.build.limits import Limits
 from imagefs.build.source import How, open_source
 from imagefs.errors import BuildError, FormatError
 from imagefs.format.inode import Inode
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
+from imagefs.settings import LayerLimits
 from stripefs.store.local import LocalStore
 from tests.unit.imagefs.layers import layout
 
 __all__ = ["MIB", "Victim", "clear", "put", "replace"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-SMALL = Limits(
+SMALL = LayerLimits(
     layers=20, entries=5000, attribute_bytes=MIB, tree_bytes=GIB, layer_bytes=32 * MIB, header_bytes=64 * KIB
 )
 
@@ -43,7 +43,7 @@ class Victim:
     def layers(self, *layers: bytes, compress: Sequence[str] = ()) -> Path:
         return layout(self._folder / "layout", layers, compress or [""] * len(layers))
 
-    def build(self, path: Path, limits: Limits = SMALL) -> Inode:
+    def build(self, path: Path, limits: LayerLimits = SMALL) -> Inode:
         with open_source(f"oci:{path}", How(self._folder / "tmp", limits), Progress()) as tree:
             build(tree.root, tree.contents, self._images, tag="app")
             return tree.root
