@@ -19,7 +19,7 @@ from imagefs.blocks.flights import Flight
 from imagefs.blocks.link import BURST, Pace
 from imagefs.blocks.order import Order, Run
 from imagefs.blocks.upstream import Upstream
-from imagefs.format.index import BLOCK, Index, Place
+from imagefs.format.index import BLOCK, BlockLocation, Index
 from stripefs.errors import Abandoned
 
 __all__ = ["FetchReport", "Target", "fetch_ahead"]
@@ -75,7 +75,7 @@ class Target(Protocol):
     async def has_room(self, size: int) -> bool:
         """Whether the disk takes so much more without giving up what is in use."""
 
-    def lacks(self, block: int, place: Place) -> bool:
+    def lacks(self, block: int, place: BlockLocation) -> bool:
         """Whether the block is neither here nor on its way."""
 
     def begin(self, run: Run) -> Sequence[tuple[int, Flight[Any]]]:

@@ -12,7 +12,7 @@ import lz4.block
 import xxhash
 
 from imagefs.blocks.source import Source
-from imagefs.format.index import Pack, Place
+from imagefs.format.index import BlockLocation, Pack
 from stripefs.errors import StoreError, StripefsError
 
 __all__ = ["Arrived", "Copy", "load", "read_copies"]
@@ -25,7 +25,7 @@ Copy = Callable[[], bytes]
 
 
 def load(
-    source: Source, pack: Pack, offset: int, length: int, places: Sequence[Place], received: Callable[[], None]
+    source: Source, pack: Pack, offset: int, length: int, places: Sequence[BlockLocation], received: Callable[[], None]
 ) -> list[Arrived | None]:
     """Read the range and unpack its blocks; None for each that is not what it must be. Raises StripefsError.
 
@@ -47,7 +47,7 @@ def load(
     return arrived
 
 
-def _unpack(stored: memoryview, place: Place) -> Arrived | None:
+def _unpack(stored: memoryview, place: BlockLocation) -> Arrived | None:
     if place.stored == place.length:
         data = bytes(stored)  # a copy, so that one block does not keep its whole range in memory
     else:

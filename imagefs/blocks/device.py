@@ -20,7 +20,7 @@ from imagefs.blocks.order import Run
 from imagefs.blocks.room import Kept
 from imagefs.blocks.upstream import Upstream, Upstreams
 from imagefs.errors import BlockUnavailable
-from imagefs.format.index import BLOCK, Index, Place
+from imagefs.format.index import BLOCK, BlockLocation, Index
 from stripefs.errors import StoreError
 from stripefs.stalls import LEAST as STALL
 from stripefs.store.base import Buffer
@@ -337,7 +337,7 @@ class Device:
             await self.load()
         return self.local is not None and self._blocks.keeper.has_room(size)
 
-    def lacks(self, block: int, place: Place) -> bool:
+    def lacks(self, block: int, place: BlockLocation) -> bool:
         local, kept = self.local, self._kept
         if local is None or kept is None or local.table.checksum(block) is not None:
             return local is None

@@ -25,7 +25,7 @@ from imagefs.blocks.memory import Memory
 from imagefs.blocks.order import Run
 from imagefs.blocks.upstream import SWITCH_AFTER, MirrorUpstream, Upstream, Upstreams
 from imagefs.errors import DamagedObject
-from imagefs.format.index import Pack, Place
+from imagefs.format.index import BlockLocation, Pack
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
 from stripefs.retry import Backoff, Seldom
@@ -53,7 +53,7 @@ class Flight(Generic[_T]):
     home: Upstream
     """The store that was preferred when it began: with the digest the key under which others join it."""
     upstreams: Upstreams
-    place: Place
+    place: BlockLocation
     demand: bool
     deadline: float
     targets: list[tuple[_T, int]] = field(default_factory=list)

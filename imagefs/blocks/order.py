@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
-from imagefs.format.index import NOWHERE, Index, Place
+from imagefs.format.index import NOWHERE, BlockLocation, Index
 
 __all__ = ["Order", "Run", "following"]
 
@@ -18,7 +18,7 @@ LOOK = 64
 AT_ONCE = 512
 """Blocks looked at in one call, about a millisecond: most may be here already."""
 
-Run = list[tuple[int, Place]]
+Run = list[tuple[int, BlockLocation]]
 """Numbers and places of blocks, whose places are neighbours in one pack, or the same."""
 
 
@@ -56,7 +56,7 @@ class Order:
         """Whether nothing is left."""
         return self._blocks is None and not self._next
 
-    def take(self, size: int, lacks: Callable[[int, Place], bool]) -> Run:
+    def take(self, size: int, lacks: Callable[[int, BlockLocation], bool]) -> Run:
         """The next run, of at most `size` stored bytes or one block; of blocks that `lacks` holds for.
 
         Empty when nothing is left, and when so many were not lacking that the caller should let others work first.
@@ -80,7 +80,7 @@ class Order:
                 return run
         return []
 
-    def _look_ahead(self, lacks: Callable[[int, Place], bool]) -> None:
+    def _look_ahead(self, lacks: Callable[[int, BlockLocation], bool]) -> None:
         for _ in range(AT_ONCE):
             if self._blocks is None or len(self._next) >= LOOK:
                 return
@@ -94,7 +94,7 @@ class Order:
                     if all(block != other for other, _ in run):
                         run.append((block, place))
 
-    def _wants(self, lacks: Callable[[int, Place], bool], block: int, place: Place) -> bool:
+    def _wants(self, lacks: Callable[[int, BlockLocation], bool], block: int, place: BlockLocation) -> bool:
         if lacks(block, place):
             return True
         self.skipped += 1

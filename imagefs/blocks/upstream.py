@@ -16,7 +16,7 @@ import trio
 from imagefs.blocks.arrival import load
 from imagefs.blocks.link import Link
 from imagefs.blocks.source import Mirror, Source
-from imagefs.format.index import Pack, Place
+from imagefs.format.index import BlockLocation, Pack
 from stripefs import retry
 from stripefs.errors import StripefsError
 from stripefs.executor import Lane
@@ -98,7 +98,7 @@ class MirrorUpstream(Upstream):
         """True when the mirror is worth a probe and no probe is under way."""
         return self.mirror.on_probation and not self._probing
 
-    async def probe(self, pack: Pack, place: Place) -> None:
+    async def probe(self, pack: Pack, place: BlockLocation) -> None:
         """Find out by one block whether it is well again, so that no reader has to. `pack` is the block's."""
         self._probing, wrong = True, f"no answer within {SWITCH_AFTER:g} s"
         try:

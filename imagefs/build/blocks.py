@@ -14,7 +14,7 @@ import lz4.block
 from imagefs.build.content import read_exactly
 from imagefs.build.layout import Segment
 from imagefs.errors import BuildError
-from imagefs.format.index import BLOCK, NOWHERE, Pack, Place
+from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Pack
 
 __all__ = ["PACK_SIZE", "Known", "Packs", "store", "store_blocks"]
 
@@ -32,7 +32,7 @@ class Known:
     """A block that is in the store already."""
 
     pack: Pack
-    place: Place
+    place: BlockLocation
 
 
 class Find(Protocol):
@@ -64,14 +64,14 @@ class Packs:
 
     def add(
         self, block: int, digest: bytes, stored: bytes, length: int, putter: ThreadPoolExecutor
-    ) -> list[tuple[int, Place]]:
+    ) -> list[tuple[int, BlockLocation]]:
         """Take a block; the places of those whose pack is full now."""
         self._waiting.append((block, digest, self._length, len(stored), length))
         self._open.append(stored)
         self._length += len(stored)
         return self.close(putter) if self._length >= PACK_SIZE else []
 
-    def close(self, putter: ThreadPoolExecutor) -> list[tuple[int, Place]]:
+    def close(self, putter: ThreadPoolExecutor) -> list[tuple[int, BlockLocation]]:
         """Let `putter` store what is open; the places of its blocks. Raises what storing the pack before raised."""
         self.wait()
         if not self._waiting:
@@ -81,7 +81,8 @@ class Packs:
         self._putting = putter.submit(self._put, number, self._open)
         self._open, self._length, self._waiting = [], 0, []
         return [
-            (block, Place(digest, number, offset, stored, length)) for block, digest, offset, stored, length in waiting
+            (block, BlockLocation(digest, number, offset, stored, length))
+            for block, digest, offset, stored, length in waiting
         ]
 
     def wait(self) -> None:
@@ -105,7 +106,7 @@ def store_blocks(
     find: Find,
     progress: Callable[[int], None] = lambda _done: None,
     look: Callable[[int, bytes], None] = lambda _block, _data: None,
-) -> list[Place]:
+) -> list[BlockLocation]:
     """Put every block of a device with these files into `packs`, as `store` does. Raises BuildError for a file that
     changed."""
     count = -(-device_bytes // BLOCK)
@@ -119,33 +120,33 @@ def store(
     find: Find,
     progress: Callable[[int], None] = lambda _done: None,
     look: Callable[[int, bytes], None] = lambda _block, _data: None,
-) -> list[Place]:
+) -> list[BlockLocation]:
     """Put `count` blocks that come with their numbers into `packs`, but those that are known; where each is, in order.
 
     `look` is called with number and content of every block, from several threads and in no order. Memory is bounded by
     two packs and the blocks being compressed.
     """
-    places: list[Place | None] = [None] * count
+    places: list[BlockLocation | None] = [None] * count
     here: dict[bytes, list[int]] = {}  # blocks that wait for the pack of an equal one
 
-    def settle(found: list[tuple[int, Place]]) -> None:
+    def settle(found: list[tuple[int, BlockLocation]]) -> None:
         for block, place in found:
             for number in here.pop(place.digest, [block]):
                 places[number] = place
             settled[place.digest] = place
 
-    settled: dict[bytes, Place] = {}
+    settled: dict[bytes, BlockLocation] = {}
     with ThreadPoolExecutor() as pool, ThreadPoolExecutor(1) as putter:
         for block, data, (digest, stored) in _in_order(pool, blocks, look):
             if digest is None:
-                places[block] = Place(bytes(32), NOWHERE, 0, 0, 0)
+                places[block] = BlockLocation(bytes(32), NOWHERE, 0, 0, 0)
             elif digest in settled:
                 places[block] = settled[digest]
             elif digest in here:
                 here[digest].append(block)
             elif known := find(digest):
                 place = known.place
-                places[block] = settled[digest] = Place(
+                places[block] = settled[digest] = BlockLocation(
                     digest, packs.number(known.pack), place.offset, place.stored, place.length
                 )
             else:

@@ -18,7 +18,7 @@ import lz4.block
 from imagefs.blocks.source import PackSource
 from imagefs.errors import DamagedObject
 from imagefs.format import erofs
-from imagefs.format.index import BLOCK, NOWHERE, Index, Pack, Place
+from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack
 from imagefs.repository.images import Images
 from imagefs.trace.target import Extent
 from stripefs.errors import Transient
@@ -111,9 +111,9 @@ class _Batch:
             yield data[at : at + extent.length].ljust(extent.length, b"\0")
 
 
-def _ranges(index: Index, blocks: Sequence[int]) -> Iterator[list[tuple[int, Place]]]:
+def _ranges(index: Index, blocks: Sequence[int]) -> Iterator[list[tuple[int, BlockLocation]]]:
     """The blocks in groups that are read as one range each."""
-    group: list[tuple[int, Place]] = []
+    group: list[tuple[int, BlockLocation]] = []
     begin = end = pack = 0
     for block, place in sorted(
         ((block, index.place(block)) for block in blocks), key=lambda found: (found[1].pack, found[1].offset)
@@ -143,7 +143,7 @@ class _Packs:
     def __exit__(self, *_details: object) -> None:
         self._source.close()
 
-    def read(self, index: Index, group: Sequence[tuple[int, Place]]) -> Decoded:
+    def read(self, index: Index, group: Sequence[tuple[int, BlockLocation]]) -> Decoded:
         """The blocks of a group, checked."""
         first = group[0][1]
         if first.pack == NOWHERE:
@@ -166,7 +166,7 @@ class _Packs:
         return self._source.read(pack, offset, length)
 
 
-def _decode(place: Place, stored: memoryview, where: str) -> bytes:
+def _decode(place: BlockLocation, stored: memoryview, where: str) -> bytes:
     """The bytes of a block. Raises DamagedObject where they are not those that the index means."""
     try:
         data = (

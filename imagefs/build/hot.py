@@ -19,7 +19,7 @@ from imagefs.build.content import Content
 from imagefs.build.copying import device_blocks
 from imagefs.errors import BuildError
 from imagefs.format import erofs, index
-from imagefs.format.erofs.patch import add_device
+from imagefs.format.erofs.write import add_device
 from imagefs.format.extents import COLD, HOT
 from imagefs.format.inode import Inode, address
 from imagefs.format.manifest import DeviceEntry, Manifest
@@ -130,7 +130,7 @@ def _optimize(
     progress.stage("publishing")
     moved = {address(COLD, extent.cold): extent.place for extent in copies.values()}
     blocks = device.size // erofs.BLOCK
-    metadata = images.put_metadata(add_device(base.target.image, erofs.Device(b"hot", blocks), moved))
+    metadata = images.put_metadata(add_device(base.target.image, erofs.DeviceSlot(b"hot", blocks), moved))
     built = base.manifest
     devices = [*built.devices, device]
     digest = _publish(images, Manifest(built.source, built.config, metadata, devices, base.digest, built.extents))

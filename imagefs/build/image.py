@@ -74,7 +74,7 @@ def build(
     index.write(*_numbered(places, packs.all), size, document)
     device = DeviceEntry("cold", size, images.put_index(document.getvalue()))
     metadata = io.BytesIO()
-    erofs.write(root, [erofs.Device(b"cold", size // erofs.BLOCK)], metadata)
+    erofs.write(root, [erofs.DeviceSlot(b"cold", size // erofs.BLOCK)], metadata)
     stored = images.put_metadata(metadata.getvalue())
     extents = images.put_extents(table.document())
     digest = publish(Manifest(source, dict(config or {}), stored, [device], extents=extents), images, known, tag)
@@ -105,8 +105,8 @@ def publish(manifest: Manifest, images: Images, known: KnownBlocks, tag: str = "
 
 
 def _numbered(
-    places: Sequence[index.Place], packs: Sequence[index.Pack]
-) -> tuple[Sequence[index.Place], Sequence[index.Pack]]:
+    places: Sequence[index.BlockLocation], packs: Sequence[index.Pack]
+) -> tuple[Sequence[index.BlockLocation], Sequence[index.Pack]]:
     """The packs in the order in which blocks name them, so that a build that finds all blocks makes the same index."""
     order: dict[int, int] = {}
     for place in places:

@@ -25,7 +25,7 @@ from imagefs.deps.lock import Lock
 from imagefs.deps.outcome import Outcome
 from imagefs.deps.packed import Probe, Tried, try_packed
 from imagefs.deps.target import Target
-from imagefs.format.snapshot import Kind, Snapshot, key_digest
+from imagefs.format.snapshot import Snapshot, SnapshotKind, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import StoreError
@@ -78,7 +78,7 @@ class Job(NamedTuple):
 class Place(Protocol):
     """Where it was installed."""
 
-    kind: Kind
+    kind: SnapshotKind
     targets: tuple[str, ...]
 
     def changed(self) -> Sequence[str]:
@@ -97,7 +97,7 @@ class Place(Protocol):
 class Directory:
     """The target of a job on a host."""
 
-    kind: Kind = "host"
+    kind: SnapshotKind = "host"
 
     def __init__(self, job: Job) -> None:
         self._job = job

@@ -5,16 +5,15 @@ from __future__ import annotations
 import stat
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs import Image
-from imagefs.format.erofs.read import Stat
-from imagefs.format.erofs.walk import entries
+from imagefs.format.erofs import ErofsImage
+from imagefs.format.erofs.read import Stat, entries
 from imagefs.format.extents import DIGEST, ExtentTable, digest_of
 from imagefs.format.inode import HOLE, shown
 
 __all__ = ["describe"]
 
 
-def describe(image: Image, table: ExtentTable) -> dict[str, str]:
+def describe(image: ErofsImage, table: ExtentTable) -> dict[str, str]:
     """By path, for everything below the root but its time: kind, permissions, owner, and of files size and content.
 
     The image is one without a hot device, with its table of extents. Raises FormatError.
@@ -34,7 +33,7 @@ def _kind(inode: Stat) -> str:
     return kinds.get(stat.S_IFMT(inode.mode), "special")
 
 
-def _content(image: Image, table: ExtentTable, inode: Stat) -> str:
+def _content(image: ErofsImage, table: ExtentTable, inode: Stat) -> str:
     if stat.S_ISLNK(inode.mode):
         return shown(image.content(inode))
     if not inode.is_file:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from imagefs.build.directory import scan
 from imagefs.build.layout import lay_out
-from imagefs.format.erofs import BLOCK, Device, write
+from imagefs.format.erofs import BLOCK, DeviceSlot, write
 from imagefs.plane import erofs
 from imagefs.run.namespace import private_mounts
 from stripefs.errors import StripefsError
@@ -62,7 +62,7 @@ def _image(folder: Path) -> tuple[str, list[str]]:
     cold.write_bytes(bytes(segment.at) + _CONTENT)
     hot.write_bytes(bytes(BLOCK))
     with metadata.open("wb") as out:
-        write(root, [Device(b"cold", cold.stat().st_size // BLOCK), Device(b"hot", 1)], out)
+        write(root, [DeviceSlot(b"cold", cold.stat().st_size // BLOCK), DeviceSlot(b"hot", 1)], out)
     return str(metadata), [str(cold), str(hot)]
 
 

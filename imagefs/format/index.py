@@ -20,7 +20,7 @@ from typing import BinaryIO, NamedTuple
 
 from imagefs.errors import FormatError
 
-__all__ = ["BLOCK", "NOWHERE", "Index", "Pack", "Place", "write"]
+__all__ = ["BLOCK", "NOWHERE", "BlockLocation", "Index", "Pack", "write"]
 
 BLOCK = 128 << 10
 """Bytes of a block: what is compressed, checked and fetched as one."""
@@ -44,7 +44,7 @@ class Pack(NamedTuple):
     length: int
 
 
-class Place(NamedTuple):
+class BlockLocation(NamedTuple):
     """Where a block is and what it must be. `pack` is a number of `Index.packs`, or NOWHERE for zeros."""
 
     digest: bytes
@@ -54,10 +54,10 @@ class Place(NamedTuple):
     length: int
 
 
-_ZEROS = Place(bytes(32), NOWHERE, 0, 0, 0)
+_ZEROS = BlockLocation(bytes(32), NOWHERE, 0, 0, 0)
 
 
-def write(places: Sequence[Place], packs: Sequence[Pack], device_bytes: int, out: BinaryIO) -> None:
+def write(places: Sequence[BlockLocation], packs: Sequence[Pack], device_bytes: int, out: BinaryIO) -> None:
     """Write the index of a device of `device_bytes`, block after block."""
     if len(places) != -(-device_bytes // BLOCK):
         raise FormatError(f"{len(places)} blocks do not make {device_bytes} bytes")
@@ -95,11 +95,11 @@ class Index:
         self._check_order(data)
         self._read = read or (lambda at, length: bytes(data[at : at + length]))
 
-    def place(self, block: int) -> Place:
+    def place(self, block: int) -> BlockLocation:
         """Where block number `block` is."""
         if not 0 <= block < self.blocks:
             raise IndexError(block)
-        return Place(*_RECORD.unpack(self._read(self._records + _RECORD.size * block, _RECORD.size)))
+        return BlockLocation(*_RECORD.unpack(self._read(self._records + _RECORD.size * block, _RECORD.size)))
 
     def length(self, block: int) -> int:
         """Bytes of block number `block`, 0 for one of zeros; for those who ask often."""
@@ -112,7 +112,7 @@ class Index:
         for first in range(self._records, self._order, _AT_ONCE):
             yield from (one[0] for one in _RECORD.iter_unpack(self._read(first, min(_AT_ONCE, self._order - first))))
 
-    def find(self, digest: bytes) -> Place | None:
+    def find(self, digest: bytes) -> BlockLocation | None:
         """Where a block with these bytes is, None when none of this index has them."""
         number = next(self.numbers(digest), None)
         return None if number is None else self.place(number)

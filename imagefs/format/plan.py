@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from imagefs.errors import FormatError
 from imagefs.format.trace import check_workload
 
-__all__ = ["Plan", "Run"]
+__all__ = ["Plan", "PlanRun"]
 
 VERSION = 1
 
@@ -33,7 +33,7 @@ _BLOCK_LIMIT = 1 << 27  # of 128 KiB each: the 16 TiB that a device can have
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-class Run(NamedTuple):
+class PlanRun(NamedTuple):
     """`blocks` blocks of 128 KiB from `first` on, of the device with that number, the first being 1."""
 
     device: int
@@ -48,7 +48,7 @@ class Plan:
     image: str
     workload: str
     traces: int
-    runs: Sequence[Run]
+    runs: Sequence[PlanRun]
 
     @property
     def blocks(self) -> int:
@@ -86,7 +86,7 @@ class Plan:
                 raise FormatError(f"a plan of version {document['version']!r}, which this program does not know")
             if not isinstance(document["runs"], list) or len(document["runs"]) > _RUN_LIMIT:
                 raise FormatError("the plan has no list of runs, or too long a one")
-            runs = [Run(*run) for run in document["runs"]]
+            runs = [PlanRun(*run) for run in document["runs"]]
             plan = cls(document["image"], document["workload"], document["traces"], runs)
             _check(plan)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -21,11 +21,11 @@ from typing import Any, Literal, get_args
 
 from imagefs.errors import FormatError, UnknownVersion
 
-__all__ = ["Kind", "Snapshot", "canonical", "key_digest"]
+__all__ = ["Snapshot", "SnapshotKind", "canonical", "key_digest"]
 
 VERSION = 1
 
-Kind = Literal["host", "container", "cache"]
+SnapshotKind = Literal["host", "container", "cache"]
 
 _HEX = frozenset("0123456789abcdef")
 
@@ -52,7 +52,7 @@ class Snapshot:
 
     key: Any
     image: str
-    kind: Kind
+    kind: SnapshotKind
     targets: tuple[str, ...]
     made_at: float
     made_seconds: float
@@ -109,7 +109,7 @@ class Snapshot:
 def _check(snapshot: Snapshot) -> None:
     if not isinstance(snapshot.image, str) or len(snapshot.image) != 64 or not set(snapshot.image) <= _HEX:
         raise FormatError("the snapshot names no image")
-    if snapshot.kind not in get_args(Kind):
+    if snapshot.kind not in get_args(SnapshotKind):
         raise FormatError(f"the snapshot is of kind {snapshot.kind!r}, which this program does not know")
     texts = (*snapshot.targets, *snapshot.findings)
     if not all(isinstance(one, str) for one in texts) or not all(one.startswith("/") for one in snapshot.targets):

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs import BLOCK, Image
-from imagefs.format.erofs.read import Entry, Stat
+from imagefs.format.erofs import BLOCK, ErofsImage
+from imagefs.format.erofs.read import DirectoryEntry, Stat
 from imagefs.format.inode import HOLE
 from imagefs.format.manifest import DeviceEntry
 from stripefs.units import shown
@@ -20,7 +20,7 @@ __all__ = ["check_tree"]
 def check_tree(data: bytes, devices: Sequence[DeviceEntry]) -> Iterator[str]:
     """One line for each thing that is wrong. `devices` are those of the manifest."""
     try:
-        image = Image(data)
+        image = ErofsImage(data)
     except FormatError as error:
         yield error.message
         return
@@ -31,7 +31,7 @@ def check_tree(data: bytes, devices: Sequence[DeviceEntry]) -> Iterator[str]:
 
 
 class _Check:
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: ErofsImage) -> None:
         self._image = image
         self._names: Counter[int] = Counter()  # names of each inode that is no directory
         self._links: dict[int, int] = {}  # and how many it says that it has
@@ -68,7 +68,7 @@ class _Check:
             if number in self._links and self._links[number] != names:
                 yield f"inode {number} says {self._links[number]} names and has {names}"
 
-    def _directory(self, path: bytes, directory: Stat, parent: int, listed: list[Entry]) -> Iterator[str]:
+    def _directory(self, path: bytes, directory: Stat, parent: int, listed: list[DirectoryEntry]) -> Iterator[str]:
         own = {entry.name: entry.number for entry in listed if entry.name in (b".", b"..")}
         if own != {b".": directory.number, b"..": parent}:
             yield f"{_shown(path)}: its . and .. lead elsewhere"
@@ -81,7 +81,7 @@ class _Check:
         if directory.links != below:
             yield f"{_shown(path)}: says {directory.links} links and has {below}"
 
-    def _file(self, path: bytes, entry: Entry) -> Iterator[str]:
+    def _file(self, path: bytes, entry: DirectoryEntry) -> Iterator[str]:
         self._names[entry.number] += 1
         if self._names[entry.number] > 1:
             return

@@ -17,7 +17,7 @@ from functools import partial
 import lz4.block
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
-from imagefs.format.index import NOWHERE, Index, Place
+from imagefs.format.index import NOWHERE, BlockLocation, Index
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.housekeeping.listing import must_list
 from imagefs.housekeeping.tree import check_tree
@@ -296,11 +296,11 @@ class _Verify:
         self._wrong(path, error.message, spoiled=isinstance(error, DamagedObject))
 
 
-def _places(uses: Iterable[tuple[Index, array[int]]]) -> Iterator[Place]:
+def _places(uses: Iterable[tuple[Index, array[int]]]) -> Iterator[BlockLocation]:
     return (index.place(block) for index, blocks in uses for block in blocks)
 
 
-def _holds(data: bytes, place: Place) -> bool:
+def _holds(data: bytes, place: BlockLocation) -> bool:
     stored = data[place.offset : place.offset + place.stored]
     if len(stored) != place.stored:
         return False

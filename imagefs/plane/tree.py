@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import trio
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs import BLOCK, Image
-from imagefs.format.erofs.read import Extent, Stat
+from imagefs.format.erofs import BLOCK, ErofsImage
+from imagefs.format.erofs.read import ErofsExtent, Stat
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, StripefsError, Unsupported
 from stripefs.fuse.protocol import ROOT, ServedAttributes, Show
 from stripefs.store.base import Buffer, Space
@@ -66,7 +66,7 @@ class ImageTree:
     posix_acl = True
     xattr_prefix = b""  # any name
 
-    def __init__(self, image: Image, read: ReadDevice, owner: tuple[int, int] | None = None) -> None:
+    def __init__(self, image: ErofsImage, read: ReadDevice, owner: tuple[int, int] | None = None) -> None:
         self._image = image
         self._owner = owner
         self._read = read
@@ -179,7 +179,7 @@ class ImageTree:
             atime_ns=when,
         )
 
-    async def _extent(self, extent: Extent) -> Buffer:
+    async def _extent(self, extent: ErofsExtent) -> Buffer:
         if not extent.device:
             return bytes(extent.length)
         data = await self._read(extent.device, extent.offset, extent.length)
@@ -187,7 +187,7 @@ class ImageTree:
             raise StoreError(f"device {extent.device}: {len(data)} bytes instead of {extent.length}")
         return data
 
-    async def _extents(self, extents: Sequence[Extent]) -> Buffer:
+    async def _extents(self, extents: Sequence[ErofsExtent]) -> Buffer:
         """The bytes of all of them, read at once; the first error ends it."""
         parts: list[Buffer] = [b""] * len(extents)
         failed: list[StripefsError] = []

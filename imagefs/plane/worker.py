@@ -15,7 +15,7 @@ import trio
 
 from imagefs.blocks.document_file import DocumentFile
 from imagefs.errors import FormatError
-from imagefs.format.erofs import Image
+from imagefs.format.erofs import ErofsImage
 from imagefs.plane.pread import FileDevices
 from imagefs.plane.tree import ImageTree
 from stripefs.errors import ConfigError, StaleVersion
@@ -40,7 +40,7 @@ class TreeBackend:
         owner = payload.get("owner")
         self._owner = (int(owner[0]), int(owner[1])) if owner else None
         self._expected = start.kept.get("image")
-        self._image: Image
+        self._image: ErofsImage
         self._devices: FileDevices
 
     @property
@@ -48,7 +48,7 @@ class TreeBackend:
         return {"image": self._image.super.uuid.hex()}
 
     async def open(self) -> None:
-        self._image = Image(_opened(self._metadata))
+        self._image = ErofsImage(_opened(self._metadata))
         if len(self._paths) != len(self._image.devices):
             raise FormatError(
                 f"{self._metadata} is an image of {len(self._image.devices)} devices, not {len(self._paths)}"

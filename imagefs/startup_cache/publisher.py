@@ -40,7 +40,7 @@ from imagefs.deps.packed import Tried
 from imagefs.deps.publish import Job, Place
 from imagefs.deps.publisher import conclude
 from imagefs.errors import SnapshotError
-from imagefs.format.snapshot import Kind
+from imagefs.format.snapshot import SnapshotKind
 from imagefs.startup_cache.key import FOLDER
 from stripefs.units import format_size
 
@@ -122,7 +122,7 @@ def _end_with_input() -> None:
 class Captured:
     """A copy of the caches, which nobody writes to. A `Place`."""
 
-    kind: Kind = "cache"
+    kind: SnapshotKind = "cache"
     targets: tuple[str, ...] = (FOLDER,)
 
     def __init__(self, copy: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from imagefs.format import erofs, index
-from imagefs.format.plan import Plan, Run
+from imagefs.format.plan import Plan, PlanRun
 from imagefs.format.trace import Trace
 from imagefs.trace.match import match
 from imagefs.trace.merge import Wanted, merge
@@ -54,9 +54,9 @@ def make_plan(image: str, workload: str, merged: Merged, extents: Mapping[int, E
     return Plan(image, workload, merged.traces, runs(there))
 
 
-def runs(extents: Iterable[Extent]) -> list[Run]:
+def runs(extents: Iterable[Extent]) -> list[PlanRun]:
     """The blocks that hold these extents, in order of first need, each once, neighbours joined."""
-    found: list[Run] = []
+    found: list[PlanRun] = []
     seen: set[tuple[int, int]] = set()
     for extent in extents:
         device, first = extent.place >> 32, extent.place & 0xFFFFFFFF
@@ -68,5 +68,5 @@ def runs(extents: Iterable[Extent]) -> list[Run]:
             if last is not None and last.device == device and last.first + last.blocks == block:
                 found[-1] = last._replace(blocks=last.blocks + 1)
             else:
-                found.append(Run(device, block, 1))
+                found.append(PlanRun(device, block, 1))
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs import Image
+from imagefs.format.erofs import ErofsImage
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.format.plan import Plan
 from imagefs.format.trace import Trace
@@ -42,8 +42,8 @@ def open_image(images: Images, digest: str, folder: Path | None = None) -> Opene
         raise FormatError(f"the image {digest} was optimised from one that was optimised itself")
     if not base_manifest.extents:
         raise FormatError(f"the image {base} has no extents table", hint="build it again")
-    image = Image(_metadata(images, manifest.metadata, folder))
-    base_image = Image(_metadata(images, base_manifest.metadata, folder)) if manifest.base else image
+    image = ErofsImage(_metadata(images, manifest.metadata, folder))
+    base_image = ErofsImage(_metadata(images, base_manifest.metadata, folder)) if manifest.base else image
     target = Target(image, base_image, images.extents(base_manifest.extents))
     return Opened(digest, manifest, base, base_manifest, target)
 

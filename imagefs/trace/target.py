@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs import BLOCK, Image
-from imagefs.format.erofs.walk import files
+from imagefs.format.erofs import BLOCK, ErofsImage
+from imagefs.format.erofs.read import files
 from imagefs.format.extents import COLD, ExtentTable
 from imagefs.format.inode import HOLE
 
@@ -37,7 +37,7 @@ class Extent(NamedTuple):
 class Target:
     """The image `image`, optimised from `base` (or that itself), whose cold device has the extents in `table`."""
 
-    def __init__(self, image: Image, base: Image, table: ExtentTable) -> None:
+    def __init__(self, image: ErofsImage, base: ErofsImage, table: ExtentTable) -> None:
         self.image = image
         self.base = base
         self.table = table

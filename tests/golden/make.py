@@ -22,12 +22,12 @@ from imagefs.blocks.local import LocalDevice, Stamp, mark_of
 from imagefs.build.content import Content
 from imagefs.build.layout import lay_out
 from imagefs.format import extents, index
-from imagefs.format.erofs import CHUNK, Device, Image, write
-from imagefs.format.erofs.patch import add_device
-from imagefs.format.index import BLOCK, NOWHERE, Pack, Place
+from imagefs.format.erofs import CHUNK, DeviceSlot, ErofsImage, write
+from imagefs.format.erofs.write import add_device
+from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Pack
 from imagefs.format.inode import HOLE, Inode, address, walk
 from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
-from imagefs.format.plan import Plan, Run
+from imagefs.format.plan import Plan, PlanRun
 from imagefs.format.trace import Touch, Trace
 
 __all__ = [
@@ -49,7 +49,7 @@ __all__ = [
 
 FOLDER = Path(__file__).parent
 
-DEVICES = (Device(b"cold", 1 << 20), Device(b"hot", 256))
+DEVICES = (DeviceSlot(b"cold", 1 << 20), DeviceSlot(b"hot", 256))
 
 
 def digest(name: str) -> bytes:
@@ -58,12 +58,12 @@ def digest(name: str) -> bytes:
 
 PACKS = [Pack(digest("pack 0"), 5 * BLOCK), Pack(digest("pack 1"), 300_000)]
 PLACES = [
-    Place(digest("a"), 0, 0, BLOCK, BLOCK),
-    Place(bytes(32), NOWHERE, 0, 0, 0),
-    Place(digest("b"), 1, 17, 4000, BLOCK),
-    Place(digest("a"), 0, 0, BLOCK, BLOCK),
-    Place(digest("c"), 0, BLOCK, 1, 1),
-    Place(digest("d"), 1, 290_000, 10_000, 70_000),
+    BlockLocation(digest("a"), 0, 0, BLOCK, BLOCK),
+    BlockLocation(bytes(32), NOWHERE, 0, 0, 0),
+    BlockLocation(digest("b"), 1, 17, 4000, BLOCK),
+    BlockLocation(digest("a"), 0, 0, BLOCK, BLOCK),
+    BlockLocation(digest("c"), 0, BLOCK, 1, 1),
+    BlockLocation(digest("d"), 1, 290_000, 10_000, 70_000),
 ]
 
 
@@ -130,8 +130,8 @@ def hot_document() -> bytes:
         stat.S_IFDIR | 0o755,
         children={b"f": Inode(stat.S_IFREG | 0o644, size=2 * CHUNK, chunks=(address(1, 0), address(1, 16)))},
     )
-    write(root, [Device(b"cold", 32)], out)
-    return add_device(Image(out.getvalue()), Device(b"hot", 16), {address(1, 16): address(2, 0)})
+    write(root, [DeviceSlot(b"cold", 32)], out)
+    return add_device(ErofsImage(out.getvalue()), DeviceSlot(b"hot", 16), {address(1, 16): address(2, 0)})
 
 
 def extents_document() -> bytes:
@@ -165,7 +165,7 @@ TRACE = Trace(
     ],
 )
 
-PLAN = Plan(digest("manifest").hex(), "train-7b", 3, [Run(2, 0, 4), Run(1, 100, 1), Run(1, 7, 3)])
+PLAN = Plan(digest("manifest").hex(), "train-7b", 3, [PlanRun(2, 0, 4), PlanRun(1, 100, 1), PlanRun(1, 7, 3)])
 
 
 class _Bytes:
@@ -210,7 +210,7 @@ def pack_documents() -> tuple[bytes, bytes]:
     stored = [BLOCKS[0], lz4.block.compress(BLOCKS[1], store_size=False)]
     pack = b"".join(stored)
     places = [
-        Place(hashlib.sha256(block).digest(), 0, pack.index(data), len(data), len(block))
+        BlockLocation(hashlib.sha256(block).digest(), 0, pack.index(data), len(data), len(block))
         for block, data in zip(BLOCKS, stored, strict=True)
     ]
     out = io.BytesIO()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imagefs.build.directory import scan
 from imagefs.build.layout import lay_out
-from imagefs.format.erofs import BLOCK, INLINE_LIMIT, Device, write
+from imagefs.format.erofs import BLOCK, INLINE_LIMIT, DeviceSlot, write
 
 __all__ = ["SmallImage", "loops", "make"]
 
@@ -36,7 +36,7 @@ def make(source: Path, folder: Path, device: str = "cold") -> SmallImage:
         end += -end % BLOCK
         out.truncate(end)
     with (folder / "meta.erofs").open("wb") as out:
-        write(root, [Device(b"cold", end // BLOCK)], out)
+        write(root, [DeviceSlot(b"cold", end // BLOCK)], out)
     return SmallImage(str(folder / "meta.erofs"), str(folder / device))
 
 

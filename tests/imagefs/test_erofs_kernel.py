@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.build.layout import COLD
-from imagefs.format.erofs import Image
+from imagefs.format.erofs import ErofsImage
 from tests.imagefs import nasty, small_image
 from tests.imagefs.local_image import FileImage
 
@@ -43,7 +43,7 @@ def test_the_same_tree_gives_the_same_image(nasty_tree: Path, built: FileImage, 
 
 
 def test_every_file_lies_in_the_cold_device(built: FileImage) -> None:
-    image = Image(built.metadata.read_bytes())
+    image = ErofsImage(built.metadata.read_bytes())
     assert [device.tag for device in image.devices] == [b"cold"]
     top = image.stat(image.root)
     number = image.lookup(top, b"zeros")

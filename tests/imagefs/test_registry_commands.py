@@ -20,7 +20,7 @@ from imagefs.build.directory import scan
 from imagefs.build.image import build
 from imagefs.cli import app as application
 from imagefs.errors import NoSuchImage
-from imagefs.format.plan import Plan, Run
+from imagefs.format.plan import Plan, PlanRun
 from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.verify import verify
 from imagefs.reference import Platform
@@ -52,7 +52,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def imagefs(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Run the command with --json: what it answers."""
+    """PlanRun the command with --json: what it answers."""
 
     def run(*arguments: object) -> Any:
         assert application.main([*map(str, arguments), "--json"]) == 0, capsys.readouterr().err
@@ -107,7 +107,7 @@ def test_an_image_there_and_back(registry: str, imagefs: Callable[..., Any], tmp
     digest = build_tree(write_tree(tmp_path / "source", a=1, b=2), images, "app").digest
     traces = Traces(images.repository)
     names = [traces.put(trace_of(digest, started)) for started in (1.0, 2.0)]
-    traces.put_plan(Plan(digest, "default", 2, [Run(1, 0, 1)]))
+    traces.put_plan(Plan(digest, "default", 2, [PlanRun(1, 0, 1)]))
     pushed = imagefs("push", f"{store}#app", url)
     assert (pushed["digest"], pushed["tag"], pushed["traces"], pushed["plans"]) == (digest, "app", 2, 1)
     assert pushed["bytes"] > 600_000

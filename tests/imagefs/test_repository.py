@@ -15,7 +15,7 @@ from imagefs.build.directory import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.format.index import Pack
-from imagefs.format.plan import Plan, Run
+from imagefs.format.plan import Plan, PlanRun
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.gc import collect
@@ -142,8 +142,8 @@ def test_traces_and_plans(images: Images, tmp_path: Path) -> None:
     assert traces.prune(base, "default", 1) == 2
     assert [one.started for one in traces.newest(base, "default")] == [7.0]
     for blocks in (3, 4):
-        traces.put_plan(Plan(base, "serve", 1, [Run(1, 0, blocks)]))
-    assert traces.plan(base, "serve") == Plan(base, "serve", 1, [Run(1, 0, 4)])
+        traces.put_plan(Plan(base, "serve", 1, [PlanRun(1, 0, blocks)]))
+    assert traces.plan(base, "serve") == Plan(base, "serve", 1, [PlanRun(1, 0, 4)])
     assert (traces.plans(), traces.plan(base, "other")) == ([(base, "serve")], None)
     assert verify(images).damage == []
     remove_image(images, "app")

@@ -18,7 +18,7 @@ import zstandard
 
 from imagefs.daemon.client import Client
 from imagefs.format.extents import DIGEST
-from imagefs.format.plan import Plan, Run
+from imagefs.format.plan import Plan, PlanRun
 from imagefs.format.trace import Touch, Trace
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
@@ -295,7 +295,7 @@ def test_damaged_plans_traces_and_extents(service: Service, tmp_path: Path, how:
 
 
 def plans(image: str) -> dict[str, Callable[[], bytes]]:
-    real = json.loads(Plan(image, "default", 1, [Run(1, 0, 2)]).to_json())
+    real = json.loads(Plan(image, "default", 1, [PlanRun(1, 0, 2)]).to_json())
     return {
         "another image": lambda: json.dumps({**real, "image": "f" * 64}).encode(),
         "another workload": lambda: json.dumps({**real, "workload": "other"}).encode(),

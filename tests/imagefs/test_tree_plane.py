@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.format.erofs import Device, write
+from imagefs.format.erofs import DeviceSlot, write
 from imagefs.format.inode import Inode
 from imagefs.plane import erofs
 from stripefs.errors import StripefsError
@@ -170,7 +170,7 @@ def test_100_000_names(mount: Mount, tmp_path: Path) -> None:
     one = Inode(stat.S_IFREG | 0o644, data=b"x")
     root = Inode(stat.S_IFDIR | 0o755, children={b"entry-%06d" % number: one for number in range(100_000)})
     with (tmp_path / "big.erofs").open("wb") as out:
-        write(root, [Device(b"cold", 1)], out)
+        write(root, [DeviceSlot(b"cold", 1)], out)
     tree = mount(str(tmp_path / "big.erofs"), ["/nowhere"])
     assert os.listdir(tree.path) == [f"entry-{number:06}" for number in range(100_000)]
     for number in range(0, 100_000, 9973):

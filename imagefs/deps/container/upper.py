@@ -27,7 +27,7 @@ from imagefs.deps.inventory import Inventory
 from imagefs.deps.packed import Tried
 from imagefs.deps.publish import Job
 from imagefs.errors import LayerFailed
-from imagefs.format.snapshot import Kind
+from imagefs.format.snapshot import SnapshotKind
 from imagefs.plane import overlay
 from imagefs.run import namespace
 from imagefs.run.container import Layer
@@ -64,7 +64,7 @@ class Inside(NamedTuple):
 class Upper:
     """An upper directory, a `Place`. base: where the image is mounted; merged: where both are."""
 
-    kind: Kind = "container"
+    kind: SnapshotKind = "container"
 
     def __init__(self, job: Job, inside: Inside, upper: str, base: str, merged: str) -> None:
         self.targets = tuple(inside.targets)

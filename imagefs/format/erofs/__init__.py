@@ -5,8 +5,8 @@ the image behind their inode when they are tiny. Directories and links lie in th
 that equal trees give equal bytes; `read` finds its way back without a kernel.
 """
 
-from imagefs.format.erofs.read import Image
-from imagefs.format.erofs.records import BLOCK, CHUNK, Device
+from imagefs.format.erofs.read import ErofsImage
+from imagefs.format.erofs.records import BLOCK, CHUNK, DeviceSlot
 from imagefs.format.erofs.write import INLINE_LIMIT, write
 
-__all__ = ["BLOCK", "CHUNK", "INLINE_LIMIT", "Device", "Image", "write"]
+__all__ = ["BLOCK", "CHUNK", "INLINE_LIMIT", "DeviceSlot", "ErofsImage", "write"]

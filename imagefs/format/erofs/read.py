@@ -1,7 +1,8 @@
-"""Finding the way through an image of ours without a kernel: for the tree plane, for `inspect`, and for tests.
+"""Reads an EROFS image without a kernel: inodes, directories, attributes, extents, and a walk over all of it.
 
-Everything is read from the bytes on demand. What does not hold together raises FormatError and never anything else, and
-never loops, whoever made the image.
+A block of a directory has records of fixed length, then the names that they point to, both in order: a name is found by
+halving, and a listing can start anywhere. Everything is read from the bytes on demand. What does not hold together
+raises FormatError and never anything else, and never loops, whoever made the image.
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs.directory import DirectoryBlock, Entry
 from imagefs.format.erofs.records import (
     BLOCK,
     CHUNK_INDEX,
     CHUNK_INDEXES,
     DEVICE,
     DEVICE_SLOT,
+    DIRENT,
     EXTENDED,
     FILE_TYPES,
     INODE,
     SLOT,
-    Device,
-    Layout,
+    DataLayout,
+    DeviceSlot,
     Super,
     unpack_rdev,
     unpack_xattrs,
@@ -31,7 +32,66 @@ from imagefs.format.erofs.records import (
 )
 from imagefs.format.inode import HOLE, Inode
 
-__all__ = ["Entry", "Extent", "Image", "Stat"]
+__all__ = ["DirectoryBlock", "DirectoryEntry", "ErofsExtent", "ErofsImage", "Stat", "entries", "files"]
+
+_TYPE_MODES = {number: mode for mode, number in FILE_TYPES.items()}
+
+
+class DirectoryEntry(NamedTuple):
+    """One name in a directory: `number` of its inode, `kind` as in the type bits of a mode."""
+
+    name: bytes
+    number: int
+    kind: int
+
+
+class DirectoryBlock:
+    """The block `data`, of which the last of a directory may be shorter than the others."""
+
+    __slots__ = ("_data", "_names_at", "count")
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) < DIRENT.size:
+            raise FormatError("a directory is damaged")
+        self._data = data
+        self._names_at: int = DIRENT.unpack_from(data)[1]
+        if self._names_at % DIRENT.size or not DIRENT.size <= self._names_at <= len(data):
+            raise FormatError("a directory is damaged")
+        self.count = self._names_at // DIRENT.size
+
+    def name(self, index: int) -> bytes:
+        start = DIRENT.unpack_from(self._data, index * DIRENT.size)[1]
+        return self._name(index, start)
+
+    def entries(self, first: int = 0) -> Iterator[DirectoryEntry]:
+        """Those from number `first` on."""
+        for index in range(first, self.count):
+            number, start, kind = DIRENT.unpack_from(self._data, index * DIRENT.size)
+            if kind not in _TYPE_MODES:
+                raise FormatError("a directory is damaged")
+            yield DirectoryEntry(self._name(index, start), number, _TYPE_MODES[kind])
+
+    def find(self, name: bytes) -> int | None:
+        """The number of the inode of that name, None where it is not in this block."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            found = self.name(middle)
+            if found == name:
+                return int(DIRENT.unpack_from(self._data, middle * DIRENT.size)[0])
+            low, high = (middle + 1, high) if found < name else (low, middle)
+        return None
+
+    def _name(self, index: int, start: int) -> bytes:
+        if index + 1 < self.count:
+            end = DIRENT.unpack_from(self._data, (index + 1) * DIRENT.size)[1]
+            name = self._data[start:end]
+        else:
+            end = len(self._data)
+            name = self._data[start:].rstrip(b"\0")
+        if not 0 < len(name) <= 255 or start < self._names_at or end > len(self._data) or b"/" in name or b"\0" in name:
+            raise FormatError("a directory is damaged")
+        return name
 
 
 class Stat(Inode):
@@ -51,7 +111,7 @@ class Stat(Inode):
         self._at = at
 
 
-class Extent(NamedTuple):
+class ErofsExtent(NamedTuple):
     """`length` bytes at `offset` of the device with this number, the first being 1; of device 0 they are zeros."""
 
     device: int
@@ -60,13 +120,13 @@ class Extent(NamedTuple):
 
 
 class Bytes(Protocol):
-    """Bytes that lie somewhere. What reading them raises, any call of an `Image` of them may raise."""
+    """Bytes that lie somewhere. What reading them raises, any call of an `ErofsImage` of them may raise."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, where: slice, /) -> memoryview | bytes: ...
 
 
-class Image:
+class ErofsImage:
     """An image in `data`; nothing is copied but what is asked for."""
 
     def __init__(self, data: Bytes) -> None:
@@ -78,7 +138,7 @@ class Image:
         self.devices = []
         for _ in range(self.super.devices):
             tag, blocks, _, _, _ = DEVICE.unpack(self._slice(at, DEVICE.size))
-            self.devices.append(Device(tag.rstrip(b"\0"), blocks))
+            self.devices.append(DeviceSlot(tag.rstrip(b"\0"), blocks))
             at += DEVICE_SLOT
         if not self.stat(self.root).is_directory:
             raise FormatError("the root of the image is no directory")
@@ -111,11 +171,11 @@ class Image:
     def read(self, inode: Stat, offset: int, length: int) -> bytes:
         """`length` bytes of such content from `offset` on, fewer where it ends."""
         layout, block = inode._format[0] >> 1 & 7, inode._format[1]
-        if layout == Layout.CHUNKS or not (inode.is_directory or inode.is_file or stat.S_ISLNK(inode.mode)):
+        if layout == DataLayout.CHUNKS or not (inode.is_directory or inode.is_file or stat.S_ISLNK(inode.mode)):
             raise FormatError(f"inode {inode.number} has no content of its own")
-        if layout not in (Layout.PLAIN, Layout.INLINE) or inode.size > len(self._data):
+        if layout not in (DataLayout.PLAIN, DataLayout.INLINE) or inode.size > len(self._data):
             raise FormatError(f"inode {inode.number} is damaged")
-        whole = inode.size // BLOCK * BLOCK if layout == Layout.INLINE else inode.size
+        whole = inode.size // BLOCK * BLOCK if layout == DataLayout.INLINE else inode.size
         end = min(offset + length, inode.size)
         data = b""
         if offset < min(end, whole):
@@ -146,7 +206,7 @@ class Image:
     def chunk_table(self, inode: Stat) -> tuple[int, int, int] | None:
         """Chunk size in bytes, where in the image the chunk indexes stand, and how many; None as for `chunks`."""
         layout, union = inode._format[0] >> 1 & 7, inode._format[1]
-        if layout != Layout.CHUNKS:
+        if layout != DataLayout.CHUNKS:
             return None
         if not inode.is_file or not union & CHUNK_INDEXES or union & ~(CHUNK_INDEXES | 0x1F):
             raise FormatError(f"inode {inode.number} is damaged")
@@ -154,7 +214,7 @@ class Image:
         at = inode._at + INODE.size + inode._xattr_size
         return size, at + -at % CHUNK_INDEX.size, -(-inode.size // size)
 
-    def extents(self, inode: Stat, offset: int, length: int) -> Iterator[Extent]:
+    def extents(self, inode: Stat, offset: int, length: int) -> Iterator[ErofsExtent]:
         """Where these bytes of a file lie that lies in the devices; they must be inside it. Neighbours come as one."""
         table = self.chunk_table(inode)
         if table is None:
@@ -162,7 +222,7 @@ class Image:
         size, start, _ = table
         first, end = offset // size, offset + length
         indexes = self._slice(start + first * CHUNK_INDEX.size, (-(-end // size) - first) * CHUNK_INDEX.size)
-        found = Extent(0, 0, 0)
+        found = ErofsExtent(0, 0, 0)
         for number, index in enumerate(CHUNK_INDEX.iter_unpack(indexes), first):
             skipped = max(0, offset - number * size)
             taken = min(end - number * size, size) - skipped
@@ -171,19 +231,19 @@ class Image:
             if device and at + taken > self.devices[device - 1].size:
                 raise FormatError(f"inode {inode.number} points past the end of device {device}")
             if device == found.device and (not device or at == found.offset + found.length):
-                found = Extent(device, found.offset, found.length + taken)
+                found = ErofsExtent(device, found.offset, found.length + taken)
                 continue
             if found.length:
                 yield found
-            found = Extent(device, at, taken)
+            found = ErofsExtent(device, at, taken)
         if found.length:
             yield found
 
-    def entries(self, inode: Stat) -> Iterator[Entry]:
+    def entries(self, inode: Stat) -> Iterator[DirectoryEntry]:
         """What is in a directory, "." and ".." too, in byte order."""
         return (entry for _, entry in self.entries_from(inode, 0))
 
-    def entries_from(self, inode: Stat, position: int) -> Iterator[tuple[int, Entry]]:
+    def entries_from(self, inode: Stat, position: int) -> Iterator[tuple[int, DirectoryEntry]]:
         """The same from a position on, 0 being the start; each with the position behind it."""
         first, index = divmod(max(0, position), BLOCK)
         for number in range(first, self._blocks(inode)):
@@ -218,3 +278,40 @@ class Image:
         if at < 0 or at + size > len(self._data):
             raise FormatError("the image points past its own end")
         return self._data[at : at + size]
+
+
+def entries(image: ErofsImage) -> Iterator[tuple[bytes, Stat]]:
+    """Path without leading slash and inode of everything below the root.
+
+    What is in a directory comes in byte order of the names, then what lies below it, directory by directory. A file of
+    several names comes under each of them. Raises FormatError.
+    """
+    seen: set[int] = set()
+    stack = [(b"", image.stat(image.root))]
+    while stack:
+        path, directory = stack.pop()
+        if directory.number in seen:
+            raise FormatError("a directory of the image has two names")
+        seen.add(directory.number)
+        below = []
+        for entry in image.entries(directory):
+            if entry.name in (b".", b".."):
+                continue
+            inside = path + b"/" + entry.name if path else entry.name
+            inode = image.stat(entry.number)
+            if stat.S_IFMT(inode.mode) != entry.kind:
+                raise FormatError("the image says in two ways what a name stands for")
+            if inode.is_directory:
+                below.append((inside, inode))
+            yield inside, inode
+        stack += reversed(below)
+
+
+def files(image: ErofsImage) -> Iterator[tuple[bytes, Stat]]:
+    """The regular files among the `entries`, each once: one of several names comes under the first."""
+    linked: set[int] = set()
+    for path, inode in entries(image):
+        if inode.is_file and inode.number not in linked:
+            if inode.links > 1:
+                linked.add(inode.number)
+            yield path, inode

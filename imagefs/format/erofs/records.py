@@ -22,8 +22,8 @@ __all__ = [
     "SLOT",
     "SUPERBLOCK",
     "SUPERBLOCK_AT",
-    "Device",
-    "Layout",
+    "DataLayout",
+    "DeviceSlot",
     "Super",
     "chunk_bits",
     "crc32c",
@@ -52,7 +52,7 @@ EXTENDED = 1
 CHUNK_INDEXES = 0x20
 
 
-class Layout:
+class DataLayout:
     """How an inode's bytes lie: in whole blocks, with the last part behind the inode, or in chunks."""
 
     PLAIN, INLINE, CHUNKS = 0, 2, 4
@@ -101,7 +101,7 @@ _WHOLE = frozenset((2, 3))
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceSlot:
     """A device with data: `tag` names it for people (at most 63 bytes), `blocks` is its length in 4 KiB."""
 
     tag: bytes

@@ -1,20 +1,25 @@
-"""Writing an EROFS image: first every inode gets its place, then all is written there.
+"""Writes an EROFS image: first every inode gets its place, then all is written there; and adds a device to one.
 
 A directory's inode is followed by those of what is in it that is no directory, in the order of names, then by its
 subdirectories, each with its own: names that are used together lie together. Behind an inode stand its attributes and
 then either its chunk list or the last, partial block of its content, which must not cross a block. Whole blocks of
 directories and long links follow after all inodes.
+
+An added device changes the addresses of chunks and no other byte, so inodes keep their numbers, and what one image says
+about an inode can be looked up in the other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from imagefs.errors import FormatError
+from imagefs.format.erofs.read import ErofsImage, files
 from imagefs.format.erofs.records import (
     BLOCK,
     CHUNK_INDEX,
@@ -28,8 +33,8 @@ from imagefs.format.erofs.records import (
     SLOT,
     SUPERBLOCK,
     SUPERBLOCK_AT,
-    Device,
-    Layout,
+    DataLayout,
+    DeviceSlot,
     Super,
     chunk_bits,
     crc32c,
@@ -39,7 +44,7 @@ from imagefs.format.erofs.records import (
 )
 from imagefs.format.inode import HOLE, Inode, shown
 
-__all__ = ["INLINE_LIMIT", "write", "write_super"]
+__all__ = ["INLINE_LIMIT", "add_device", "write", "write_super"]
 
 INLINE_LIMIT = 2048
 """Files of at most this many bytes are best kept as `data`: their content then comes with the metadata."""
@@ -48,7 +53,6 @@ _NAME_MAX = 255
 _LINK_MAX = 4095
 _OWNER_MAX = (1 << 32) - 2  # what is one more stands for nobody
 _NO_BLOCK = 0xFFFFFFFF
-
 _SLOTS = 2  # there is room for two devices in any image, so that one can be added without moving an inode (`patch`)
 
 
@@ -61,7 +65,7 @@ class _Placed:
     parent: _Placed | None
     links: int = 0
     xattrs: bytes = b""
-    layout: int = Layout.PLAIN
+    layout: int = DataLayout.PLAIN
     size: int = 0
     whole: int = 0
     offset: int = 0
@@ -87,7 +91,7 @@ class _Placed:
         return INODE.size + len(self.xattrs)
 
 
-def write(root: Inode, devices: Sequence[Device], out: BinaryIO) -> int:
+def write(root: Inode, devices: Sequence[DeviceSlot], out: BinaryIO) -> int:
     """Write the image of the tree under `root`, whose chunks lie in `devices`, to `out`; its length in bytes.
 
     Raises FormatError for what EROFS cannot hold, naming the path, before anything is written.
@@ -104,7 +108,7 @@ def write(root: Inode, devices: Sequence[Device], out: BinaryIO) -> int:
         raise FormatError("the root directory lies too far into the image")
     blocks = -(-cursor // BLOCK)
     for one in placed:
-        if one.whole and one.layout != Layout.CHUNKS:
+        if one.whole and one.layout != DataLayout.CHUNKS:
             one.block = blocks
             blocks += -(-one.whole // BLOCK)
     image = bytearray(blocks * BLOCK)
@@ -166,19 +170,19 @@ def _choose_layout(one: _Placed) -> None:
         if len(inode.chunks) != count:
             raise FormatError(f"{one.path}: {len(inode.chunks)} chunks where its size asks for {count}")
         if one.size:
-            one.layout = Layout.CHUNKS
+            one.layout = DataLayout.CHUNKS
             return
     one.whole = one.size // BLOCK * BLOCK
     if one.size > one.whole:
         if one.body + one.size - one.whole <= BLOCK:
-            one.layout = Layout.INLINE
+            one.layout = DataLayout.INLINE
         else:
             one.whole = one.size
 
 
 def _place(one: _Placed, cursor: int) -> int:
     """Give the inode its offset, at `cursor` or as soon after it as its tail stays in one block; where it ends."""
-    if one.layout == Layout.CHUNKS:
+    if one.layout == DataLayout.CHUNKS:
         one.offset = cursor
         end = cursor + one.body
         return end + -end % CHUNK_INDEX.size + CHUNK_INDEX.size * len(one.inode.chunks)
@@ -216,7 +220,7 @@ def _write_inode(image: bytearray, one: _Placed, number: int, by_inode: dict[int
     at += INODE.size
     image[at : at + len(one.xattrs)] = one.xattrs
     at += len(one.xattrs)
-    if one.layout == Layout.CHUNKS:
+    if one.layout == DataLayout.CHUNKS:
         at += -at % CHUNK_INDEX.size
         for chunk in inode.chunks:
             hole = chunk == HOLE
@@ -231,7 +235,7 @@ def _write_inode(image: bytearray, one: _Placed, number: int, by_inode: dict[int
 
 def _union(one: _Placed) -> int:
     kind = stat.S_IFMT(one.inode.mode)
-    if one.layout == Layout.CHUNKS:
+    if one.layout == DataLayout.CHUNKS:
         return CHUNK_INDEXES | chunk_bits(one.size)
     if kind in (stat.S_IFCHR, stat.S_IFBLK):
         return pack_rdev(*one.inode.rdev, one.path)
@@ -262,3 +266,26 @@ def write_super(image: bytearray, facts: Super) -> None:
     image[SUPERBLOCK_AT + 48 : SUPERBLOCK_AT + 64] = uuid
     checksum = crc32c(image[SUPERBLOCK_AT:BLOCK])
     image[SUPERBLOCK_AT + 4 : SUPERBLOCK_AT + 8] = checksum.to_bytes(4, "little")
+
+
+def add_device(image: ErofsImage, device: DeviceSlot, moved: Mapping[int, int]) -> bytes:
+    """The image with `device` behind those that it has, and chunks moved from one address to another.
+
+    Raises FormatError for an image that has no room for another device.
+    """
+    patched = bytearray(image.data)
+    at = (image.super.device_slot + len(image.devices)) * DEVICE_SLOT
+    if at + DEVICE_SLOT > min(image.root * SLOT, BLOCK):
+        raise FormatError("the image has no room for another device")
+    DEVICE.pack_into(patched, at, device.tag, device.blocks, 0, 0, 0)
+    for _, inode in files(image):
+        table = image.chunk_table(inode)
+        chunks = image.chunks(inode)
+        if table is None or chunks is None:
+            continue
+        for number, address in enumerate(chunks[1]):
+            new = HOLE if address == HOLE else moved.get(address, HOLE)
+            if new != HOLE:
+                CHUNK_INDEX.pack_into(patched, table[1] + number * CHUNK_INDEX.size, 0, new >> 32, new & 0xFFFFFFFF)
+    write_super(patched, dataclasses.replace(image.super, devices=len(image.devices) + 1, uuid=bytes(16)))
+    return bytes(patched)

@@ -21,8 +21,8 @@ import trio
 from imagefs.blocks.source import PackSource
 from imagefs.build.directory import scan
 from imagefs.build.image import build
-from imagefs.format.erofs import Image
-from imagefs.format.erofs.walk import files as files_in
+from imagefs.format.erofs import ErofsImage
+from imagefs.format.erofs.read import files as files_in
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.gc import collect
@@ -305,7 +305,7 @@ def read_image(store: Path, tag: str, name: str, folder: Path | None = None) -> 
     source = PackSource(StoreSettings(url=str(store)))
     images = source.images()
     manifest = images.manifest(images.resolve(tag))
-    image = Image(images.metadata(manifest.metadata))
+    image = ErofsImage(images.metadata(manifest.metadata))
     [inode] = [inode for path, inode in files_in(image) if path == name.encode()]
     if image.chunk_table(inode) is None:
         return image.content(inode)

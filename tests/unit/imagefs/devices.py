@@ -16,7 +16,7 @@ import trio
 
 from imagefs.blocks.fetch import Blocks, Device
 from imagefs.blocks.source import Mirror
-from imagefs.format.index import BLOCK, NOWHERE, Index, Pack, Place, write
+from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack, write
 
 __all__ = ["MIB", "FakeSource", "Made", "eventually", "make", "noise", "running", "settled"]
 
@@ -46,18 +46,18 @@ def make(blocks: Sequence[bytes], *, per_pack: int = 1000, size: int = 0) -> Mad
     """`blocks` may be short, b"" is one of zeros. per_pack: blocks in a pack. size: of the device, 0 for all blocks."""
     packs: list[Pack] = []
     stored: dict[bytes, bytes] = {}
-    places: list[Place] = []
+    places: list[BlockLocation] = []
     for first in range(0, len(blocks), per_pack):
         data, here, known = bytearray(), [], {}
         for block in blocks[first : first + per_pack]:
             if not block:
-                here.append(Place(bytes(32), NOWHERE, 0, 0, 0))
+                here.append(BlockLocation(bytes(32), NOWHERE, 0, 0, 0))
                 continue
             digest = hashlib.sha256(block).digest()
             if digest not in known:
                 packed = lz4.block.compress(block, store_size=False)
                 kept = packed if len(packed) < len(block) else block
-                known[digest] = Place(digest, len(packs), len(data), len(kept), len(block))
+                known[digest] = BlockLocation(digest, len(packs), len(data), len(kept), len(block))
                 data += kept
             here.append(known[digest])
         packs.append(Pack(hashlib.sha256(data).digest(), len(data)))

@@ -9,11 +9,11 @@ from typing import Any
 
 import trio
 
-from imagefs.format.erofs import BLOCK, Device
+from imagefs.format.erofs import BLOCK, DeviceSlot
 from imagefs.plane.tree import ImageTree
 from stripefs.fuse.protocol import ServedAttributes
 
-DEVICES = (Device(b"cold", 2**32 - 1), Device(b"hot", 2**32 - 1))
+DEVICES = (DeviceSlot(b"cold", 2**32 - 1), DeviceSlot(b"hot", 2**32 - 1))
 
 FILE, FOLDER = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755
 

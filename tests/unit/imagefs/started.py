@@ -12,8 +12,8 @@ import lz4.block
 
 from imagefs.build.directory import scan
 from imagefs.build.image import build
-from imagefs.format.erofs import BLOCK, Image
-from imagefs.format.erofs.walk import files
+from imagefs.format.erofs import BLOCK, ErofsImage
+from imagefs.format.erofs.read import files
 from imagefs.format.index import BLOCK as DATA_BLOCK
 from imagefs.format.index import NOWHERE, Index
 from imagefs.format.inode import HOLE
@@ -75,7 +75,7 @@ class Stored:
     def __init__(self, images: Images, digest: str) -> None:
         self.manifest = images.manifest(digest)
         self.metadata = images.metadata(self.manifest.metadata)
-        self.image = Image(self.metadata)
+        self.image = ErofsImage(self.metadata)
         self.devices = [_device(images, images.index(device.index)) for device in self.manifest.devices]
 
     def tree(self) -> dict[bytes, tuple[Any, ...]]:

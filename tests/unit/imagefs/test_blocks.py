@@ -11,7 +11,7 @@ import pytest
 from imagefs.build.blocks import PACK_SIZE, Known, Packs, store_blocks
 from imagefs.build.layout import Segment
 from imagefs.errors import BuildError
-from imagefs.format.index import BLOCK, NOWHERE, Pack, Place
+from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Pack
 from tests.unit.imagefs.test_layout import Bytes
 
 
@@ -27,7 +27,7 @@ class Stored:
         self.objects[pack.digest] = data
         return True
 
-    def read(self, place: Place) -> bytes:
+    def read(self, place: BlockLocation) -> bytes:
         if place.pack == NOWHERE:
             return b""
         pack = self.packs.all[place.pack]
@@ -41,7 +41,7 @@ def nothing(_digest: bytes) -> Known | None:
     return None
 
 
-def device(places: list[Place], stored: Stored) -> bytes:
+def device(places: list[BlockLocation], stored: Stored) -> bytes:
     return b"".join(stored.read(place).ljust(BLOCK, b"\0") for place in places)
 
 
@@ -80,7 +80,7 @@ def test_what_is_known_is_not_stored_again() -> None:
     data = random.Random(3).randbytes(2 * BLOCK)
     segments = [Segment(Bytes(data), 0, 2 * BLOCK, 0)]  # type: ignore[list-item,arg-type]
     elsewhere = Pack(b"p" * 32, 1 << 20)
-    known = {hashlib.sha256(data[:BLOCK]).digest(): Known(elsewhere, Place(b"", 9, 77, BLOCK, BLOCK))}
+    known = {hashlib.sha256(data[:BLOCK]).digest(): Known(elsewhere, BlockLocation(b"", 9, 77, BLOCK, BLOCK))}
     stored = Stored()
     places = store_blocks(segments, 2 * BLOCK, stored.packs, known.get)
     assert stored.packs.all[places[0].pack] == elsewhere

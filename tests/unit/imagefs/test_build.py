@@ -14,7 +14,7 @@ import pytest
 from imagefs.build.directory import scan
 from imagefs.build.image import Report, build
 from imagefs.errors import DamagedObject, NoSuchImage
-from imagefs.format.erofs import Image
+from imagefs.format.erofs import ErofsImage
 from imagefs.format.index import BLOCK, NOWHERE, Index
 from imagefs.format.inode import HOLE
 from imagefs.progress import Progress
@@ -39,7 +39,7 @@ class Opened:
 
     def __init__(self, images: Images, tag: str) -> None:
         manifest = images.manifest(images.resolve(tag))
-        self.image = Image(images.metadata(manifest.metadata))
+        self.image = ErofsImage(images.metadata(manifest.metadata))
         self.indexes = [images.index(device.index) for device in manifest.devices]
         self._images = images
         self._packs: dict[bytes, bytes] = {}

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs import BLOCK, CHUNK, Device, Image, write
+from imagefs.format.erofs import BLOCK, CHUNK, DeviceSlot, ErofsImage, write
 from imagefs.format.inode import HOLE, Inode, address
 from tests.unit.imagefs.trees import read_back, seen, trees
 
-DEVICES = (Device(b"cold", 2**32 - 1), Device(b"hot", 2**32 - 1))
+DEVICES = (DeviceSlot(b"cold", 2**32 - 1), DeviceSlot(b"hot", 2**32 - 1))
 
 
 def image_of(root: Inode) -> bytes:
@@ -30,7 +30,7 @@ def directory(**children: Inode) -> Inode:
 
 @given(trees())
 def test_what_is_written_can_be_read_back(root: Inode) -> None:
-    image = Image(image_of(root))
+    image = ErofsImage(image_of(root))
     assert read_back(image) == seen(root)
     assert image.devices == list(DEVICES)
 
@@ -54,7 +54,7 @@ def test_equal_trees_give_equal_bytes(root: Inode, chance: random.Random) -> Non
 def test_links_are_counted() -> None:
     file = Inode(stat.S_IFREG | 0o644, data=b"x")
     root = directory(a=file, b=file, c=directory(d=file, e=directory()))
-    image = Image(image_of(root))
+    image = ErofsImage(image_of(root))
     top = image.stat(image.root)
     assert top.links == 3
     number = image.lookup(top, b"a")
@@ -66,7 +66,7 @@ def test_links_are_counted() -> None:
 def test_a_directory_of_100_000_names() -> None:
     file = Inode(stat.S_IFREG | 0o644, data=b"x")
     root = Inode(stat.S_IFDIR | 0o755, children={b"entry-%06d" % number: file for number in range(100_000)})
-    image = Image(image_of(root))
+    image = ErofsImage(image_of(root))
     top = image.stat(image.root)
     assert [name for name, _, _ in image.entries(top)] == [b".", b"..", *(b"entry-%06d" % n for n in range(100_000))]
     assert image.lookup(top, b"entry-054321") == image.lookup(top, b"entry-000000") is not None
@@ -112,13 +112,13 @@ def test_damage_is_an_error_and_nothing_else(root: Inode, data: st.DataObject) -
     if data.draw(st.booleans()):
         del damaged[data.draw(st.integers(0, len(damaged))) :]
     try:
-        image = Image(bytes(damaged))
+        image = ErofsImage(bytes(damaged))
         _walk(image)
     except FormatError:
         pass
 
 
-def _walk(image: Image) -> None:
+def _walk(image: ErofsImage) -> None:
     """Read everything there is once, cycles in damaged directories cut."""
     done, stack = set(), [image.root]
     while stack:

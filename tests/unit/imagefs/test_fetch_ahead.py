@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from imagefs.blocks import arrival
-from imagefs.format.index import BLOCK, Pack, Place
+from imagefs.format.index import BLOCK, BlockLocation, Pack
 from stripefs.errors import Abandoned, ServiceDown
 from tests.unit.imagefs.devices import MIB, FakeSource, eventually, make, noise, running, settled
 
@@ -92,7 +92,7 @@ async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monk
     made = make(noise(4))
     source, go, unpack = FakeSource(made), threading.Event(), arrival._unpack
 
-    def unpack_later(stored: memoryview, place: Place) -> arrival.Arrived | None:
+    def unpack_later(stored: memoryview, place: BlockLocation) -> arrival.Arrived | None:
         assert go.wait(30)
         return unpack(stored, place)
 

@@ -127,7 +127,7 @@ def build(layers: list[bytes], folder: Path) -> bytes:
                 assert len(file.read(20)) == 10
     out = io.BytesIO()
     lay_out(root, contents)
-    erofs.write(root, [erofs.Device(b"cold", 1 << 30)], out)
+    erofs.write(root, [erofs.DeviceSlot(b"cold", 1 << 30)], out)
     return out.getvalue()
 
 
@@ -151,7 +151,7 @@ def test_archives(tmp_path: Path) -> None:
         layers = [mutate(chance, archive(chance)) for _ in range(chance.randrange(1, 4))]
         if (image := ours(seed, lambda layers=layers: build(layers, tmp_path))) is not None:  # type: ignore[misc]
             fine += 1
-            read = erofs.Image(image)
+            read = erofs.ErofsImage(image)
             assert read.stat(read.root).is_directory
     assert fine > ROUNDS / 4
 

@@ -13,7 +13,7 @@ import xxhash
 from imagefs.blocks import local
 from imagefs.blocks.block_table import rows_here
 from imagefs.blocks.local import LocalDevice
-from imagefs.format.erofs import Image
+from imagefs.format.erofs import ErofsImage
 from imagefs.format.extents import ExtentTable, digest_of
 from imagefs.format.index import NOWHERE, Index, Pack
 from imagefs.format.inode import address
@@ -71,13 +71,13 @@ def test_pack() -> None:
 
 
 def test_metadata() -> None:
-    image = Image(golden("metadata.erofs"))
+    image = ErofsImage(golden("metadata.erofs"))
     assert image.devices == list(DEVICES)
     assert read_back(image) == seen(tree())
 
 
 def test_hot() -> None:
-    image = Image(golden("hot.erofs"))
+    image = ErofsImage(golden("hot.erofs"))
     number = image.lookup(image.stat(image.root), b"f")
     assert number is not None
     chunks = image.chunks(image.stat(number))
@@ -88,7 +88,7 @@ def test_hot() -> None:
 @pytest.mark.parametrize("name", ["metadata.erofs", "hot.erofs"])
 def test_fsck_accepts_the_images(name: str, tmp_path: Path) -> None:
     devices = []
-    for device in Image(golden(name)).devices:
+    for device in ErofsImage(golden(name)).devices:
         path = tmp_path / device.tag.decode()
         with path.open("wb") as out:
             out.truncate(device.blocks * 4096)

@@ -14,10 +14,10 @@ from imagefs.build import copying
 from imagefs.build.directory import scan
 from imagefs.build.hot import build_optimized, optimize
 from imagefs.errors import BuildError, DamagedObject, FormatError
-from imagefs.format.erofs import BLOCK, Device, Image
-from imagefs.format.erofs.patch import add_device
+from imagefs.format.erofs import BLOCK, DeviceSlot, ErofsImage
+from imagefs.format.erofs.write import add_device
 from imagefs.format.extents import COLD, HOT
-from imagefs.format.plan import Run
+from imagefs.format.plan import PlanRun
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces, load_plan
@@ -76,7 +76,7 @@ def test_every_byte_of_the_metadata_that_says_nothing_about_places_is_kept(
     assert len(before) == len(after)
     different = [at for at in range(1280, len(before)) if before[at] != after[at]]  # behind the superblock
     assert len({at // 8 for at in different if at >= 1408}) == len(found.touches)  # a chunk index each
-    assert Image(after).devices == [*Image(before).devices, Device(b"hot", report.hot_bytes // BLOCK)]
+    assert ErofsImage(after).devices == [*ErofsImage(before).devices, DeviceSlot(b"hot", report.hot_bytes // BLOCK)]
 
 
 def test_the_same_traces_make_the_same_bytes(source: Path, images: Images, digest: str, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_the_plan_is_the_hot_device_from_end_to_end(source: Path, images: Images
     report = optimize(images, digest, [trace(images, digest, imports(source, 1))])
     plan = load_plan(images, report.digest, "default")
     assert plan is not None
-    assert plan.runs == [Run(HOT, 0, -(-report.hot_bytes // (128 << 10)))]
+    assert plan.runs == [PlanRun(HOT, 0, -(-report.hot_bytes // (128 << 10)))]
     touched = record(images, report.digest, imports(source, 1))
     judged = score({n: set(plan.of(n)) for n in (1, 2)}, {n: touched.touched_blocks(n) for n in (1, 2)})
     assert (judged["precision"], judged["recall"]) == (1.0, 1.0)
@@ -220,10 +220,10 @@ def test_an_image_without_a_table_is_refused(source: Path, images: Images, diges
 
 def test_there_is_room_for_two_devices(images: Images, digest: str) -> None:
     image = Stored(images, digest).image
-    two = Image(add_device(image, Device(b"hot", 1), {}))
+    two = ErofsImage(add_device(image, DeviceSlot(b"hot", 1), {}))
     assert len(two.devices) == 2
     with pytest.raises(FormatError, match="no room for another device"):
-        add_device(two, Device(b"third", 1), {})
+        add_device(two, DeviceSlot(b"third", 1), {})
 
 
 def test_a_folder_with_metadata_is_used_when_it_holds_what_it_says(images: Images, digest: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs import BLOCK, CHUNK, Device, Image, write
+from imagefs.format.erofs import BLOCK, CHUNK, DeviceSlot, ErofsImage, write
 from imagefs.format.erofs.records import DIRENT, SLOT
 from imagefs.format.erofs.write import write_super
 from imagefs.format.inode import HOLE, Inode, address, walk
@@ -29,10 +29,10 @@ from tests.unit.imagefs.image_trees import DEVICES, FILE, FOLDER, FakeDevices, c
 from tests.unit.imagefs.trees import names, trees
 
 
-def image_of(root: Inode, devices: tuple[Device, ...] = DEVICES) -> Image:
+def image_of(root: Inode, devices: tuple[DeviceSlot, ...] = DEVICES) -> ErofsImage:
     out = io.BytesIO()
     write(root, devices, out)
-    return Image(out.getvalue())
+    return ErofsImage(out.getvalue())
 
 
 def tree_of(root: Inode) -> ImageTree:
@@ -50,7 +50,7 @@ async def test_a_directory_with_everything_in_it_is_shown_as_it_is(tmp_path: Pat
     nasty.make(source)
     image = small_image.make(source, tmp_path)
     devices = FileDevices([image.device], io_timeout=10)
-    tree = ImageTree(Image(Path(image.metadata).read_bytes()), devices.read)
+    tree = ImageTree(ErofsImage(Path(image.metadata).read_bytes()), devices.read)
     assert await _facts(tree) == nasty.facts(source)
     devices.close()
 
@@ -275,17 +275,17 @@ async def test_numbers_that_mean_something_to_fuse_are_damage(number: int) -> No
     out = io.BytesIO()
     write(folder(it=Inode(FILE, data=b"x")), DEVICES, out)
     data = bytearray(out.getvalue())
-    image = Image(bytes(data))
+    image = ErofsImage(bytes(data))
     record = DIRENT.pack(image.lookup(image.stat(image.root), b"it") or 0, 0, 0)[:8]
     at = data.index(record, image.root * SLOT)
     data[at : at + 8] = number.to_bytes(8, "little")
     data[number * SLOT : number * SLOT + 64] = data[image.root * SLOT : image.root * SLOT + 64]
     write_super(data, image.super)
     with pytest.raises(FormatError, match="no inode number"):
-        await ImageTree(Image(bytes(data)), FakeDevices().read).lookup(ROOT, b"it")
+        await ImageTree(ErofsImage(bytes(data)), FakeDevices().read).lookup(ROOT, b"it")
 
 
 async def test_capacity_is_that_of_the_image_and_all_used() -> None:
-    image = image_of(folder(a=Inode(FILE, data=b"x"), b=folder()), (Device(b"cold", 1000), Device(b"hot", 24)))
+    image = image_of(folder(a=Inode(FILE, data=b"x"), b=folder()), (DeviceSlot(b"cold", 1000), DeviceSlot(b"hot", 24)))
     space = await ImageTree(image, FakeDevices().read).statfs()
     assert (space.capacity, space.free, space.files) == ((image.super.blocks + 1024) * BLOCK, 0, 3)

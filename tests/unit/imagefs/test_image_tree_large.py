@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.format.erofs import BLOCK, Image, write
+from imagefs.format.erofs import BLOCK, ErofsImage, write
 from imagefs.format.inode import Inode
 from imagefs.plane.tree import ImageTree
 from stripefs.errors import NotFound
@@ -18,7 +18,7 @@ from tests.unit.imagefs.image_trees import DEVICES, FILE, FOLDER, FakeDevices, l
 COUNT = 100_000
 
 
-class CountingImage(Image):
+class CountingImage(ErofsImage):
     """How many blocks of directories were looked at."""
 
     looked_at = 0
@@ -62,7 +62,7 @@ async def test_a_listing_of_100_000_goes_on_where_it_stopped(big: bytes) -> None
 
 
 async def test_any_cookie_is_answered(big: bytes) -> None:
-    tree = ImageTree(Image(big), FakeDevices().read)
+    tree = ImageTree(ErofsImage(big), FakeDevices().read)
     for cookie in (-1, BLOCK - 1, 3 * BLOCK + 4000, 1 << 40, (1 << 63) - 1):
         seen: list[bytes] = []
 

@@ -11,30 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
-from imagefs.format.index import BLOCK, NOWHERE, Index, Pack, Place, write
+from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack, write
 
 PACKS = [Pack(hashlib.sha256(b"a").digest(), 1 << 20), Pack(hashlib.sha256(b"b").digest(), 1 << 25)]
 
 
 @st.composite
-def places(draw: st.DrawFn) -> Place:
+def places(draw: st.DrawFn) -> BlockLocation:
     if draw(st.booleans()):
-        return Place(bytes(32), NOWHERE, 0, 0, 0)
+        return BlockLocation(bytes(32), NOWHERE, 0, 0, 0)
     length = draw(st.integers(1, BLOCK))
     stored = draw(st.integers(1, length))
     pack = draw(st.integers(0, 1))
     offset = draw(st.integers(0, PACKS[pack].length - stored))
-    return Place(draw(st.binary(min_size=32, max_size=32)), pack, offset, stored, length)
+    return BlockLocation(draw(st.binary(min_size=32, max_size=32)), pack, offset, stored, length)
 
 
-def document(found: list[Place], short: int = 0) -> bytes:
+def document(found: list[BlockLocation], short: int = 0) -> bytes:
     out = io.BytesIO()
     write(found, PACKS, len(found) * BLOCK - short, out)
     return out.getvalue()
 
 
 @given(st.lists(places(), max_size=40), st.integers(0, BLOCK - 1))
-def test_what_is_written_is_found_by_number_and_by_digest(found: list[Place], short: int) -> None:
+def test_what_is_written_is_found_by_number_and_by_digest(found: list[BlockLocation], short: int) -> None:
     if found and found[-1].pack != NOWHERE:
         length = min(found[-1].length, BLOCK - short)
         found[-1] = found[-1]._replace(length=length, stored=min(found[-1].stored, length))
@@ -51,7 +51,7 @@ def test_what_is_written_is_found_by_number_and_by_digest(found: list[Place], sh
 
 
 @given(st.lists(places(), min_size=1, max_size=10), st.data())
-def test_damage_is_an_error_and_nothing_else(found: list[Place], data: st.DataObject) -> None:
+def test_damage_is_an_error_and_nothing_else(found: list[BlockLocation], data: st.DataObject) -> None:
     damaged = bytearray(document(found))
     for _ in range(data.draw(st.integers(1, 4))):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
@@ -69,8 +69,8 @@ def test_damage_is_an_error_and_nothing_else(found: list[Place], data: st.DataOb
 
 def test_blocks_and_bytes_must_agree() -> None:
     with pytest.raises(FormatError, match="1 blocks do not make"):
-        write([Place(bytes(32), NOWHERE, 0, 0, 0)], [], 2 * BLOCK, io.BytesIO())
-    whole = bytearray(document([Place(bytes(32), NOWHERE, 0, 0, 0)]))
+        write([BlockLocation(bytes(32), NOWHERE, 0, 0, 0)], [], 2 * BLOCK, io.BytesIO())
+    whole = bytearray(document([BlockLocation(bytes(32), NOWHERE, 0, 0, 0)]))
     struct.pack_into("<I", whole, 12, 2)
     with pytest.raises(FormatError, match="contradicts"):
         Index(bytes(whole))

@@ -20,7 +20,7 @@ from imagefs.daemon.metadata_cache import RECENT, MetadataCache
 from imagefs.daemon.opened import Opened
 from imagefs.daemon.serving import Serving
 from imagefs.errors import DocumentUnreadable
-from imagefs.format.index import BLOCK, Index, Pack, Place, write
+from imagefs.format.index import BLOCK, BlockLocation, Index, Pack, write
 from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
@@ -49,7 +49,7 @@ class Journal(MemoryJournal):
 def index_bytes(blocks: int) -> bytes:
     out = io.BytesIO()
     packs = [Pack(bytes(32), blocks * 10)]
-    write([Place(bytes([n]) * 32, 0, n * 10, 10, BLOCK) for n in range(blocks)], packs, blocks * BLOCK, out)
+    write([BlockLocation(bytes([n]) * 32, 0, n * 10, 10, BLOCK) for n in range(blocks)], packs, blocks * BLOCK, out)
     return out.getvalue()
 
 

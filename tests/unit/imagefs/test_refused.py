@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs import Image
+from imagefs.format.erofs import ErofsImage
+from imagefs.format.erofs.read import files
 from imagefs.format.erofs.records import BLOCK, SUPERBLOCK_AT, crc32c
-from imagefs.format.erofs.walk import files
 from imagefs.format.extents import ExtentTable
 from imagefs.format.index import NOWHERE, Index
 from imagefs.format.manifest import Manifest
@@ -247,20 +247,20 @@ WRONG_IMAGES = {
 @pytest.mark.parametrize("name", WRONG_IMAGES)
 def test_wrong_images(name: str) -> None:
     with pytest.raises(FormatError):
-        Image(WRONG_IMAGES[name])
+        ErofsImage(WRONG_IMAGES[name])
 
 
 def test_an_image_whose_root_is_a_file() -> None:
-    image = Image(golden("metadata.erofs"))
+    image = ErofsImage(golden("metadata.erofs"))
     number = image.lookup(image.stat(image.root), b"small")
     assert number is not None
     with pytest.raises(FormatError, match="root"):
-        Image(super_with(14, "<H", number))
+        ErofsImage(super_with(14, "<H", number))
 
 
 def test_chunks_outside_the_devices() -> None:
     whole = golden("metadata.erofs")
-    image = Image(whole)
+    image = ErofsImage(whole)
     number = image.lookup(image.stat(image.root), b"chunk")
     assert number is not None
     table = image.chunk_table(image.stat(number))
@@ -268,7 +268,7 @@ def test_chunks_outside_the_devices() -> None:
     for entry in ((0, 0, 3), (0, 3, 0), (1, 1, 3), (0, 1, 1 << 20), (0, 2, 256)):
         data = bytearray(whole)
         struct.pack_into("<HHI", data, table[1], *entry)
-        damaged = Image(sealed(data))
+        damaged = ErofsImage(sealed(data))
         inode = damaged.stat(number)
         with pytest.raises(FormatError):
             list((damaged.chunks(inode) or (0, iter(())))[1])
@@ -278,13 +278,13 @@ def test_chunks_outside_the_devices() -> None:
 
 def test_a_directory_that_is_inside_itself_is_walked_once() -> None:
     whole = golden("metadata.erofs")
-    image = Image(whole)
+    image = ErofsImage(whole)
     more = image.lookup(image.stat(image.root), b"more")
     assert more is not None
     below = image.lookup(image.stat(more), b"empty")
     assert below is not None
     assert whole.count(struct.pack("<Q", below)) >= 2
-    damaged = Image(sealed(whole.replace(struct.pack("<Q", below), struct.pack("<Q", more))))
+    damaged = ErofsImage(sealed(whole.replace(struct.pack("<Q", below), struct.pack("<Q", more))))
     with pytest.raises(FormatError, match="two names"):
         list(files(damaged))
     with pytest.raises(FormatError, match="two names"):
@@ -302,7 +302,7 @@ def test_bytes_of_an_image() -> None:
             for _ in range(chance.choice((1, 1, 1, 2, 8))):
                 data[chance.choice(used)] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
             try:
-                image = Image(sealed(data))
+                image = ErofsImage(sealed(data))
                 walk(image, 10_000)
                 list(itertools.islice(files(image), 10_000))
             except FormatError as error:
@@ -311,7 +311,7 @@ def test_bytes_of_an_image() -> None:
                 raise AssertionError(f"{name}, seed {seed}") from error
 
 
-def walk(image: Image, most: int) -> None:
+def walk(image: ErofsImage, most: int) -> None:
     """Everything that can be asked of an image, every inode once; at most that many names."""
     seen: set[int] = set()
     stack = [image.root]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
-from imagefs.format.plan import Plan, Run
+from imagefs.format.plan import Plan, PlanRun
 from imagefs.format.trace import ENDS, Touch, Trace, check_workload, path_from_text, path_to_text
 
 _paths = st.binary(min_size=1, max_size=300).filter(lambda path: b"\0" not in path and not path.startswith(b"/"))
@@ -55,7 +55,7 @@ SAMPLE = Trace(
         Touch(4, b"a%41\xff\n\xc3\xbc", 0, 17, b"\xff" * 16),
     ],
 )
-PLAN = Plan("cd" * 32, "train", 3, [Run(2, 0, 40), Run(1, 7, 1)])
+PLAN = Plan("cd" * 32, "train", 3, [PlanRun(2, 0, 40), PlanRun(1, 7, 1)])
 
 
 @given(traces())

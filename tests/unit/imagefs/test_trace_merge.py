@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
 from imagefs.format.inode import address
-from imagefs.format.plan import Run
+from imagefs.format.plan import PlanRun
 from imagefs.format.trace import Touch, Trace
 from imagefs.repository.images import Images
 from imagefs.trace.diff import diff
@@ -176,9 +176,9 @@ def test_runs_are_whole_blocks_in_order_and_none_twice() -> None:
         return Extent(b"x", 0, length, block, address(device, block))
 
     assert runs([]) == []
-    assert runs([extent(0), extent(16), extent(32), extent(160), extent(0)]) == [Run(1, 0, 2), Run(1, 5, 1)]
-    assert runs([extent(20, device=2)]) == [Run(2, 0, 2)]
-    assert runs([extent(64), extent(40, 1), extent(31, 4097)]) == [Run(1, 2, 1), Run(1, 1, 1), Run(1, 0, 1)]
+    assert runs([extent(0), extent(16), extent(32), extent(160), extent(0)]) == [PlanRun(1, 0, 2), PlanRun(1, 5, 1)]
+    assert runs([extent(20, device=2)]) == [PlanRun(2, 0, 2)]
+    assert runs([extent(64), extent(40, 1), extent(31, 4097)]) == [PlanRun(1, 2, 1), PlanRun(1, 1, 1), PlanRun(1, 0, 1)]
 
 
 def test_a_plan_holds_what_most_starts_touched(source: Path, images: Images, digest: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from imagefs.errors import DamagedObject, FormatError
-from imagefs.format.plan import Plan, Run
+from imagefs.format.plan import Plan, PlanRun
 from imagefs.format.trace import Touch, Trace
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
@@ -47,7 +47,7 @@ def test_traces_are_found_again_the_oldest_first(traces: Traces) -> None:
 
 def test_what_is_being_written_is_not_there_yet(traces: Traces, tmp_path: Path) -> None:
     traces.put(made(5.0))
-    traces.put_plan(Plan(BASE, "default", 1, [Run(1, 0, 4)]))
+    traces.put_plan(Plan(BASE, "default", 1, [PlanRun(1, 0, 4)]))
     for folder in ("traces", f"traces/{BASE}", f"traces/{BASE}/default", "plans", f"plans/{BASE}"):
         (tmp_path / "store" / folder / ".default.2582005966aa.tmp").touch()
     assert traces.workloads(BASE) == ["default"]
@@ -126,23 +126,23 @@ def test_a_bomb_is_not_unpacked(traces: Traces, tmp_path: Path, monkeypatch: pyt
 
 
 def test_plans_are_replaced_and_found(traces: Traces, images: Images, tmp_path: Path) -> None:
-    traces.put_plan(Plan(BASE, "train", 1, [Run(1, 0, 3)]))
-    traces.put_plan(Plan(BASE, "train", 2, [Run(1, 0, 4)]))
-    assert traces.plan(BASE, "train") == Plan(BASE, "train", 2, [Run(1, 0, 4)])
+    traces.put_plan(Plan(BASE, "train", 1, [PlanRun(1, 0, 3)]))
+    traces.put_plan(Plan(BASE, "train", 2, [PlanRun(1, 0, 4)]))
+    assert traces.plan(BASE, "train") == Plan(BASE, "train", 2, [PlanRun(1, 0, 4)])
     assert traces.plans() == [(BASE, "train")]
     here = tmp_path / "here"
-    assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 2, [Run(1, 0, 4)])
+    assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 2, [PlanRun(1, 0, 4)])
     with local_traces(here) as local:
-        local.put_plan(Plan(BASE, "train", 1, [Run(1, 9, 1)]))
-        assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 2, [Run(1, 0, 4)])
-        local.put_plan(Plan(BASE, "train", 3, [Run(1, 9, 1)]))
-    assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 3, [Run(1, 9, 1)])
+        local.put_plan(Plan(BASE, "train", 1, [PlanRun(1, 9, 1)]))
+        assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 2, [PlanRun(1, 0, 4)])
+        local.put_plan(Plan(BASE, "train", 3, [PlanRun(1, 9, 1)]))
+    assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 3, [PlanRun(1, 9, 1)])
 
 
 def test_a_plan_that_is_damaged_gives_way_to_the_other(
     traces: Traces, images: Images, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plan = Plan(BASE, "train", 1, [Run(1, 0, 3)])
+    plan = Plan(BASE, "train", 1, [PlanRun(1, 0, 3)])
     traces.put_plan(plan)
     with local_traces(tmp_path / "here") as local:
         local.put_plan(plan)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from imagefs.errors import DocumentUnreadable, FormatError
-from imagefs.format.erofs import Device, write
+from imagefs.format.erofs import DeviceSlot, write
 from imagefs.format.inode import Inode
 from imagefs.plane.worker import TreeBackend
 from stripefs.errors import ConfigError, StaleVersion
@@ -25,7 +25,7 @@ from stripefs.settings import MountSettings
 def _image(path: Path, content: bytes) -> str:
     out = io.BytesIO()
     file = Inode(stat.S_IFREG | 0o644, data=content)
-    write(Inode(stat.S_IFDIR | 0o755, children={b"file": file}), [Device(b"cold", 1)], out)
+    write(Inode(stat.S_IFDIR | 0o755, children={b"file": file}), [DeviceSlot(b"cold", 1)], out)
     path.write_bytes(out.getvalue())
     return str(path)
 

@@ -148,7 +148,7 @@ def tree() -> bytes:
     big = Inode(0o100644, size=100_000, chunks=[address(1, 0), address(1, 16)])
     root = Inode(0o40755, children={b"big": big, b"again": big, b"link": Inode(0o120777, data=b"big")})
     out = io.BytesIO()
-    erofs.write(root, [erofs.Device(b"cold", 32)], out)
+    erofs.write(root, [erofs.DeviceSlot(b"cold", 32)], out)
     return out.getvalue()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from imagefs.format.erofs import BLOCK, CHUNK, Image
+from imagefs.format.erofs import BLOCK, CHUNK, ErofsImage
 from imagefs.format.inode import HOLE, Inode, address
 
 names = st.binary(min_size=1, max_size=255).filter(
@@ -101,7 +101,7 @@ def seen(root: Inode) -> dict[bytes, tuple[Any, ...]]:
     return found
 
 
-def read_back(image: Image) -> dict[bytes, tuple[Any, ...]]:
+def read_back(image: ErofsImage) -> dict[bytes, tuple[Any, ...]]:
     """The same of an image."""
     found: dict[bytes, tuple[Any, ...]] = {}
     stack = [(b"", image.root, image.root)]
