@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from imagefs.format.index import Pack
 from imagefs.repository.base import RangeReader, Repository
 from imagefs.repository.images import Images, object_path
-from imagefs.repository.url import open_repository
+from imagefs.repository.store import open_repository
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Buffer

@@ -53,7 +53,7 @@ def settings_for(ctx: click.Context, config: str, store: str = "") -> Settings:
 def opened(settings: Settings, *, make: bool = False) -> Iterator[Images]:
     """The images in the store of `settings`, connected while this lasts; with `make` it may be new."""
     from imagefs.repository.images import Images  # which loads the codecs, that commands on events need not have
-    from imagefs.repository.url import open_repository
+    from imagefs.repository.store import open_repository
 
     repository = open_repository(settings.store, make=make)
     try:

@@ -62,7 +62,7 @@ def command(
     from imagefs.cli.traces import gather
     from imagefs.gather import newest_traces
     from imagefs.reference import Platform
-    from imagefs.repository.url import registry_url
+    from imagefs.repository.store import registry_url
 
     if traces and no_trace:
         raise ConfigError("--trace and --no-trace contradict each other")

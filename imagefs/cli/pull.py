@@ -7,7 +7,7 @@ import click
 from imagefs.cli.common import flags, json_flag, quiet_flag
 from imagefs.cli.copying import run_copy
 from imagefs.reference import parse_reference
-from imagefs.repository.url import is_registry
+from imagefs.repository.store import is_registry
 from stripefs.cli.flags import SettingsCommand
 from stripefs.errors import ConfigError
 from stripefs.settings import redact

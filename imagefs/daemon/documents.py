@@ -24,8 +24,8 @@ from imagefs.format.manifest import Manifest, Metadata
 from imagefs.format.plan import Plan
 from imagefs.repository.images import Images, is_digest
 from imagefs.repository.snapshots import Note, Snapshots
+from imagefs.repository.store import is_registry
 from imagefs.repository.traces import load_plan
-from imagefs.repository.url import is_registry
 from stripefs.errors import Abandoned, MountError, ServiceDown, StoreError, StripefsError
 from stripefs.executor import Executor
 from stripefs.store.url import parse_url, prepare

@@ -24,8 +24,8 @@ from imagefs.deps.lease import lead
 from imagefs.gather import complete, stored_traces
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots, check_source
+from imagefs.repository.store import open_repository
 from imagefs.repository.traces import Traces
-from imagefs.repository.url import open_repository
 from stripefs.errors import Busy, StripefsError, Unsupported
 from stripefs.settings import store_settings
 from stripefs.units import format_size

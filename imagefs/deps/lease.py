@@ -22,7 +22,7 @@ from imagefs.deps.threads import signals_for_main
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import FOLDER, Snapshots
-from imagefs.repository.url import open_repository
+from imagefs.repository.store import open_repository
 from stripefs.errors import Busy, StoreError, Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.write.file_lock import FileLock

@@ -20,7 +20,7 @@ from imagefs.deps.outcome import Outcome
 from imagefs.deps.publish import Job, Place, publish
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
-from imagefs.repository.url import open_repository
+from imagefs.repository.store import open_repository
 from stripefs.errors import Busy, StoreError, StripefsError, Unsupported
 from stripefs.settings import store_settings
 from stripefs.write.errors import DraftLost

@@ -155,7 +155,7 @@ class Locks:
             return
         from imagefs.repository.images import Images  # which most starts need not load
         from imagefs.repository.snapshots import Snapshots
-        from imagefs.repository.url import open_repository
+        from imagefs.repository.store import open_repository
 
         with contextlib.closing(open_repository(self._store, make=self._make)) as repository:
             yield Snapshots(Images(repository))

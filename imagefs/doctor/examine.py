@@ -11,7 +11,7 @@ from imagefs.doctor.host import cache_findings, rights_findings, runtime_finding
 from imagefs.doctor.kernel import kernel_findings
 from imagefs.doctor.services import daemon_findings, snapshotter_findings
 from imagefs.doctor.stores import store_findings
-from imagefs.repository.url import is_registry
+from imagefs.repository.store import is_registry
 from imagefs.settings import DaemonSettings
 from stripefs.settings import StoreSettings
 

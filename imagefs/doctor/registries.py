@@ -8,7 +8,7 @@ from imagefs.doctor.finding import Finding, State
 from imagefs.doctor.stores import skew
 from imagefs.repository.registry import RegistryRepository
 from imagefs.repository.registry_auth import Sought
-from imagefs.repository.url import open_repository
+from imagefs.repository.store import open_repository
 from stripefs.errors import NotFound, StripefsError
 from stripefs.settings import StoreSettings, redact
 

@@ -28,9 +28,7 @@ from imagefs.repository.artifact import DOCUMENT_KINDS, IMAGE, Artifact, Descrip
 from imagefs.repository.base import Capabilities, Repository
 from imagefs.repository.registry_auth import Sought
 from imagefs.repository.registry_client import DOCUMENT_LIMIT, RegistryClient
-from imagefs.repository.registry_manifests import BLOB_LIMIT, Manifests, digest_of
-from imagefs.repository.registry_reader import BlobReader
-from imagefs.repository.registry_referrers import Referrers
+from imagefs.repository.registry_objects import BLOB_LIMIT, BlobReader, Manifests, Referrers, digest_of
 from stripefs.errors import Exists, NotFound, StoreError, Unsupported
 from stripefs.store.base import Buffer, Kind, Status
 
@@ -47,7 +45,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 class RegistryRepository(Repository):
     """The repository of `client` in a registry; closing it closes the client. brief: images of container images are
-    looked for as `imagefs.repository.registry_referrers` has it."""
+    looked for as `imagefs.repository.registry_objects` has it."""
 
     capabilities = Capabilities(put_if_absent=False, list_objects=False)
 

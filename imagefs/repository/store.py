@@ -1,20 +1,34 @@
-"""A stripefs store as a repository: each object is a file."""
+"""A stripefs store as a repository, in which each object is a file; and the repository that a URL names.
+
+A URL of stripefs is a store. `oci://HOST[:PORT]/NAME[?PARAMETER=VALUE&…]` is a repository of a container registry
+(`imagefs.repository.registry`):
+
+    scheme=http       speak plain http, which needs no certificate and hides nothing
+    ca-file=FILE      certificates to trust besides, in place of those in /etc/docker/certs.d/HOST
+    authfile=FILE     the file of credentials, in place of those of podman, skopeo and Docker
+    lookup=brief      look for the lazy image of a container image of the same repository alone, in one request
+"""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import re
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from imagefs.errors import DamagedObject
 from imagefs.repository.base import Capabilities, RangeReader, Repository
-from stripefs.errors import Exists
+from stripefs.errors import ConfigError, Exists
+from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Attributes, Buffer, Status, Store
+from stripefs.store.url import open_store
 
 if TYPE_CHECKING:
     from stripefs.write.file_lock import FileLock
     from stripefs.write.store_clock import StoreClock
 
-__all__ = ["StoreRepository"]
+__all__ = ["REGISTRY", "StoreRepository", "is_registry", "open_repository", "registry_url"]
 
 
 class StoreRepository(Repository):
@@ -79,3 +93,55 @@ class StoreRepository(Repository):
 
     def close(self) -> None:
         self.store.close()
+
+
+REGISTRY = "oci://"
+_URL = re.compile(
+    r"oci://(?:(?P<user>[^/?#@]*)@)?(?P<host>[A-Za-z0-9.-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?)"
+    r"/(?P<name>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)/?(?:\?(?P<query>.*))?"
+)
+_PARAMETERS = ("scheme", "ca-file", "authfile", "lookup")
+
+
+def is_registry(url: str) -> bool:
+    """Tells whether the URL names a repository of a container registry."""
+    return url.startswith(REGISTRY)
+
+
+def registry_url(host: str, name: str, **parameters: str) -> str:
+    """The URL of the repository `name` at HOST[:PORT]; parameters that are "" are left out, `_` stands for `-`."""
+    given = {key.replace("_", "-"): value for key, value in parameters.items() if value}
+    return f"{REGISTRY}{host}/{name}" + (f"?{urlencode(given)}" if given else "")
+
+
+def open_repository(settings: StoreSettings, *, make: bool = False) -> Repository:
+    """The repository at `settings.url`, connected; with `make` it may be new. Raises ConfigError and StoreErrors.
+
+    A registry is not asked before the first call, and makes a repository when something is stored there.
+    """
+    if not is_registry(settings.url):
+        return StoreRepository(open_store(settings, make=make))
+    from imagefs.repository.registry import RegistryRepository  # httpx takes 9 MiB
+    from imagefs.repository.registry_auth import DOCKER_HUB
+    from imagefs.repository.registry_client import RegistryAccess, RegistryClient
+
+    shown = redact(settings.url)
+    match = _URL.fullmatch(settings.url)
+    if match is None:
+        raise ConfigError(f"{shown!r} names no repository of a registry", hint="write oci://HOST/NAME")
+    given = dict(parse_qsl(match["query"] or "", keep_blank_values=True))
+    if unknown := [name for name in given if name not in _PARAMETERS]:
+        raise ConfigError(f"unknown parameter {unknown[0]!r} in {shown!r}", hint=f"known are {', '.join(_PARAMETERS)}")
+    if (scheme := given.get("scheme", "https")) not in ("http", "https"):
+        raise ConfigError(f"{shown!r}: scheme is http or https")
+    if (lookup := given.get("lookup", "")) not in ("", "brief"):
+        raise ConfigError(f"{shown!r}: lookup is brief, or left out")
+    access = RegistryAccess(
+        given.get("authfile", ""),
+        given.get("ca-file", ""),
+        (scheme,),
+        timeout=settings.host_timeout,
+        known=base64.b64encode(unquote(match["user"]).encode()).decode() if match["user"] else "",
+    )
+    host = DOCKER_HUB if match["host"] == "docker.io" else match["host"]
+    return RegistryRepository(shown, RegistryClient(host, match["name"], access), brief=bool(lookup))

@@ -23,7 +23,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from imagefs.errors import BuildError
 from imagefs.format.manifest import chain_id
-from imagefs.repository.url import registry_url
+from imagefs.repository.store import registry_url
 from imagefs.snapshotter.core import TARGET, LazyLayer
 from imagefs.snapshotter.errors import FailedPrecondition
 from imagefs.snapshotter.metastore import Layer, Snapshot, Tree, Usage

@@ -34,8 +34,8 @@ from typing import Any, TypeVar
 
 from imagefs.format.trace import TOUCH_LIMIT, Trace
 from imagefs.repository.images import Images
+from imagefs.repository.store import open_repository
 from imagefs.repository.traces import KEEP, Traces, local_traces
-from imagefs.repository.url import open_repository
 from imagefs.trace.record import Recorder
 from imagefs.trace.resolve import resolve
 from imagefs.trace.stored import Opened, open_image, plan_for

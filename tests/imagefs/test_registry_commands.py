@@ -26,8 +26,8 @@ from imagefs.housekeeping.verify import verify
 from imagefs.reference import Platform
 from imagefs.repository.images import Images
 from imagefs.repository.registry import RegistryRepository
+from imagefs.repository.store import open_repository
 from imagefs.repository.traces import KEEP, Traces
-from imagefs.repository.url import open_repository
 from stripefs.errors import StoreError
 from stripefs.settings import StoreSettings
 from tests.imagefs.registry_server import push_image, running_registry

@@ -15,10 +15,10 @@ import pytest
 
 from imagefs.cli import app as application
 from imagefs.errors import DamagedObject, NoSuchImage
-from imagefs.repository import registry_referrers
+from imagefs.repository import registry_objects
 from imagefs.repository.artifact import image_tag
 from imagefs.repository.images import Images, object_path
-from imagefs.repository.url import open_repository
+from imagefs.repository.store import open_repository
 from stripefs.errors import PermissionDenied, StoreError, Transient
 from stripefs.settings import StoreSettings
 from tests.imagefs.broken_registry import PASSWORD, BrokenRegistry, Fault, broken
@@ -302,7 +302,7 @@ def test_a_pack_that_is_missing(
 def test_a_brief_lookup_asks_once(
     proxy: BrokenRegistry, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry_referrers, "_lacking", {})
+    monkeypatch.setattr(registry_objects, "_lacking", {})
     url = url_at(proxy.address, request)
 
     def asked() -> list[str]:

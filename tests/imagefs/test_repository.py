@@ -23,8 +23,8 @@ from imagefs.housekeeping.listing import list_images, remove_image
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.snapshots import NOTES, Snapshots
+from imagefs.repository.store import open_repository
 from imagefs.repository.traces import Traces
-from imagefs.repository.url import open_repository
 from stripefs.errors import Exists, NotFound
 from stripefs.settings import StoreSettings
 from tests.imagefs.registry_server import running_registry
