@@ -76,7 +76,7 @@ def members(path: str, limits: LayerLimits) -> Iterator[Member]:
     """The members of the archive at `path`, in order. Raises HostileLayer, and BuildError for a damaged archive."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        yield from _Reader(descriptor, limits).members()
+        yield from _TarReader(descriptor, limits).members()
     finally:
         os.close(descriptor)
 
@@ -85,7 +85,7 @@ def _damaged(what: str) -> BuildError:
     return BuildError(f"a layer is no tar archive, or a damaged one: {what}")
 
 
-class _Reader:
+class _TarReader:
     def __init__(self, descriptor: int, limits: LayerLimits) -> None:
         self._descriptor = descriptor
         self._limits = limits

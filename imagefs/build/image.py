@@ -1,30 +1,65 @@
-"""An image from a tree: devices, metadata, manifest, in this order, so that what can be seen is whole."""
+"""Builds an image from a tree: devices, metadata, manifest, in this order, so that an image that is visible is whole.
+
+The digests of all extents are taken from the blocks of a device as they pass by, so no file is read a second time. No
+extent crosses the end of a 128 KiB block (`imagefs.build.layout`), so the thread that hashes a block hashes the extents
+in it as well, while it is in the processor's cache.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+from array import array
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from imagefs.build.blocks import Packs, store_blocks
 from imagefs.build.content import Content, read_exactly
-from imagefs.build.extents import Extents
-from imagefs.build.known import KnownBlocks
-from imagefs.build.layout import lay_out
+from imagefs.build.dedup import KnownBlocks
+from imagefs.build.layout import Segment, lay_out
+from imagefs.build.packs import Packs, store_blocks
 from imagefs.errors import BuildError
-from imagefs.format import erofs, index
+from imagefs.format import erofs, extents, index
 from imagefs.format.inode import Inode
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
 
-__all__ = ["Report", "build", "publish"]
+__all__ = ["BuildReport", "Extents", "build", "publish"]
+
+_PER_BLOCK = index.BLOCK // erofs.BLOCK
+
+
+class Extents:
+    """The extents of these segments; `take` may be called from many threads, with every block once."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._places = array("I")  # in blocks of 4 KiB, ascending
+        self._lengths = array("I")
+        for segment in segments:
+            for offset in range(0, segment.length, erofs.CHUNK):
+                self._places.append((segment.at + offset) // erofs.BLOCK)
+                self._lengths.append(min(erofs.CHUNK, segment.length - offset))
+        self._digests = bytearray(extents.DIGEST * len(self._places))
+
+    def take(self, block: int, data: bytes) -> None:
+        """Remember the digests of what lies in this block, whose bytes are `data`."""
+        view = memoryview(data)
+        first = bisect_left(self._places, block * _PER_BLOCK)
+        end = bisect_left(self._places, (block + 1) * _PER_BLOCK, lo=first)
+        for number in range(first, end):
+            at = self._places[number] * erofs.BLOCK - block * index.BLOCK
+            digest = extents.digest_of(view[at : at + self._lengths[number]])
+            self._digests[extents.DIGEST * number : extents.DIGEST * (number + 1)] = digest
+
+    def document(self) -> bytes:
+        """The extents table, once all blocks were taken."""
+        return extents.write(self._digests, self._places)
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BuildReport:
     """What a build made: the manifest's digest, and bytes.
 
     device_bytes: of the cold device. stored_bytes: its blocks as they are stored, each once. new_bytes: of the packs
@@ -50,7 +85,7 @@ def build(
     config: Mapping[str, Any] | None = None,
     like: str = "",
     progress: Progress | None = None,
-) -> Report:
+) -> BuildReport:
     """Store the tree under `root` as an image. Interrupted it publishes nothing; what it stored serves the next one.
 
     like: tag of the image that has most in common with it, where that is not `tag`. Raises BuildError for files that
@@ -79,7 +114,7 @@ def build(
     extents = images.put_extents(table.document())
     digest = publish(Manifest(source, dict(config or {}), stored, [device], extents=extents), images, known, tag)
     unique = {place.digest: place.stored for place in places if place.pack != index.NOWHERE}
-    return Report(digest, size, sum(unique.values()), packs.stored_bytes, stored.size, len(contents), len(unique))
+    return BuildReport(digest, size, sum(unique.values()), packs.stored_bytes, stored.size, len(contents), len(unique))
 
 
 def publish(manifest: Manifest, images: Images, known: KnownBlocks, tag: str = "") -> str:

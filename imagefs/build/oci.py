@@ -21,7 +21,7 @@ from imagefs.errors import BuildError, HostileLayer
 from imagefs.reference import Platform
 from imagefs.settings import LayerLimits
 
-__all__ = ["Descriptor", "Layout", "Source", "chosen", "layers_of", "unpack"]
+__all__ = ["Layout", "LayoutDescriptor", "LayoutSource", "chosen", "layers_of", "unpack"]
 
 _STEP = 1 << 20
 _DOCUMENT_LIMIT = 4 << 20  # what registries accept for a manifest
@@ -43,7 +43,7 @@ _REFERENCE = "org.opencontainers.image.ref.name"
 
 
 @dataclass(frozen=True, slots=True)
-class Descriptor:
+class LayoutDescriptor:
     """A blob by its digest, with its size in bytes."""
 
     media_type: str
@@ -52,14 +52,14 @@ class Descriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class LayoutSource:
     """An image: its config, and its layers, the lowest first, with the digests of their contents."""
 
     digest: str
     config: dict[str, Any]
-    layers: Sequence[tuple[Descriptor, str]]
+    layers: Sequence[tuple[LayoutDescriptor, str]]
 
-    def lowest(self, count: int) -> Source:
+    def lowest(self, count: int) -> LayoutSource:
         """The image of so many of its lowest layers, which no manifest describes. Raises BuildError for too many."""
         if not 0 < count <= len(self.layers):
             raise BuildError(f"the image has {len(self.layers)} layers, not {count}")
@@ -67,7 +67,7 @@ class Source:
             return self
         rootfs = {**self.config["rootfs"], "diff_ids": [content for _, content in self.layers[:count]]}
         kept = {key: value for key, value in self.config.items() if key != "history"}
-        return Source("", {**kept, "rootfs": rootfs}, self.layers[:count])
+        return LayoutSource("", {**kept, "rootfs": rootfs}, self.layers[:count])
 
 
 class Layout:
@@ -81,7 +81,7 @@ class Layout:
         if version != "1.0.0":
             raise BuildError(f"{path}: image layouts of version {version!r:.40} are not known")
 
-    def image(self, reference: str = "", platform: Platform | None = None, variant: str = "") -> Source:
+    def image(self, reference: str = "", platform: Platform | None = None, variant: str = "") -> LayoutSource:
         """The image with that name or digest, or the only one there is; for that platform where there are several.
 
         variant: of the processor, where only an index outside the layout names it.
@@ -97,19 +97,19 @@ class Layout:
             found, described = self._platform(document, platform or Platform.here(), found.digest)
         raise BuildError(f"{found.digest} is neither an image nor an index of images: {found.media_type!r:.80}")
 
-    def blob(self, descriptor: Descriptor) -> BinaryIO:
+    def blob(self, descriptor: LayoutDescriptor) -> BinaryIO:
         file = self._open("blobs/" + descriptor.digest.replace(":", "/"), descriptor.digest)
         if os.fstat(file.fileno()).st_size != descriptor.size:
             file.close()
             raise BuildError(f"{descriptor.digest} has another size than its descriptor says")
         return file
 
-    def begin(self, descriptor: Descriptor) -> None:
+    def begin(self, descriptor: LayoutDescriptor) -> None:
         """Take note that this layer is going to be unpacked."""
         with self._lock:
             self._packed += descriptor.size
 
-    def count(self, descriptor: Descriptor, size: int, limits: LayerLimits) -> None:
+    def count(self, descriptor: LayoutDescriptor, size: int, limits: LayerLimits) -> None:
         """Take note of `size` bytes more that a layer unpacked to. Raises HostileLayer past the limit of all layers."""
         with self._lock:
             self._unpacked += size
@@ -138,7 +138,7 @@ class Layout:
             raise HostileLayer(f"{name} in {self._path} is longer than {_DOCUMENT_LIMIT} bytes")
         return data
 
-    def _choose(self, index: Any, reference: str) -> tuple[Descriptor, dict[str, Any]]:
+    def _choose(self, index: Any, reference: str) -> tuple[LayoutDescriptor, dict[str, Any]]:
         """The image of that name, and what the index says of its platform."""
         manifests = _list(index, "manifests", "index.json")
         names = [str(_inside(entry, "annotations").get(_REFERENCE, "")) for entry in manifests]
@@ -153,7 +153,7 @@ class Layout:
         what = f"no image {reference!r}" if reference else f"{len(manifests)} images, one must be named"
         raise BuildError(f"{self._path} has {what} ({there})")
 
-    def _platform(self, index: Any, platform: Platform, digest: str) -> tuple[Descriptor, dict[str, Any]]:
+    def _platform(self, index: Any, platform: Platform, digest: str) -> tuple[LayoutDescriptor, dict[str, Any]]:
         """The image for it, and what the index says of its platform."""
         entries = _list(index, "manifests", digest)
         fitting = [entry for entry in entries if platform.fits(_inside(entry, "platform"))]
@@ -162,7 +162,7 @@ class Layout:
             raise BuildError(f"{digest} has no image for {platform} ({there:.200})", hint="--platform names another")
         return _descriptor(fitting[0]), _inside(fitting[0], "platform")
 
-    def _source(self, found: Descriptor, manifest: Any, described: dict[str, Any]) -> Source:
+    def _source(self, found: LayoutDescriptor, manifest: Any, described: dict[str, Any]) -> LayoutSource:
         config = _parse(self._bytes(_descriptor(manifest.get("config"))), "the image's config")
         if variant := described.get("variant"):  # which many configs leave to the index
             config.setdefault("variant", str(variant))
@@ -173,9 +173,9 @@ class Layout:
         contents = rootfs.get("diff_ids")
         if not isinstance(contents, list) or len(contents) != len(layers):
             raise BuildError(f"{found.digest} has {len(layers)} layers and a config that knows another number")
-        return Source(found.digest, config, list(zip(layers, map(_digest, contents), strict=True)))
+        return LayoutSource(found.digest, config, list(zip(layers, map(_digest, contents), strict=True)))
 
-    def _check_layer(self, layer: Descriptor, entry: Any) -> None:
+    def _check_layer(self, layer: LayoutDescriptor, entry: Any) -> None:
         """Raises BuildError for one that is not to be had here, or that is no archive."""
         if layer.media_type not in _LAYERS:
             raise BuildError(f"layer {layer.digest} is of a type that is not known: {layer.media_type!r:.80}")
@@ -188,10 +188,10 @@ class Layout:
                 hint=f"fetch it into an image layout as {path}, and build from oci:LAYOUT",
             )
 
-    def _document(self, descriptor: Descriptor) -> Any:
+    def _document(self, descriptor: LayoutDescriptor) -> Any:
         return _parse(self._bytes(descriptor), descriptor.digest)
 
-    def _bytes(self, descriptor: Descriptor) -> bytes:
+    def _bytes(self, descriptor: LayoutDescriptor) -> bytes:
         if descriptor.size > _DOCUMENT_LIMIT:
             raise HostileLayer(f"{descriptor.digest}: a document of {descriptor.size} bytes")
         with self.blob(descriptor) as file:
@@ -211,12 +211,12 @@ def chosen(document: Any, platform: Platform) -> tuple[str, str]:
     return (_descriptor(found).digest, str(_inside(found, "platform").get("variant", ""))) if found else ("", "")
 
 
-def config_of(manifest: Any) -> Descriptor:
+def config_of(manifest: Any) -> LayoutDescriptor:
     """The image config that a manifest names. Raises BuildError."""
     return _descriptor(manifest.get("config"))
 
 
-def layers_of(manifest: Any) -> list[Descriptor]:
+def layers_of(manifest: Any) -> list[LayoutDescriptor]:
     """Those that the manifest's own registry has; none of a manifest of long ago. Raises BuildError."""
     entries = _list(manifest, "layers", "the manifest") if "layers" in manifest else []
     return [_descriptor(entry) for entry in entries if not entry.get("urls")]
@@ -224,7 +224,7 @@ def layers_of(manifest: Any) -> list[Descriptor]:
 
 def unpack(
     layout: Layout,
-    layer: tuple[Descriptor, str],
+    layer: tuple[LayoutDescriptor, str],
     target: Path,
     limits: LayerLimits,
     progress: Callable[[int], None] = lambda _packed: None,
@@ -338,12 +338,12 @@ def _parse(data: bytes, where: str) -> Any:
     return document
 
 
-def _descriptor(entry: Any) -> Descriptor:
+def _descriptor(entry: Any) -> LayoutDescriptor:
     try:
         size = entry["size"]
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise ValueError(f"a size of {size!r:.80}")
-        return Descriptor(str(entry.get("mediaType", "")), _digest(entry["digest"]), size)
+        return LayoutDescriptor(str(entry.get("mediaType", "")), _digest(entry["digest"]), size)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BuildError(f"a descriptor is damaged: {error}") from error
 

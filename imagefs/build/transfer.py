@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
+from imagefs.build.dedup import KnownBlocks
 from imagefs.build.image import publish
-from imagefs.build.known import KnownBlocks
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest
@@ -63,10 +63,10 @@ def copy_image(source: Images, target: Images, name: str, *, tag: str = "", prog
         raise Unsupported(f"{target.url} cannot be written to", hint="copy it where it lies, or into another store")
     digest = source.resolve(name)
     found = Copied(digest, tag or ("" if digest.startswith(name) else name))
-    return _Copy(source, target, found, progress or Progress()).run()
+    return _ImageCopy(source, target, found, progress or Progress()).run()
 
 
-class _Copy:
+class _ImageCopy:
     def __init__(self, source: Images, target: Images, found: Copied, progress: Progress) -> None:
         self._source = source
         self._target = target

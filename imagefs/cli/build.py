@@ -59,9 +59,8 @@ def command(
     store has already is not stored again. A build that is interrupted publishes nothing, and the next one goes on from
     what it stored. Where there are traces, what they say is touched first is copied into a hot device.
     """
-    from imagefs.build.job import make_image
-    from imagefs.build.registry import Registry
-    from imagefs.build.source import How
+    from imagefs.build.pipeline import BuildOptions, make_image
+    from imagefs.build.pull import Registry
     from imagefs.cli.traces import gather
     from imagefs.reference import Platform
 
@@ -69,7 +68,7 @@ def command(
         raise ConfigError("--trace and --no-trace contradict each other")
     place = Reference(parse_store(store), tag)
     settings = settings_for(ctx, config, place.store)
-    how = How(
+    how = BuildOptions(
         Path(settings.tmp),
         settings.limits,
         Platform.parse(platform) if platform else Platform.here(),

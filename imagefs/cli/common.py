@@ -18,7 +18,7 @@ from stripefs.cli.output import table
 from stripefs.units import format_size
 
 if TYPE_CHECKING:
-    from imagefs.build.job import Made
+    from imagefs.build.pipeline import Built
     from imagefs.repository.images import Images
 
 __all__ = ["flags", "images_of", "json_flag", "opened", "print_json", "quiet_flag", "settings_for", "show_made"]
@@ -71,7 +71,7 @@ def print_json(document: object) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
 
 
-def show_made(place: Reference, made: Made, seconds: float, *, as_json: bool, quiet: bool) -> None:
+def show_made(place: Reference, made: Built, seconds: float, *, as_json: bool, quiet: bool) -> None:
     """Print what was built at `place`, which has the tag as its name."""
     if as_json:
         document = {"store": str(Reference(place.store)), "tag": place.name, **asdict(made)}

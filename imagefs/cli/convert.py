@@ -56,9 +56,8 @@ def command(
     they are. Blocks that lazy images of the repository have are not stored again. A conversion that is interrupted
     publishes nothing, and the next one goes on from what it stored.
     """
-    from imagefs.build.job import make_image
-    from imagefs.build.registry import Registry, repository_of
-    from imagefs.build.source import How
+    from imagefs.build.pipeline import BuildOptions, make_image
+    from imagefs.build.pull import Registry, repository_of
     from imagefs.cli.traces import gather
     from imagefs.gather import newest_traces
     from imagefs.reference import Platform
@@ -73,7 +72,7 @@ def command(
     parameters = {"scheme": "http" if plain_http else "", "authfile": authfile}
     place = Reference(registry_url(*repository_of(image), **parameters))
     settings = settings_for(ctx, config, place.store)
-    how = How(
+    how = BuildOptions(
         Path(settings.tmp),
         settings.limits,
         Platform.parse(platform) if platform else Platform.here(),

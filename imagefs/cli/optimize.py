@@ -57,7 +57,7 @@ def command(
     Takes the traces that the store has of the image, and those given. TAG then names the result; the image as it was
     built stays. Mounts that are there go on as they are.
     """
-    from imagefs.build.hot import optimize
+    from imagefs.build.optimize import optimize
     from imagefs.cli.traces import gather, words
     from imagefs.gather import adopt, complete, stored_traces
 

@@ -14,7 +14,7 @@ from stripefs.errors import ConfigError
 from stripefs.units import format_size
 
 if TYPE_CHECKING:
-    from imagefs.build.hot import Report
+    from imagefs.build.optimize import OptimizeReport
 
 __all__ = ["gather", "words"]
 
@@ -41,7 +41,7 @@ def gather(texts: Sequence[str], settings: Settings) -> list[Trace]:
     return useful
 
 
-def words(report: Report) -> str:
+def words(report: OptimizeReport) -> str:
     """What a hot device is made of."""
     left_out = f", {report.left_out} left out" if report.left_out else ""
     return (

@@ -12,8 +12,7 @@ import os
 import posixpath
 from collections.abc import Sequence
 
-from imagefs.build.content import Content
-from imagefs.build.directory import scan
+from imagefs.build.content import Content, scan
 from imagefs.deps.check.outside import TRANSIENT, matches
 from imagefs.deps.check.sites import inside
 from imagefs.deps.inventory import OPAQUE, Inventory

@@ -1,8 +1,8 @@
 """`python -m imagefs.deps.hot`: gives a snapshot the hot device that its first recorded start asks for.
 
 What a job imports lies in many places of what was installed, and each of them is a request to the store, on every host
-that starts. Copied one after the other in the order of the first touch (`imagefs.build.hot`) it is one sequential read.
-It is done once for a snapshot, by the first host of which the store has a trace, beside the job and below it in
+that starts. Copied one after the other in the order of the first touch (`imagefs.build.optimize`) it is one sequential
+read. It is done once for a snapshot, by the first host of which the store has a trace, beside the job and below it in
 priority; plans alone follow what later starts touch. Where the store has locks the others leave it to the one that
 holds that of the snapshot.
 
@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 
-from imagefs.build.hot import optimize
+from imagefs.build.optimize import optimize
 from imagefs.deps.lease import lead
 from imagefs.gather import complete, stored_traces
 from imagefs.repository.images import Images

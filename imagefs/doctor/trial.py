@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.layout import lay_out
 from imagefs.format.erofs import BLOCK, DeviceSlot, write
 from imagefs.plane import erofs

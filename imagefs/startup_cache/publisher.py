@@ -31,7 +31,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.deps import inventory
 from imagefs.deps.capture import Tree
 from imagefs.deps.check.tree import Findings, check_privileged

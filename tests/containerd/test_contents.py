@@ -15,7 +15,7 @@ import grpc
 import pytest
 from google.protobuf.empty_pb2 import Empty
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.images import Images

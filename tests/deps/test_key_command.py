@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.cli.app import main
 from imagefs.cli.deps.asked import REQUEST

@@ -8,7 +8,7 @@ from pathlib import Path
 import lz4.block
 
 from imagefs.build.image import build
-from imagefs.build.source import How, open_source
+from imagefs.build.pipeline import BuildOptions, open_source
 from imagefs.format.index import BLOCK, NOWHERE, Index
 from imagefs.plane import erofs
 from imagefs.progress import Progress
@@ -20,7 +20,7 @@ __all__ = ["FileImage", "LocalImage", "build_layout"]
 
 def build_layout(path: Path, images: Images, temporary: Path, tag: str = "app") -> str:
     """Build the only image of the layout at `path`; the digest of its manifest. Layers are unpacked to `temporary`."""
-    with open_source(f"oci:{path}", How(temporary), Progress()) as tree:
+    with open_source(f"oci:{path}", BuildOptions(temporary), Progress()) as tree:
         return build(tree.root, tree.contents, images, tag=tag, source=tree.digest, config=tree.config).digest
 
 

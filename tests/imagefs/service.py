@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from imagefs.build.directory import scan
-from imagefs.build.image import Report, build
+from imagefs.build.content import scan
+from imagefs.build.image import BuildReport, build
 from imagefs.daemon.client import Client
 from imagefs.daemon.starting import end_kept, running
 from imagefs.repository.images import Images
@@ -28,7 +28,7 @@ __all__ = ["PATIENCE", "Service", "built", "commands", "eventually"]
 _KEEPER = "stripefs.fuse.keeper"
 
 
-def built(source: Path, store: Path, tag: str, config: dict[str, Any] | None = None) -> Report:
+def built(source: Path, store: Path, tag: str, config: dict[str, Any] | None = None) -> BuildReport:
     """The tree at `source` as an image in the directory `store`."""
     store.mkdir(exist_ok=True)
     root, contents = scan(str(source))

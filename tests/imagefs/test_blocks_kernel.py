@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.blocks.source import PackSource
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.format.index import BLOCK
 from imagefs.plane import erofs

@@ -27,9 +27,9 @@ from tests.unit.imagefs.stored import age, build_tree, files, images_in, put_cou
 
 SMALL_PACKS = """
 import os, signal, sys
-from imagefs.build import blocks
+from imagefs.build import packs
 from imagefs.repository.images import Images
-blocks.PACK_SIZE = 256 << 10
+packs.PACK_SIZE = 256 << 10
 put, left = Images.put_pack, [int(os.environ.get("DIE_AFTER", "-1"))]
 def put_pack(self, pack, data):
     if left[0] == 0:

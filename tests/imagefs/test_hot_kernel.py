@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.hot import Report, optimize
+from imagefs.build.optimize import OptimizeReport, optimize
 from imagefs.format.extents import HOT
 from imagefs.repository.images import Images
 from tests.imagefs import nasty
@@ -25,7 +25,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
 
 
 @pytest.fixture(scope="module")
-def optimized(nasty_tree: Path, images: Images) -> Report:
+def optimized(nasty_tree: Path, images: Images) -> OptimizeReport:
     digest = build_tree(nasty_tree, images)
     modules = sorted(path for path in (nasty_tree / "many").iterdir() if path.stat().st_size > 2048)[::-3]
     reads = [(os.fsencode(path.relative_to(nasty_tree)), 0) for path in modules]
@@ -38,7 +38,7 @@ def optimized(nasty_tree: Path, images: Images) -> Report:
 
 
 @pytest.fixture(scope="module")
-def local(images: Images, optimized: Report, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalImage]:
+def local(images: Images, optimized: OptimizeReport, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalImage]:
     with contextlib.closing(LocalImage(images, optimized.digest, tmp_path_factory.mktemp("local") / "image")) as image:
         yield image
 
@@ -53,7 +53,7 @@ def test_fsck_accepts_it(local: LocalImage) -> None:
 
 
 def test_what_was_touched_is_read_from_the_hot_device(
-    nasty_tree: Path, images: Images, optimized: Report, tmp_path: Path
+    nasty_tree: Path, images: Images, optimized: OptimizeReport, tmp_path: Path
 ) -> None:
     """With a hot device of zeros exactly the extents that were traced are other than they should be."""
     image = LocalImage(images, optimized.digest, tmp_path / "image")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.daemon.client import Client, Found
 from imagefs.daemon.protocol import SOURCE, Held, Lease

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.cli import app as application
 from imagefs.errors import NoSuchImage

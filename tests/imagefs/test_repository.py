@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.format.index import Pack

@@ -19,7 +19,7 @@ from typing import Protocol
 import trio
 
 from imagefs.blocks.source import PackSource
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.format.erofs import ErofsImage
 from imagefs.format.erofs.read import files as files_in

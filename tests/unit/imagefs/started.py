@@ -10,7 +10,7 @@ from typing import Any
 
 import lz4.block
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.format.erofs import BLOCK, ErofsImage
 from imagefs.format.erofs.read import files

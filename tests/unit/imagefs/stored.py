@@ -6,8 +6,8 @@ import os
 import random
 from pathlib import Path
 
-from imagefs.build.directory import scan
-from imagefs.build.image import Report, build
+from imagefs.build.content import scan
+from imagefs.build.image import BuildReport, build
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
@@ -30,7 +30,7 @@ def write_tree(folder: Path, **contents: int) -> Path:
     return folder
 
 
-def build_tree(folder: Path, images: Images, tag: str = "") -> Report:
+def build_tree(folder: Path, images: Images, tag: str = "") -> BuildReport:
     return build(*scan(str(folder)), images, tag=tag)
 
 

@@ -8,8 +8,8 @@ import random
 import lz4.block
 import pytest
 
-from imagefs.build.blocks import PACK_SIZE, Known, Packs, store_blocks
 from imagefs.build.layout import Segment
+from imagefs.build.packs import PACK_SIZE, Known, Packs, store_blocks
 from imagefs.errors import BuildError
 from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Pack
 from tests.unit.imagefs.test_layout import Bytes

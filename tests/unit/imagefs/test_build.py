@@ -11,8 +11,8 @@ from pathlib import Path
 import lz4.block
 import pytest
 
-from imagefs.build.directory import scan
-from imagefs.build.image import Report, build
+from imagefs.build.content import scan
+from imagefs.build.image import BuildReport, build
 from imagefs.errors import DamagedObject, NoSuchImage
 from imagefs.format.erofs import ErofsImage
 from imagefs.format.index import BLOCK, NOWHERE, Index
@@ -30,7 +30,7 @@ def source(tmp_path: Path) -> Path:
     return root
 
 
-def put(source: Path, images: Images, tag: str = "app") -> Report:
+def put(source: Path, images: Images, tag: str = "app") -> BuildReport:
     return build(*scan(str(source)), images, tag=tag)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.cli.app import main
 from imagefs.errors import DamagedObject, NoSuchSnapshot

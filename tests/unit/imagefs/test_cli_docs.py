@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from imagefs import errors as own
-from imagefs.build import hot, image
-from imagefs.build.job import Made
+from imagefs.build import image, optimize
+from imagefs.build.pipeline import Built
 from imagefs.build.transfer import Copied
 from imagefs.config import resolve
 from imagefs.housekeeping.gc import Collected
@@ -48,9 +48,9 @@ def test_the_exit_codes() -> None:
 @pytest.mark.parametrize(
     ("name", "kinds", "more"),
     [
-        ("`build`", [Made], {"store", "tag", "seconds"}),
-        ("`built`", [image.Report], set()),
-        ("`hot`, `optimize`", [hot.Report], {"optimize", "store", "tag", "replication"}),
+        ("`build`", [Built], {"store", "tag", "seconds"}),
+        ("`built`", [image.BuildReport], set()),
+        ("`hot`, `optimize`", [optimize.OptimizeReport], {"optimize", "store", "tag", "replication"}),
         ("`push`, `pull`", [Copied], {"source", "store", "seconds"}),
         ("`ls`", [Row], set()),
         ("`verify`", [Result, Damage], {"removed"}),

@@ -103,7 +103,7 @@ def test_limits(imagefs: Command, store: str, tmp_path: Path, flag: str, value: 
 def test_what_a_killed_build_left_is_swept_and_what_a_running_one_needs_is_not(
     imagefs: Command, store: str, tmp_path: Path
 ) -> None:
-    from imagefs.build.scratch import scratch
+    from imagefs.build.pipeline import scratch
 
     folder = layout(tmp_path / "layout", [layer(file("a", b"x" * 9000))])
     (tmp_path / "tmp/build-killed").mkdir(parents=True)
@@ -209,7 +209,7 @@ def test_sigterm_takes_away_what_was_unpacked(
         assert list((tmp_path / "tmp").glob("build-*/0.tar"))
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr("imagefs.build.hot.build_optimized", interrupted)
+    monkeypatch.setattr("imagefs.build.optimize.build_optimized", interrupted)
     before = signal.getsignal(signal.SIGTERM)
     code, out, err = imagefs.run("build", f"oci:{folder}", store, "-t", "app")
     assert (code, out, err.strip()) == (130, "", "imagefs: interrupted")

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.docker import fetch
-from imagefs.build.registry import Registry
+from imagefs.build.pull import Registry, fetch
 from imagefs.errors import BuildError
 from imagefs.progress import Progress
 from imagefs.reference import Platform

@@ -13,7 +13,7 @@ import trio
 
 from imagefs.blocks import source as source_module
 from imagefs.blocks.source import PackSource
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import Pack

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from imagefs.build.hot import optimize
+from imagefs.build.optimize import optimize
 from imagefs.errors import FormatError, NoSuchImage
 from imagefs.format.extents import HOT
 from imagefs.format.plan import Plan

@@ -17,10 +17,9 @@ import pytest
 import zstandard
 
 from imagefs.build.archive import members
+from imagefs.build.layers import MergedLayers, entries
 from imagefs.build.layout import lay_out
-from imagefs.build.merge import Merged
 from imagefs.build.oci import Layout, _decompress, unpack
-from imagefs.build.tar import entries
 from imagefs.errors import BuildError, FormatError
 from imagefs.format import erofs
 from imagefs.settings import LayerLimits
@@ -111,7 +110,7 @@ def mutate(chance: random.Random, data: bytes) -> bytes:
 
 def build(layers: list[bytes], folder: Path) -> bytes:
     """All of a build that looks at what layers say."""
-    merged = Merged(LIMITS)
+    merged = MergedLayers(LIMITS)
     for number, layer in enumerate(layers):
         path = folder / str(number)
         path.write_bytes(layer)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from imagefs.build import blocks, directory
+from imagefs.build import content, packs
 from imagefs.build.image import build
-from imagefs.build.source import How, open_source
+from imagefs.build.pipeline import BuildOptions, open_source
 from imagefs.format.index import Pack
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
@@ -28,7 +28,7 @@ KIB = 1 << 10
 
 @pytest.fixture(autouse=True)
 def small_packs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "PACK_SIZE", 300 * KIB)
+    monkeypatch.setattr(packs, "PACK_SIZE", 300 * KIB)
 
 
 def write_tree(root: Path) -> None:
@@ -49,7 +49,7 @@ def stored(folder: Path, source: str, put: Callable[[Images], None] = lambda _im
     (folder / "store").mkdir(parents=True)
     images = Images(StoreRepository(LocalStore(os.fsencode(folder / "store"))))
     put(images)
-    with open_source(source, How(folder / "tmp"), Progress()) as tree:
+    with open_source(source, BuildOptions(folder / "tmp"), Progress()) as tree:
         build(tree.root, tree.contents, images, tag="app")
     found = [path for path in (folder / "store").rglob("*") if path.is_file()]
     return {str(path.relative_to(folder / "store")): path.read_bytes() for path in found}
@@ -61,7 +61,7 @@ def test_threads_and_listings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     source = f"dir:{tmp_path / 'tree'}"
     first = stored(tmp_path / "0", source)
     assert sum(name.startswith("packs/") for name in first) > 4
-    encode, scandir = blocks._encode, os.scandir
+    encode, scandir = packs._encode, os.scandir
     for seed in range(1, 4):
         chance = random.Random(seed)
 
@@ -90,8 +90,8 @@ def test_threads_and_listings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
             monkeypatch.setattr(images, "put_pack", put)
 
-        monkeypatch.setattr(blocks, "_encode", slowly)
-        monkeypatch.setattr(directory, "os", SimpleNamespace(**{**vars(os), "scandir": Shuffled}))
+        monkeypatch.setattr(packs, "_encode", slowly)
+        monkeypatch.setattr(content, "os", SimpleNamespace(**{**vars(os), "scandir": Shuffled}))
         assert stored(tmp_path / str(seed), source, put_slowly) == first
 
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.merge import Merged
-from imagefs.build.tar import Entry, entries
+from imagefs.build.layers import LayerEntry, MergedLayers, entries
 from imagefs.errors import HostileLayer
 from imagefs.format.inode import Inode, walk
 from imagefs.settings import LayerLimits
@@ -214,9 +213,9 @@ def test_marks_of_a_layer_take_no_more_time_than_its_names(victim: Victim) -> No
 
 @pytest.mark.slow
 def test_a_million_names_against_the_limit() -> None:
-    names = itertools.repeat(Entry((b"x",), Inode(0o100644)), 1_000_001)
+    names = itertools.repeat(LayerEntry((b"x",), Inode(0o100644)), 1_000_001)
     with pytest.raises(HostileLayer, match="more than 1000000 entries"):
-        Merged(LayerLimits(entries=1_000_000)).add(names)
+        MergedLayers(LayerLimits(entries=1_000_000)).add(names)
 
 
 def test_an_archive_of_another_program(tmp_path: Path) -> None:
@@ -233,7 +232,7 @@ def test_an_archive_of_another_program(tmp_path: Path) -> None:
         assert found == [(b"d" * n + b"/" + b"f" * 40, n, n, n) for n in range(50)]
 
 
-def _facts(found: Iterator[Entry]) -> Iterator[tuple[bytes, int, int, int]]:
+def _facts(found: Iterator[LayerEntry]) -> Iterator[tuple[bytes, int, int, int]]:
     for entry in found:
         assert entry.inode is not None
         name = b"/".join(entry.parts)

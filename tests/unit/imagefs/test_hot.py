@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build import copying
-from imagefs.build.directory import scan
-from imagefs.build.hot import build_optimized, optimize
+from imagefs.build import optimize as optimizer
+from imagefs.build.content import scan
+from imagefs.build.optimize import build_optimized, optimize
 from imagefs.errors import BuildError, DamagedObject, FormatError
 from imagefs.format.erofs import BLOCK, DeviceSlot, ErofsImage
 from imagefs.format.erofs.write import add_device
@@ -201,9 +201,9 @@ def test_little_batches_copy_the_same(
     """As with an image of many GiB: many batches, blocks that several need, ranges that cannot be joined."""
     found = trace(images, digest, imports(source, 1))
     whole = optimize(images, digest, [found])
-    monkeypatch.setattr(copying, "_BATCH", 3)
-    monkeypatch.setattr(copying, "_RANGE", 200_000)
-    monkeypatch.setattr(copying, "_GAP", 0)
+    monkeypatch.setattr(optimizer, "_BATCH", 3)
+    monkeypatch.setattr(optimizer, "_RANGE", 200_000)
+    monkeypatch.setattr(optimizer, "_GAP", 0)
     assert optimize(images, digest, [found]).digest == whole.digest
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.build.merge import Merged
-from imagefs.build.tar import entries
+from imagefs.build.layers import MergedLayers, entries
 from imagefs.errors import BuildError, HostileLayer
 from imagefs.format.inode import Inode, walk
 from imagefs.settings import LayerLimits
@@ -24,7 +23,7 @@ class Layers:
 
     def merge(self, *layers: Any, limits: LayerLimits | None = None) -> tuple[Inode, dict[Inode, Any]]:
         limits = limits or LayerLimits()
-        merged = Merged(limits)
+        merged = MergedLayers(limits)
         for members in layers:
             self._count += 1
             path = self._folder / str(self._count)

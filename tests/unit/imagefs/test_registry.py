@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.oci import Descriptor
-from imagefs.build.registry import Blobs, Clock, Refused, Registry, backoff
+from imagefs.build.oci import LayoutDescriptor
+from imagefs.build.pull import Blobs, Registry, RegistryRefused, RetryClock, backoff
 from imagefs.errors import BuildError
 
 DATA = b"content of a layer" * 1000
-BLOB = Descriptor("", "sha256:" + hashlib.sha256(DATA).hexdigest(), len(DATA))
+BLOB = LayoutDescriptor("", "sha256:" + hashlib.sha256(DATA).hexdigest(), len(DATA))
 KNOWN = base64.b64encode(b"ann:secret").decode()
 
 
@@ -86,10 +86,10 @@ def server() -> Iterator[Server]:
     made.close()
 
 
-def blobs(server: Server, tmp_path: Path, auths: dict[str, object], clock: Clock | None = None) -> Blobs:
+def blobs(server: Server, tmp_path: Path, auths: dict[str, object], clock: RetryClock | None = None) -> Blobs:
     (tmp_path / "auth.json").write_text(json.dumps({"auths": auths}))
     registry = Registry(str(tmp_path / "auth.json"), tls_verify=False, io_timeout=30.0)
-    return Blobs(f"docker://{server.host}/team/app:1", registry, clock or Clock())
+    return Blobs(f"docker://{server.host}/team/app:1", registry, clock or RetryClock())
 
 
 @pytest.mark.parametrize("scheme", ["Bearer", "Basic"])
@@ -108,13 +108,13 @@ def test_credentials_are_for_the_registry_alone(server: Server, tmp_path: Path, 
 @pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"{}"])
 def test_a_token_service_that_gives_none_refuses(server: Server, tmp_path: Path, answer: bytes) -> None:
     server.token = answer
-    with pytest.raises(Refused, match="token"):
+    with pytest.raises(RegistryRefused, match="token"):
         blobs(server, tmp_path, {}).fetch(BLOB, tmp_path / "blob", lambda _: None)
 
 
 def test_what_is_refused_is_left_to_others(server: Server, tmp_path: Path) -> None:
     for auths in ({}, {server.host: {"auth": base64.b64encode(b"bob:x").decode()}}, {server.host: {}}):
-        with pytest.raises(Refused):
+        with pytest.raises(RegistryRefused):
             blobs(server, tmp_path, dict(auths)).fetch(BLOB, tmp_path / "blob", lambda _: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["auth.json"]
 
@@ -122,7 +122,7 @@ def test_what_is_refused_is_left_to_others(server: Server, tmp_path: Path) -> No
 def test_pauses_double_until_nothing_is_hoped_for(server: Server, tmp_path: Path) -> None:
     server.broken = True
     pauses: list[float] = []
-    clock = Clock(lambda: sum(pauses), pauses.append)
+    clock = RetryClock(lambda: sum(pauses), pauses.append)
     with pytest.raises(BuildError, match="sent nothing for 30 s"):
         blobs(server, tmp_path, {}, clock).fetch(BLOB, tmp_path / "blob", lambda _: None)
     assert pauses == [backoff(tries) for tries in range(1, len(pauses) + 1)]
@@ -176,5 +176,5 @@ def test_a_helper_that_knows_nothing_leaves_it_to_others(
     found = blobs(server, tmp_path, {})
     for helper in ("vault", "../docker-credential-vault", "no-such"):
         (tmp_path / "auth.json").write_text(json.dumps({"credHelpers": {server.host: helper}}))
-        with pytest.raises(Refused):
+        with pytest.raises(RegistryRefused):
             found.fetch(BLOB, tmp_path / "blob", lambda _: None)

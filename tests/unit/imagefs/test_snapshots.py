@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject, FormatError, NoSuchSnapshot
 from imagefs.format.snapshot import Snapshot, key_digest

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.tar import Entry, entries
+from imagefs.build.layers import LayerEntry, entries
 from imagefs.errors import BuildError, HostileLayer
 from imagefs.settings import LayerLimits
 from tests.unit.imagefs.layers import directory, file, layer
 
 
-def read(path: Path, data: bytes) -> list[Entry]:
+def read(path: Path, data: bytes) -> list[LayerEntry]:
     path.write_bytes(data)
     return list(entries(str(path), LayerLimits()))
 

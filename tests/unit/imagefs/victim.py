@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from imagefs.build.image import build
-from imagefs.build.source import How, open_source
+from imagefs.build.pipeline import BuildOptions, open_source
 from imagefs.errors import BuildError, FormatError
 from imagefs.format.inode import Inode
 from imagefs.progress import Progress
@@ -44,7 +44,7 @@ class Victim:
         return layout(self._folder / "layout", layers, compress or [""] * len(layers))
 
     def build(self, path: Path, limits: LayerLimits = SMALL) -> Inode:
-        with open_source(f"oci:{path}", How(self._folder / "tmp", limits), Progress()) as tree:
+        with open_source(f"oci:{path}", BuildOptions(self._folder / "tmp", limits), Progress()) as tree:
             build(tree.root, tree.contents, self._images, tag="app")
             return tree.root
 

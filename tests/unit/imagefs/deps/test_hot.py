@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.deps import hot
 from imagefs.deps.hot import improve

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.deps import lease
 from imagefs.deps.lease import LEASE, Lead, Leading, TooLong, Unkept, lead, lead_or_wait, pause

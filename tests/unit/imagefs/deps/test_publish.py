@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.build.directory import scan
+from imagefs.build.content import scan
 from imagefs.deps import capture, inventory, publish
 from imagefs.deps.lock import Lock, LockedRequirement
 from imagefs.deps.publish import Job

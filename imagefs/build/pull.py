@@ -1,4 +1,9 @@
-"""Images of registries: skopeo fetches them into an image layout, large layers first by `imagefs.build.registry`.
+"""Pulls an image of a registry into an OCI image layout: by skopeo, after large layers were fetched here.
+
+skopeo fetches a blob from its beginning again when a connection drops. So the large ones are fetched before, into the
+layout that it then finds them in: each goes on by range where it was broken off, after a pause that doubles, and its
+digest is checked over the whole. A fetch fails when nothing came for `io_timeout`. What a registry refuses to this
+module (a mirror that only skopeo knows, a login by browser) is left to skopeo.
 
 A command of skopeo that a network has broken off is run again, with pauses that double; what it has fetched whole
 stays. One of which nothing came for `io_timeout` is killed.
@@ -16,24 +21,143 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from imagefs.build.oci import Descriptor, chosen, config_of, layers_of
-from imagefs.build.registry import REAL_CLOCK, Blobs, Clock, Refused, Registry, backoff
-from imagefs.errors import BuildError
+import httpx
+
+from imagefs.build.oci import LayoutDescriptor, chosen, config_of, layers_of
+from imagefs.errors import BuildError, HostileLayer
 from imagefs.progress import Progress
 from imagefs.reference import Platform
+from imagefs.repository.registry_auth import DOCKER_HUB
+from imagefs.repository.registry_client import RegistryAccess, RegistryClient
+from stripefs.errors import StoreError, Transient
 
-__all__ = ["fetch"]
+__all__ = ["REAL_CLOCK", "Blobs", "Registry", "RegistryRefused", "RetryClock", "backoff", "fetch", "repository_of"]
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+
+
+class Registry(NamedTuple):
+    """How registries are spoken to: authfile "" means skopeo's own, and tls_verify False allows plain http too.
+
+    io_timeout: seconds without a byte after which fetching fails.
+    """
+
+    authfile: str = ""
+    tls_verify: bool = True
+    io_timeout: float = 90.0
+
+
+class RetryClock(NamedTuple):
+    """Time in seconds, and how to wait."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+REAL_CLOCK = RetryClock()
+
+
+class RegistryRefused(Exception):
+    """The registry does not give it to us as we are."""
+
+
+def backoff(tries: int) -> float:
+    """Seconds to wait before the next of these many tries in a row."""
+    return float(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(tries - 1, 20)))
+
+
+class Blobs:
+    """The blobs of the repository that `docker://REFERENCE` names. Used by several threads."""
+
+    def __init__(self, reference: str, registry: Registry, clock: RetryClock = REAL_CLOCK) -> None:
+        self._registry, self._clock = registry, clock
+        host, name = repository_of(reference)
+        schemes = ("https",) if registry.tls_verify else ("https", "http")
+        access = RegistryAccess(
+            registry.authfile, schemes=schemes, verify=registry.tls_verify, timeout=registry.io_timeout
+        )
+        self._client = RegistryClient(host, name, access)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def fetch(self, blob: LayoutDescriptor, target: Path, progress: Callable[[int], None]) -> None:
+        """Write the blob to the new file `target`, which is there once it is whole.
+
+        Raises RegistryRefused, BuildError where nothing comes any more, HostileLayer for other bytes than its digest
+        says, and OSError for the disk.
+        """
+        part = target.with_name(f".{target.name}.part")
+        try:
+            with part.open("xb") as file:
+                seen = self._receive(blob, file, progress)
+            if f"sha256:{seen}" != blob.digest:
+                raise HostileLayer(f"{blob.digest} holds other bytes than its digest says")
+            part.rename(target)
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _receive(self, blob: LayoutDescriptor, file: Any, progress: Callable[[int], None]) -> str:
+        digest, done, tries = hashlib.sha256(), 0, 0
+        last = self._clock.now()
+        while True:
+            error: Exception
+            try:
+                headers = {"Range": f"bytes={done}-"} if done else {}
+                with self._client.answer("GET", f"/blobs/{blob.digest}", headers=headers) as response:
+                    if done and response.status_code != 206:  # it knows no ranges
+                        file.seek(0)
+                        file.truncate()
+                        progress(-done)
+                        digest, done = hashlib.sha256(), 0
+                    for data in response.iter_raw():
+                        data = data[: blob.size - done]
+                        file.write(data)
+                        digest.update(data)
+                        done += len(data)
+                        progress(len(data))
+                        last, tries = self._clock.now(), 0
+                        if done == blob.size:
+                            break
+                if done == blob.size:
+                    return digest.hexdigest()
+                error = OSError("the connection ended early")
+            except (Transient, httpx.HTTPError) as met:
+                error = met
+            except StoreError as met:
+                raise RegistryRefused(met.message) from met
+            tries += 1
+            pause = backoff(tries)
+            if self._clock.now() + pause - last >= self._registry.io_timeout:
+                raise BuildError(
+                    f"{blob.digest} cannot be fetched: {self._client.host} sent nothing for"
+                    f" {self._registry.io_timeout:g} s ({error})",
+                    hint="nothing was published; --io-timeout waits longer",
+                )
+            self._clock.sleep(pause)
+
+
+def repository_of(reference: str) -> tuple[str, str]:
+    """Host and name of `docker://REFERENCE`."""
+    name = reference.removeprefix("docker://").partition("@")[0]
+    host, slash, rest = name.partition("/")
+    if not slash or not ("." in host or ":" in host or host == "localhost"):
+        host, rest = "docker.io", name if slash else f"library/{name}"
+    head, slash, last = rest.rpartition("/")
+    return DOCKER_HUB if host == "docker.io" else host, f"{head}{slash}{last.partition(':')[0]}"
+
 
 _log = logging.getLogger(__name__)
-
 _LOOK = 0.2  # seconds between two looks at how much has arrived
 _TRIES = 5
 _LARGE = 1 << 20  # bytes of a layer that is worth a request of its own
 _AT_ONCE = 4
-
 _PASSING = re.compile(
     r"EOF|connection (?:reset|refused)|broken pipe|timeout|timed out|unreachable|status(?: code)?:? (?:429|50[0234])"
 )
@@ -46,7 +170,7 @@ def fetch(
     platform: Platform,
     registry: Registry,
     progress: Progress,
-    clock: Clock = REAL_CLOCK,
+    clock: RetryClock = REAL_CLOCK,
     *,
     lowest: int = 0,
 ) -> str:
@@ -92,7 +216,7 @@ class _Skopeo:
         platform: Platform,
         registry: Registry,
         progress: Progress,
-        clock: Clock,
+        clock: RetryClock,
     ) -> None:
         self._reference, self._into, self._platform = reference, into, platform
         self._registry, self._progress, self._clock = registry, progress, clock
@@ -164,12 +288,12 @@ class _Skopeo:
                 )
 
 
-def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress: Progress) -> str:
+def _fetch_ahead(blobs: Blobs, layers: list[LayoutDescriptor], folder: Path, progress: Progress) -> str:
     """Fetch these layers, several at once; why the registry refuses us the rest, which is left to skopeo.
 
     Raises StripefsError.
     """
-    waiting: queue.SimpleQueue[Descriptor] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[LayoutDescriptor] = queue.SimpleQueue()
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     refused = ""
     for layer in {layer.digest: layer for layer in layers}.values():
@@ -182,7 +306,7 @@ def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress:
                 blobs.fetch(layer, folder / layer.digest.partition(":")[2], progress.advance)
         except queue.Empty:
             ended.put(None)
-        except Refused as error:
+        except RegistryRefused as error:
             _log.info("skopeo fetches layers, and begins them anew when a connection drops: %s", error)
             ended.put(error)
         except BaseException as error:  # noqa: BLE001  raised again where it is waited for
@@ -193,7 +317,7 @@ def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress:
         threading.Thread(target=work, daemon=True).start()
     for _ in range(count):
         error = ended.get()
-        if isinstance(error, Refused):
+        if isinstance(error, RegistryRefused):
             refused = str(error)
             continue
         if isinstance(error, OSError):

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from imagefs.build.blocks import Known
+from imagefs.build.packs import Known
 from imagefs.errors import BuildError, DamagedObject, FormatError, NoSuchImage
 from imagefs.format.index import BLOCK, NOWHERE, Index, Pack
 from imagefs.format.manifest import Manifest
@@ -25,7 +25,6 @@ from stripefs.errors import NotFound
 __all__ = ["KnownBlocks"]
 
 _log = logging.getLogger("imagefs.build")
-
 _INDEX_BYTES = 64 << 20
 """Bytes of indexes that are held: 1.3 million blocks, 160 GiB of files."""
 

@@ -23,7 +23,6 @@ PACK_SIZE = 32 << 20
 while it is filled."""
 
 _AHEAD = 64  # blocks that are being hashed and compressed: 8 MiB
-
 _ZEROS = bytes(BLOCK)
 
 
@@ -188,12 +187,12 @@ def _pieces(segment: Segment) -> Iterator[tuple[int, bytes]]:
             at += length
 
 
-Outcome = tuple[int, bytes, tuple[bytes | None, bytes]]
+BlockOutcome = tuple[int, bytes, tuple[bytes | None, bytes]]
 
 
 def _in_order(
     pool: ThreadPoolExecutor, blocks: Iterator[tuple[int, bytes]], look: Callable[[int, bytes], None]
-) -> Iterator[Outcome]:
+) -> Iterator[BlockOutcome]:
     waiting: deque[tuple[int, bytes, Future[tuple[bytes | None, bytes]]]] = deque()
     for block, data in blocks:
         waiting.append((block, data, pool.submit(_encode, block, data, look)))
@@ -203,7 +202,7 @@ def _in_order(
         yield _result(*waiting.popleft())
 
 
-def _result(block: int, data: bytes, future: Future[tuple[bytes | None, bytes]]) -> Outcome:
+def _result(block: int, data: bytes, future: Future[tuple[bytes | None, bytes]]) -> BlockOutcome:
     return block, data, future.result()
 
 
