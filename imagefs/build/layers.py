@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
 
-from imagefs.build.archive import Member, Pieces, members
 from imagefs.build.content import Content
+from imagefs.build.tar import Member, Pieces, members
 from imagefs.errors import BuildError, HostileLayer
 from imagefs.format.inode import Inode, shown
 from imagefs.settings import LayerLimits

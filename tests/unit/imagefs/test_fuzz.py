@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 import pytest
 import zstandard
 
-from imagefs.build.archive import members
 from imagefs.build.layers import MergedLayers, entries
 from imagefs.build.layout import lay_out
 from imagefs.build.oci import Layout, _decompress, unpack
+from imagefs.build.tar import members
 from imagefs.errors import BuildError, FormatError
 from imagefs.format import erofs
 from imagefs.settings import LayerLimits

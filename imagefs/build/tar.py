@@ -23,7 +23,6 @@ __all__ = ["Member", "Pieces", "members"]
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
 _WINDOW = 64 << 10  # read at once: the headers of some small files with what is between them
-
 _HEADER = struct.Struct("<100s56xc100s8s64x8s8s155s12s")
 """name, type, link, magic, major, minor, prefix, rest: all but the numbers between name and type."""
 
@@ -33,19 +32,15 @@ _PLAIN = re.compile(rb"([0-7]{7})[\0 ]([0-7]{7})[\0 ]([0-7]{7})[\0 ]([0-7]{11})[
 
 _USTAR, _GNU = b"ustar\0", b"ustar  \0"
 _STAR = b"tar\0"
-
 _PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK, _SPARSE = b"x", b"g", b"L", b"K", b"S"
 _EXTENSIONS = frozenset((_PAX, _PAX_GLOBAL, _LONG_NAME, _LONG_LINK))
 _NODES = (b"3", b"4")
 _WITHOUT_DATA = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))  # whatever size they claim
-
 _SPARSE_KEYS = frozenset(b"GNU.sparse." + key for key in (b"major", b"minor", b"map", b"offset", b"numbytes"))
-
 _OCTAL = re.compile(rb"[0-7]*")
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
 _TIME = re.compile(rb"(-?)([0-9]{1,19})(?:\.([0-9]*))?")
 _MOST = (1 << 63) - 1
-
 Pieces = tuple[tuple[int, int, int], ...]
 
 
