@@ -54,7 +54,7 @@ class StoreSettings(NamedTuple):
     """Access to a store. `transport` is auto, native, webhdfs or libhdfs and matters for hdfs:// only.
 
     mirrors: URLs of HTTP servers that serve what never changes in the store, in the order in which they are asked, as
-    `imagefs.blocks.mirrors` has them. proxy: URL of the HTTP proxy by which a store of the web is reached, "" for that
+    `imagefs.blocks.upstream` has them. proxy: URL of the HTTP proxy by which a store of the web is reached, "" for that
     of the environment.
     """
 

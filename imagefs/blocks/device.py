@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import trio
 import xxhash
 
-from imagefs.blocks.ahead import FetchReport, fetch_ahead
-from imagefs.blocks.arrival import Arrived
-from imagefs.blocks.flights import Flight
-from imagefs.blocks.local import LocalDevice, matches
-from imagefs.blocks.order import Run
-from imagefs.blocks.room import Kept
+from imagefs.blocks.cachefile import LocalDevice, matches
+from imagefs.blocks.eviction import CachedDevice
+from imagefs.blocks.fetcher import BlockFetch
+from imagefs.blocks.prefetch import FetchReport, fetch_ahead
+from imagefs.blocks.prefetch_policy import Run
+from imagefs.blocks.source import Arrived
 from imagefs.blocks.upstream import Upstream, Upstreams
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK, BlockLocation, Index
@@ -26,9 +26,9 @@ from stripefs.stalls import LEAST as STALL
 from stripefs.store.base import Buffer
 
 if TYPE_CHECKING:
-    from imagefs.blocks.fetch import Blocks
+    from imagefs.blocks.store import BlockStore
 
-__all__ = ["Device", "Reads"]
+__all__ = ["BlockDevice", "Reads"]
 
 BUSY = 4
 """A read waited for the link where so many times its own bytes came meanwhile."""
@@ -53,10 +53,10 @@ class Reads:
         return Reads(*(now - then for now, then in zip(mine, theirs, strict=True)))
 
 
-class Device:
-    """`digest` names its block index, `size` is in bytes. Made by `Blocks.open`."""
+class BlockDevice:
+    """`digest` names its block index, `size` is in bytes. Made by `BlockStore.open`."""
 
-    def __init__(self, blocks: Blocks, digest: str, index: Index) -> None:
+    def __init__(self, blocks: BlockStore, digest: str, index: Index) -> None:
         self.digest = digest
         self.index = index
         self.size = index.device_bytes
@@ -68,7 +68,7 @@ class Device:
         self.reads = Reads()
         self.upstreams = Upstreams()
         self._blocks = blocks
-        self._kept: Kept | None = None
+        self._kept: CachedDevice | None = None
 
     # -- what is here --------------------------------------------------------------------------------------------
 
@@ -272,10 +272,10 @@ class Device:
             pieces[block] = view[(block - blocks.start) * BLOCK :][:BLOCK]
         return True
 
-    def _want(self, run: Run) -> list[tuple[int, Flight[Device]]]:
+    def _want(self, run: Run) -> list[tuple[int, BlockFetch[BlockDevice]]]:
         return self._blocks.flights.want(self, self.upstreams, self.index.packs, run, demand=True)
 
-    async def _wait(self, flights: Sequence[tuple[int, Flight[Device]]], pieces: dict[int, Buffer]) -> None:
+    async def _wait(self, flights: Sequence[tuple[int, BlockFetch[BlockDevice]]], pieces: dict[int, Buffer]) -> None:
         begun, arrived = trio.current_time(), self.upstream.link.arrived
         try:
             for block, flight in flights:
@@ -309,9 +309,9 @@ class Device:
     # -- fetching ahead ------------------------------------------------------------------------------------------
 
     async def fetch(self, blocks: Iterable[int], *, at_once: int = 8, rate: float = 0.0) -> FetchReport:
-        """Fetch these blocks in this order, before anybody asks for them; see `imagefs.blocks.ahead`.
+        """Fetch these blocks in this order, before anybody asks for them; see `imagefs.blocks.prefetch`.
 
-        at_once: ranges under way. rate: stored bytes a second, 0 for any. Blocks that cannot be had are counted; no
+        at_once: ranges under way. rate: stored bytes a second, 0 for any. BlockStore that cannot be had are counted; no
         store's error is raised. What is under way when this is cancelled still arrives.
         """
         return await fetch_ahead(self, blocks, at_once, rate)
@@ -346,7 +346,7 @@ class Device:
         flight = self._blocks.flights.under_way(self.upstreams, place.digest)
         return flight is None or (self, block) not in flight.targets
 
-    def begin(self, run: Run) -> Sequence[tuple[int, Flight[Device]]]:
+    def begin(self, run: Run) -> Sequence[tuple[int, BlockFetch[BlockDevice]]]:
         rest: Run = []
         for block, place in run:
             data = self._blocks.memory.get(place.digest)
@@ -357,7 +357,7 @@ class Device:
         return self._blocks.flights.want(self, self.upstreams, self.index.packs, rest, demand=False)
 
 
-def _cause(flights: Sequence[Flight[Device]], *, busy: bool) -> tuple[str, str]:
+def _cause(flights: Sequence[BlockFetch[BlockDevice]], *, busy: bool) -> tuple[str, str]:
     """Whom a read has waited for, as events of a start name it: the cause and the host. busy: other bytes came
     meanwhile."""
     for flight in flights:

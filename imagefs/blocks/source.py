@@ -1,11 +1,14 @@
-"""Where blocks come from when they are not on this machine: packs of a store, read by ranges.
+"""Block sources: packs of a store, read by ranges, whose blocks are unpacked and checked against their SHA-256.
 
 The store is connected when something is first read, and anew when reads keep failing, so that a device whose blocks are
 all here needs no store to be reachable. Packs that were read stay open, the latest used.
+
+Blocks are loaded in the threads that read. One that is not what it must be is None; nothing is raised for it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import OrderedDict
@@ -14,18 +17,21 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Protocol
 
-from imagefs.format.index import Pack
+import lz4.block
+import xxhash
+
+from imagefs.format.index import BlockLocation, Pack
 from imagefs.repository.base import RangeReader, Repository
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import open_repository
-from stripefs.errors import ServiceDown, StoreError
+from stripefs.errors import ServiceDown, StoreError, StripefsError
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Buffer
 
 if TYPE_CHECKING:
-    from imagefs.blocks.mirrors import Mirrors
+    from imagefs.blocks.upstream import Mirrors
 
-__all__ = ["Mirror", "PackSource", "Source"]
+__all__ = ["Arrived", "BlockSource", "Copy", "MirrorSource", "PackSource", "load", "read_copies"]
 
 PACKS = 64
 """Open at once: 2 GiB of them. Each may be a descriptor or a connection."""
@@ -40,14 +46,14 @@ PAUSE = 5.0
 """Seconds between two connections."""
 
 
-class Source(Protocol):
+class BlockSource(Protocol):
     """Called from many threads at once; a call may block. `mirrors` are to be asked before it, in their order. url:
     without secrets."""
 
     @property
     def url(self) -> str: ...
     @property
-    def mirrors(self) -> Sequence[Mirror]: ...
+    def mirrors(self) -> Sequence[MirrorSource]: ...
 
     def read(self, pack: Pack, offset: int, length: int) -> Buffer:
         """`length` bytes of the pack, unchecked. Raises StoreErrors; Transient ones are worth another try."""
@@ -56,7 +62,7 @@ class Source(Protocol):
         """What was read of the pack is wrong: the next read is to look for it anew, it may have been mended."""
 
 
-class Mirror(Source, Protocol):
+class MirrorSource(BlockSource, Protocol):
     """A place of copies that may be wrong, late or gone. The other methods answer at once."""
 
     @property
@@ -93,7 +99,7 @@ class PackSource:
         mirrors: Mirrors | None = None,
     ) -> None:
         self.url = redact(settings.url)
-        self.mirrors: Sequence[Mirror] = mirrors.all if mirrors is not None else ()
+        self.mirrors: Sequence[MirrorSource] = mirrors.all if mirrors is not None else ()
         self._mirrors = mirrors
         self._settings = settings
         self._connect = connect
@@ -262,3 +268,65 @@ class _Opened:
 def _close(handle: Future[RangeReader]) -> None:
     if handle.exception() is None:
         handle.result().close()
+
+
+Arrived = tuple[bytes, int]
+"""A block's bytes, checked, and their XXH3."""
+
+Copy = Callable[[], bytes]
+"""Reads a block from where it is on this machine already. Blocks; raises OSError, StoreError."""
+
+
+def load(
+    source: BlockSource,
+    pack: Pack,
+    offset: int,
+    length: int,
+    places: Sequence[BlockLocation],
+    received: Callable[[], None],
+) -> list[Arrived | None]:
+    """Read the range and unpack its blocks; None for each that is not what it must be. Raises StripefsError.
+
+    received: called in between, when all bytes are here.
+    """
+    try:
+        data = source.read(pack, offset, length)
+    except StripefsError:
+        raise
+    except BaseException as error:  # a panic of a client written in Rust is no Exception
+        raise StoreError(f"the client failed unexpectedly: {error!r}") from error
+    arrived: list[Arrived | None] = [None] * len(places)
+    if len(data) == length:
+        received()
+        view = memoryview(data)
+        arrived = [_unpack(view[place.offset - offset :][: place.stored], place) for place in places]
+    if None in arrived:
+        source.doubt(pack)
+    return arrived
+
+
+def _unpack(stored: memoryview, place: BlockLocation) -> Arrived | None:
+    if place.stored == place.length:
+        data = bytes(stored)  # a copy, so that one block does not keep its whole range in memory
+    else:
+        try:
+            data = lz4.block.decompress(stored, uncompressed_size=place.length)
+        except lz4.block.LZ4BlockError:
+            return None
+    if len(data) != place.length or hashlib.sha256(data).digest() != place.digest:
+        return None
+    return data, xxhash.xxh3_64_intdigest(data)
+
+
+def read_copies(copies: Sequence[tuple[bytes, Copy]]) -> list[Arrived | None]:
+    """Read each block, of which this is the SHA-256, by its copy."""
+    found: list[Arrived | None] = []
+    for digest, copy in copies:
+        try:
+            data = copy()
+        except (OSError, StoreError):
+            found.append(None)
+            continue
+        right = hashlib.sha256(data).digest() == digest
+        found.append((data, xxhash.xxh3_64_intdigest(data)) if right else None)
+    return found

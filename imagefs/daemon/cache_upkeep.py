@@ -1,8 +1,9 @@
 """Keeps a host's cache within its bounds: of bytes for documents, which count in its size, and of age for all of it.
 
-Blocks are bounded in bytes where they are kept (`imagefs.blocks.room`). What nobody used for longer than the age goes,
-also where there is room: whole devices with their blocks, then documents, plans and traces. A device is used when it is
-attached, and when the daemon reads its blocks; what is in use never goes, and counts as used until it is let go.
+BlockStore are bounded in bytes where they are kept (`imagefs.blocks.eviction`). What nobody used for longer than the
+age goes, also where there is room: whole devices with their blocks, then documents, plans and traces. A device is used
+when it is attached, and when the daemon reads its blocks; what is in use never goes, and counts as used until it is let
+go.
 
 A snapshotter tells which parts of an image it needs no more. Those go as soon as nothing on this host uses them. The
 list of them is in memory: what a worker that ends has not removed is bounded like everything else.
@@ -15,7 +16,7 @@ from typing import Any
 
 import trio
 
-from imagefs.blocks.fetch import Blocks
+from imagefs.blocks.store import BlockStore
 from imagefs.daemon.documents import Documents
 from stripefs.supervised import supervise
 
@@ -38,7 +39,9 @@ class CacheUpkeep:
     """That of one worker. age: seconds without use after which things go, 0 for never. in_use: names of documents and
     devices that somebody needs."""
 
-    def __init__(self, age: float, blocks: Blocks, documents: Documents, in_use: Callable[[], Collection[str]]) -> None:
+    def __init__(
+        self, age: float, blocks: BlockStore, documents: Documents, in_use: Callable[[], Collection[str]]
+    ) -> None:
         self._age = age
         self._blocks = blocks
         self._documents = documents
@@ -75,7 +78,7 @@ class CacheUpkeep:
             await trio.sleep(_LOOK_AT_DOCUMENTS)
 
     async def _remove_unused(self) -> None:
-        """Blocks go before the index that says what they are."""
+        """BlockStore go before the index that says what they are."""
         while True:
             for name in await self._documents.unused_devices(self._age, self._in_use()):
                 await self._blocks.room.discard(name)
@@ -83,7 +86,7 @@ class CacheUpkeep:
             await trio.sleep(_LOOK_FOR_UNUSED)
 
     async def _remove_unwanted(self) -> None:
-        """Blocks go before the documents that say what they are."""
+        """BlockStore go before the documents that say what they are."""
         while True:
             for part in sorted(self._unwanted):
                 if part in self._unwanted and not {part, f"{part}.erofs"} & set(self._in_use()):

@@ -18,8 +18,8 @@ from typing import Any
 
 import trio
 
-from imagefs.blocks.fetch import Blocks, Device
 from imagefs.blocks.source import PackSource
+from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.daemon import leftovers, processes
 from imagefs.daemon.cache_upkeep import CacheUpkeep
 from imagefs.daemon.documents import Documents
@@ -75,7 +75,7 @@ class Host:
         self.state = self._ledger.state
         cache = Path(settings.cache)
         documents = MetadataCache(cache, Path(settings.runtime, "imagefs/documents"))
-        self.blocks = Blocks(
+        self.blocks = BlockStore(
             cache / "blocks",
             limit=settings.cache_size or documents.half_of_what_is_free(),
             memory=settings.memory,
@@ -86,7 +86,7 @@ class Host:
         self._opened = Opened(self.state, self.blocks, self._documents)
         self._starts = Starts(settings, self.blocks, self._documents)
         self._watch = Watch(settings, self)
-        self._pinned: dict[str, list[Device]] = {}  # by attachment: those whose local files its mount uses
+        self._pinned: dict[str, list[BlockDevice]] = {}  # by attachment: those whose local files its mount uses
         self._sweeper = Sweeper(settings)
         self._shares = Shares(self, Path(settings.cache, "deps/damaged"))
         self.leases = Leases(settings, self)

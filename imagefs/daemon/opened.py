@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from imagefs.blocks.fetch import Blocks, Device
-from imagefs.blocks.mirrors import Mirrors
 from imagefs.blocks.source import PackSource
+from imagefs.blocks.store import BlockDevice, BlockStore
+from imagefs.blocks.upstream import Mirrors
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.state import Attachment, State
 from imagefs.repository.images import Images
@@ -22,8 +22,8 @@ __all__ = ["Opened"]
 class Opened:
     """Those of `blocks` that `state` says are in use, by the digest of their index; and the stores they come from."""
 
-    def __init__(self, state: State, blocks: Blocks, documents: Documents) -> None:
-        self.devices: dict[str, Device] = {}
+    def __init__(self, state: State, blocks: BlockStore, documents: Documents) -> None:
+        self.devices: dict[str, BlockDevice] = {}
         self._state = state
         self._blocks = blocks
         self._documents = documents
@@ -39,7 +39,7 @@ class Opened:
     def source_of(self, attachment: Attachment) -> PackSource:
         return self.source(store_settings(attachment.store))
 
-    def devices_of(self, attachment: Attachment) -> list[Device]:
+    def devices_of(self, attachment: Attachment) -> list[BlockDevice]:
         return [self.devices[use.index] for use in attachment.devices]
 
     def has_all_of(self, attachment: Attachment) -> bool:
@@ -97,7 +97,7 @@ class Opened:
         if index is not None:
             await self._blocks.offer(digest, index)
 
-    async def open_again(self, digest: str) -> Device:
+    async def open_again(self, digest: str) -> BlockDevice:
         """A device in use whose index was not here any more when this worker began. Raises StaleVersion, and what
         reading the index raises."""
         facts = self._state.known.get(digest)
@@ -107,7 +107,7 @@ class Opened:
             raise StaleVersion(f"device {digest[:12]} is not served any more", hint="mount the image again")
         return device
 
-    async def renew(self, digest: str) -> Device:
+    async def renew(self, digest: str) -> BlockDevice:
         """A device whose block index cannot be read here any more, with one that can. Raises as `open_again` does."""
         device = await self.open_again(digest)
         source = self.source(store_settings(self._state.known[digest]["store"]))

@@ -28,9 +28,9 @@ from typing import Any
 
 import trio
 
-from imagefs.blocks.fetch import Blocks, Device, Reads
-from imagefs.blocks.order import following
+from imagefs.blocks.prefetch_policy import following
 from imagefs.blocks.source import PackSource
+from imagefs.blocks.store import BlockDevice, BlockStore, Reads
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.learning import Learning, Recorded
 from imagefs.daemon.start_events import Moment, StartEvents
@@ -80,7 +80,7 @@ class _Start:
     """
 
     attachment: Attachment
-    devices: Sequence[Device]
+    devices: Sequence[BlockDevice]
     begun: float
     events: StartEvents
     recorder: Recorder | None = None
@@ -104,7 +104,7 @@ class _Start:
 class Starts:
     """The starts of all attachments of a daemon."""
 
-    def __init__(self, settings: DaemonSettings, blocks: Blocks, documents: Documents) -> None:
+    def __init__(self, settings: DaemonSettings, blocks: BlockStore, documents: Documents) -> None:
         self._settings = settings
         self._blocks = blocks
         self._documents = documents
@@ -131,7 +131,7 @@ class Starts:
 
     # -- recording -----------------------------------------------------------------------------------------------
 
-    def why_not(self, attachment: Attachment, devices: Sequence[Device], state: State) -> str:
+    def why_not(self, attachment: Attachment, devices: Sequence[BlockDevice], state: State) -> str:
         """Why a recording of this start could not be complete, "" when it can. The attachment is not in `state` yet."""
         if any(device.complete for device in devices):
             return "the image is here already, so the kernel reads it without asking"
@@ -180,7 +180,7 @@ class Starts:
     # -- the course of a start -----------------------------------------------------------------------------------
 
     def begin(
-        self, attachment: Attachment, devices: Sequence[Device], source: PackSource, *, typical: bool = True
+        self, attachment: Attachment, devices: Sequence[BlockDevice], source: PackSource, *, typical: bool = True
     ) -> None:
         """Fetch ahead, and record it unless the attachment says why not; its client is told later where the image is.
 
@@ -211,7 +211,7 @@ class Starts:
             start.recorder = None
             self.joined(device.digest for device in start.devices)
 
-    def resume(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
+    def resume(self, attachment: Attachment, devices: Sequence[BlockDevice], source: PackSource) -> None:
         """Go on where a worker ended; what it had recorded is gone."""
         start = self._add(attachment, devices)
         if attachment.ready:
@@ -282,7 +282,7 @@ class Starts:
         """How many starts ended, by how they did; and the bytes of those that were recorded, all together."""
         return {"ended": dict(self._ended), **{name: self._judged[name] for name in _JUDGED}}
 
-    def _add(self, attachment: Attachment, devices: Sequence[Device]) -> _Start:
+    def _add(self, attachment: Attachment, devices: Sequence[BlockDevice]) -> _Start:
         events = StartEvents(attachment, self._writer)
         start = _Start(attachment, devices, trio.current_time(), events, waited_before=self._blocks.waited_ms)
         self._starts[attachment.id] = start
@@ -316,7 +316,7 @@ class Starts:
             while self._settings.background_rate and not await self._rest(start):
                 await trio.sleep(_AGAIN)
 
-    async def _ahead(self, start: _Start, device: Device, blocks: Iterable[int]) -> Counter[str]:
+    async def _ahead(self, start: _Start, device: BlockDevice, blocks: Iterable[int]) -> Counter[str]:
         """The bytes that came, and the blocks that were here and that were not."""
         wanted = list(blocks)
         if not wanted:
@@ -377,7 +377,7 @@ def _alike(one: Attachment, other: Attachment) -> bool:
     return (one.image, one.workload) == (other.image, other.workload)
 
 
-def _planned(plan: Plan, number: int, device: Device) -> Iterable[int]:
+def _planned(plan: Plan, number: int, device: BlockDevice) -> Iterable[int]:
     """The blocks of the device with this number, in order; a plan may name others, for any reason."""
     for run in plan.runs:
         if run.device == number:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from imagefs.blocks.figures import Waits
+from imagefs.blocks.stats import Waits
 from imagefs.metrics import SNAPSHOTTER
 from stripefs import __version__
 from stripefs.fuse.control import metrics_listener

@@ -18,7 +18,7 @@ from typing import Any
 import lz4.block
 import xxhash
 
-from imagefs.blocks.local import LocalDevice, Stamp, mark_of
+from imagefs.blocks.cachefile import LocalDevice, Stamp, mark_of
 from imagefs.build.content import Content
 from imagefs.build.layout import lay_out
 from imagefs.format import extents, index

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import trio
 
-from imagefs.blocks.fetch import Device
-from imagefs.blocks.mirrors import Mirrors
 from imagefs.blocks.source import PackSource
+from imagefs.blocks.store import BlockDevice
+from imagefs.blocks.upstream import Mirrors
 from imagefs.format.index import BLOCK, Index
 from stripefs.settings import StoreSettings
 from tests.imagefs.nginx import Nginx, nginx
@@ -51,7 +51,7 @@ class Place:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no slow mirror, and no proxy of whoever runs the tests stands in between."""
-    monkeypatch.setattr("imagefs.blocks.flights.SWITCH_AFTER", 60.0)
+    monkeypatch.setattr("imagefs.blocks.fetcher.SWITCH_AFTER", 60.0)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
@@ -93,7 +93,7 @@ def index_of(source: PackSource, place: Place) -> tuple[str, Index]:
     return entry.index, images.index(entry.index)
 
 
-async def whole(device: Device) -> bytes:
+async def whole(device: BlockDevice) -> bytes:
     """All of the device, by reads like the kernel's."""
     return b"".join([bytes(await device.read(at, 8 * BLOCK)) for at in range(0, device.size, 8 * BLOCK)])
 

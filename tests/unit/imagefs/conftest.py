@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.blocks import fetch
+from imagefs.blocks import store
 from imagefs.repository.images import Images
 from tests.unit.imagefs.started import make_tree
 from tests.unit.imagefs.stored import images_in
@@ -15,7 +15,7 @@ from tests.unit.imagefs.stored import images_in
 @pytest.fixture(autouse=True)
 def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices are checked as a whole as soon as nobody reads them."""
-    monkeypatch.setattr(fetch, "LULL", 0.01)
+    monkeypatch.setattr(store, "LULL", 0.01)
 
 
 @pytest.fixture(scope="session")

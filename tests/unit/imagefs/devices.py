@@ -14,8 +14,8 @@ from pathlib import Path
 import lz4.block
 import trio
 
-from imagefs.blocks.fetch import Blocks, Device
-from imagefs.blocks.source import Mirror
+from imagefs.blocks.source import MirrorSource
+from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack, write
 
 __all__ = ["MIB", "FakeSource", "Made", "eventually", "make", "noise", "running", "settled"]
@@ -37,7 +37,7 @@ class Made:
 
 
 def noise(count: int, seed: int = 1) -> list[bytes]:
-    """Blocks that do not compress."""
+    """BlockStore that do not compress."""
     chance = random.Random(seed)
     return [chance.randbytes(BLOCK) for _ in range(count)]
 
@@ -76,7 +76,7 @@ class FakeSource:
     def __init__(self, *made: Made, fault: Fault | None = None) -> None:
         self.packs = {digest: data for one in made for digest, data in one.packs.items()}
         self.fault = fault
-        self.mirrors: Sequence[Mirror] = ()
+        self.mirrors: Sequence[MirrorSource] = ()
         self.url = "memory://server:1/store"
         self.gate = threading.Event()
         self.gate.set()
@@ -107,8 +107,8 @@ class FakeSource:
 @contextlib.asynccontextmanager
 async def running(
     folder: Path, *, limit: int = 1 << 30, memory: int = 16 * MIB, io_timeout: float = 30.0
-) -> AsyncIterator[Blocks]:
-    blocks = Blocks(folder, limit=limit, memory=memory, io_timeout=io_timeout)
+) -> AsyncIterator[BlockStore]:
+    blocks = BlockStore(folder, limit=limit, memory=memory, io_timeout=io_timeout)
     async with trio.open_nursery() as nursery:
         await nursery.start(blocks.run)
         try:
@@ -126,6 +126,6 @@ async def eventually(condition: Callable[[], bool], what: str = "") -> None:
     raise AssertionError(f"never {what or condition}")
 
 
-async def settled(device: Device, blocks: Blocks) -> None:
+async def settled(device: BlockDevice, blocks: BlockStore) -> None:
     """Wait until nothing waits to be written."""
     await eventually(lambda: blocks.memory.held == 0, "written")

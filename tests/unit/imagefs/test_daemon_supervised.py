@@ -12,11 +12,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from imagefs.blocks import fetch
-from imagefs.blocks.fetch import Blocks
-from imagefs.blocks.flights import Flights
-from imagefs.blocks.keeper import Keeper
-from imagefs.blocks.room import Room
+from imagefs.blocks import store
+from imagefs.blocks.eviction import DeviceCache
+from imagefs.blocks.fetcher import Fetcher
+from imagefs.blocks.store import BlockStore
+from imagefs.blocks.writeback import WriteBack
 from imagefs.daemon import processes, shares, watch
 from imagefs.daemon.cache_upkeep import CacheUpkeep
 from imagefs.daemon.documents import Documents
@@ -82,9 +82,9 @@ LOOPS: list[tuple[type, str]] = [
     (CacheUpkeep, "_bound_documents"),
     (CacheUpkeep, "_remove_unused"),
     (CacheUpkeep, "_remove_unwanted"),
-    (Keeper, "run"),
-    (Blocks, "_shrink_when_idle"),
-    (Room, "list_peers"),
+    (WriteBack, "run"),
+    (BlockStore, "_shrink_when_idle"),
+    (DeviceCache, "list_peers"),
 ]
 
 ONCE: list[tuple[type, str]] = [
@@ -262,16 +262,16 @@ async def test_a_fetch_that_fails_unexpectedly_is_an_error_of_its_readers_alone(
 
     bad, good = make(noise(1)), make(noise(1, seed=2))
     async with running(tmp_path / "blocks") as blocks:
-        read = Flights._read
+        read = Fetcher._read
 
-        async def failing(self: Flights[Any], ride: Any, run: Any) -> Any:
+        async def failing(self: Fetcher[Any], ride: Any, run: Any) -> Any:
             if ride.upstream.source is source:
                 raise RuntimeError("injected")
             return await read(self, ride, run)
 
         source = FakeSource(bad, fault=bug)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Flights, "_read", failing)
+            patch.setattr(Fetcher, "_read", failing)
             first = await blocks.open(bad.digest, bad.index, source)
             with pytest.raises(BlockUnavailable, match="injected"):
                 await first.read(0, first.size)
@@ -285,7 +285,7 @@ async def test_blocks_that_cannot_be_kept_for_an_unknown_reason_are_read_all_the
     async with running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Keeper, "put", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("injected")))
+            patch.setattr(WriteBack, "put", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("injected")))
             assert bytes(await device.read(0, 10)) == made.content[:10]
         assert bytes(await device.read(0, device.size)) == made.content
         await settled(device, blocks)
@@ -296,7 +296,7 @@ async def test_a_batch_that_fails_unexpectedly_gives_its_memory_back(tmp_path: P
     async with running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Keeper, "_write", work)
+            patch.setattr(WriteBack, "_write", work)
             assert bytes(await device.read(0, 10)) == made.content[:10]
             await eventually(lambda: work.runs == 1 and not blocks.memory.held)
             assert not blocks.keeper.writing(device._kept, 0)  # type: ignore[arg-type]
@@ -314,7 +314,7 @@ async def test_a_copy_that_fails_unexpectedly_is_fetched(tmp_path: Path, monkeyp
         await settled(first, blocks)
         blocks.memory.clear()
         taking = Fails()
-        monkeypatch.setattr(Flights, "_take", taking)
+        monkeypatch.setattr(Fetcher, "_take", taking)
         second = await blocks.open(other.digest, other.index, FakeSource(other))
         assert bytes(await second.read(0, second.size)) == other.content
         assert taking.runs == 1
@@ -324,7 +324,7 @@ async def test_a_check_that_fails_unexpectedly_leaves_the_device_unmarked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock
 ) -> None:
     made, checking = make(noise(2)), Fails()
-    monkeypatch.setattr(fetch, "seal", checking)
+    monkeypatch.setattr(store, "seal", checking)
     async with running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))
         await device.read(0, device.size)

@@ -13,9 +13,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.blocks import local, room
+from imagefs.blocks import cachefile, eviction
 from imagefs.blocks.block_table import BlockTable
-from imagefs.blocks.local import LocalDevice
+from imagefs.blocks.cachefile import LocalDevice
 from imagefs.daemon import leftovers, worker
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.metadata_cache import MetadataCache
@@ -69,7 +69,7 @@ async def test_other_tasks_run_while_the_table_of_a_device_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: Callable[..., Hanging]
 ) -> None:
     made, table = make(noise(2)), hanging(BlockTable)
-    monkeypatch.setattr(local, "BlockTable", table)
+    monkeypatch.setattr(cachefile, "BlockTable", table)
 
     async def turn() -> None:
         for _ in range(1000):
@@ -111,7 +111,7 @@ async def test_a_device_whose_disk_hangs_is_read_through_and_taken_up_later(
     disk = hanging(open_it)
     async with running(tmp_path / "blocks") as blocks:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(room, "LocalDevice", disk)
+            patch.setattr(eviction, "LocalDevice", disk)
             device = await blocks.open(made.digest, made.index, FakeSource(made))
             assert device.local is None
             assert bytes(await device.read(0, device.size)) == made.content

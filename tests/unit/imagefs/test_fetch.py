@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from imagefs.blocks.fetch import Blocks, Device
+from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.errors import BlockUnavailable, CacheInUse
 from imagefs.format.index import BLOCK
 from stripefs.errors import ConfigError, ServiceDown
@@ -76,7 +76,7 @@ async def test_readers_share_what_is_under_way(tmp_path: Path) -> None:
         second = await blocks.open(other.digest, other.index, source)
         got: list[bytes] = []
 
-        async def read(device: Device, offset: int, length: int) -> None:
+        async def read(device: BlockDevice, offset: int, length: int) -> None:
             got.append(bytes(await device.read(offset, length)))
 
         async with trio.open_nursery() as nursery:
@@ -183,7 +183,7 @@ async def test_a_reader_that_gives_up_leaves_nothing_stuck(tmp_path: Path) -> No
 async def test_before_and_after_it_runs_nothing_is_fetched(tmp_path: Path) -> None:
     made = make(noise(2))
     source = FakeSource(made)
-    blocks = Blocks(tmp_path / "blocks", limit=1 << 30, memory=16 * MIB, io_timeout=10)
+    blocks = BlockStore(tmp_path / "blocks", limit=1 << 30, memory=16 * MIB, io_timeout=10)
     device = await blocks.open(made.digest, made.index, source)
     with pytest.raises(BlockUnavailable, match="not running"):
         await device.read(0, 1)
@@ -211,24 +211,24 @@ async def test_before_and_after_it_runs_nothing_is_fetched(tmp_path: Path) -> No
 
 async def test_one_process_at_a_time(tmp_path: Path) -> None:
     folder = tmp_path / "blocks"
-    blocks = Blocks(folder, limit=MIB, memory=MIB, io_timeout=1)
+    blocks = BlockStore(folder, limit=MIB, memory=MIB, io_timeout=1)
     with pytest.raises(CacheInUse, match=f"process {os.getpid()}") as caught:
-        Blocks(folder, limit=MIB, memory=MIB, io_timeout=1)
+        BlockStore(folder, limit=MIB, memory=MIB, io_timeout=1)
     assert caught.value.errno == errno.EBUSY
     blocks.close()
     with (folder / "lock").open("r+") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        Blocks(folder, limit=MIB, memory=MIB, io_timeout=1, lock=held.fileno()).close()
+        BlockStore(folder, limit=MIB, memory=MIB, io_timeout=1, lock=held.fileno()).close()
         with pytest.raises(CacheInUse):
-            Blocks(folder, limit=MIB, memory=MIB, io_timeout=1)
+            BlockStore(folder, limit=MIB, memory=MIB, io_timeout=1)
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="cannot be kept"):
-        Blocks(tmp_path / "file", limit=MIB, memory=MIB, io_timeout=1)
+        BlockStore(tmp_path / "file", limit=MIB, memory=MIB, io_timeout=1)
 
 
 def test_it_imports_nothing_heavy() -> None:
     code = (
-        "import sys, imagefs.blocks.fetch, imagefs.blocks.source;"
+        "import sys, imagefs.blocks.store, imagefs.blocks.source;"
         "assert not {'pyarrow', 'httpx', 'hdfs_native', 'pyfuse3', 'click', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.blocks import arrival
+from imagefs.blocks import source as arrival
 from imagefs.format.index import BLOCK, BlockLocation, Pack
 from stripefs.errors import Abandoned, ServiceDown
 from tests.unit.imagefs.devices import MIB, FakeSource, eventually, make, noise, running, settled

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from imagefs.blocks import fetch
+from imagefs.blocks import store
 from imagefs.format.index import BLOCK
 from tests.unit.imagefs.devices import FakeSource, eventually, make, noise, running, settled
 
@@ -77,7 +77,7 @@ async def test_opened_many_times_while_it_is_checked(tmp_path: Path) -> None:
 
 
 async def test_a_device_is_checked_in_a_lull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "LULL", 1.0)
+    monkeypatch.setattr(store, "LULL", 1.0)
     made = make(noise(8))
     async with running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))

@@ -16,8 +16,8 @@ import trio
 import xxhash
 from trio.testing import MockClock
 
-from imagefs.blocks.fetch import Blocks
-from imagefs.blocks.local import LocalDevice
+from imagefs.blocks.cachefile import LocalDevice
+from imagefs.blocks.store import BlockStore
 from imagefs.format.index import BLOCK
 from stripefs.errors import ServiceDown
 from tests.unit.imagefs.devices import MIB, FakeSource, Made, eventually, make, noise, running, settled
@@ -59,7 +59,7 @@ async def test_the_limit_holds_while_many_read(tmp_path: Path) -> None:
         assert on_disk(tmp_path / "blocks") == figures["used"]
 
 
-async def read_and_settle(blocks: Blocks, made: Made, *, close: bool = True) -> None:
+async def read_and_settle(blocks: BlockStore, made: Made, *, close: bool = True) -> None:
     device = await blocks.open(made.digest, made.index, FakeSource(made))
     await device.read(0, device.size)
     await settled(device, blocks)
@@ -133,7 +133,7 @@ async def test_what_waits_for_a_device_that_is_given_up_is_not_kept(tmp_path: Pa
         device = await blocks.open(one.digest, one.index, FakeSource(one))
         await device.read(0, 1)
         await read_and_settle(blocks, used)
-    blocks = Blocks(tmp_path / "blocks", limit=8 * BLOCK, memory=16 * MIB, io_timeout=1)
+    blocks = BlockStore(tmp_path / "blocks", limit=8 * BLOCK, memory=16 * MIB, io_timeout=1)
     await blocks.open(used.digest, used.index, FakeSource())
     for made, block in ((one, 1), (other, 0)):
         device = await blocks.open(made.digest, made.index, FakeSource(made))

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.blocks.fetch import Blocks
+from imagefs.blocks.store import BlockStore
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK
 from stripefs.errors import HostFailed, NotFound, PermissionDenied, ServiceDown, StaleVersion, StoreError
@@ -33,7 +33,7 @@ class Failing:
         return data
 
 
-async def read_all(blocks: Blocks, made: Made, source: FakeSource) -> bytes:
+async def read_all(blocks: BlockStore, made: Made, source: FakeSource) -> bytes:
     return bytes(await (await blocks.open(made.digest, made.index, source)).read(0, len(made.content)))
 
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.blocks.link import FIRST_WINDOW, LEAST_WINDOW, Link, Pace
-from imagefs.blocks.memory import Memory
-from imagefs.blocks.order import Order
+from imagefs.blocks.prefetch_policy import FIRST_WINDOW, LEAST_WINDOW, FetchOrder, Link, Pace
+from imagefs.blocks.writeback import BlockMemory
 from imagefs.format.index import BLOCK, NOWHERE
 from tests.unit.imagefs.devices import MIB, make, noise
 
@@ -98,7 +97,7 @@ def test_runs_are_neighbours_and_every_block_comes_once(
     wanted: list[int], size: int, here: set[int], data: st.DataObject
 ) -> None:
     made = ORDERED
-    order = Order(wanted, made.index)
+    order = FetchOrder(wanted, made.index)
     taken: list[int] = []
     while not order.ended:
         run = order.take(size, lambda block, _place: block not in here)
@@ -118,7 +117,7 @@ ORDERED = make([*noise(20), b"", *noise(3), b"", *noise(35, seed=7)], per_pack=2
 
 
 def test_a_long_search_lets_others_work() -> None:
-    order = Order(iter([0] * 10_000), ORDERED.index)
+    order = FetchOrder(iter([0] * 10_000), ORDERED.index)
     calls = 0
     while not order.ended:
         assert order.take(1, lambda _block, _place: False) == []
@@ -129,7 +128,7 @@ def test_a_long_search_lets_others_work() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "hold", "release", "get", "fly"]), st.integers(0, 9)), max_size=80))
 def test_memory_is_bounded_and_keeps_what_is_held(steps: list[tuple[str, int]]) -> None:
-    memory = Memory(1000)
+    memory = BlockMemory(1000)
     held: dict[int, int] = {}
     flying = 0
     for what, number in steps:
@@ -154,7 +153,7 @@ def test_memory_is_bounded_and_keeps_what_is_held(steps: list[tuple[str, int]]) 
 
 
 def test_what_the_disk_took_is_let_go() -> None:
-    memory = Memory(4 * MIB)
+    memory = BlockMemory(4 * MIB)
     for digest in (b"one", b"one", b"two"):
         memory.hold(digest, bytes(MIB))
     memory.release(b"one", kept=True)
@@ -166,7 +165,7 @@ def test_what_the_disk_took_is_let_go() -> None:
 
 
 def test_the_latest_used_stay() -> None:
-    memory = Memory(600)
+    memory = BlockMemory(600)
     for number in range(3):
         memory.add(bytes([number]), bytes(200))
     memory.get(b"\0")

@@ -10,9 +10,9 @@ import lz4.block
 import pytest
 import xxhash
 
-from imagefs.blocks import local
+from imagefs.blocks import cachefile
 from imagefs.blocks.block_table import rows_here
-from imagefs.blocks.local import LocalDevice
+from imagefs.blocks.cachefile import LocalDevice
 from imagefs.format.erofs import ErofsImage
 from imagefs.format.extents import ExtentTable, digest_of
 from imagefs.format.index import NOWHERE, Index, Pack
@@ -137,7 +137,7 @@ def test_what_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chang
     if changed is not None:
         mark[changed] ^= 1
     (tmp_path / f"{LOCAL}.complete").write_bytes(mark)
-    monkeypatch.setattr(local, "_stamp", lambda _: STAMP)
+    monkeypatch.setattr(cachefile, "_stamp", lambda _: STAMP)
     device = LocalDevice(tmp_path, LOCAL, 5, LOCAL_SIZE)
     device.close()
     assert device.marked == (changed is None)

@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from imagefs.blocks.block_table import rows_here
-from imagefs.blocks.local import LocalDevice, matches
+from imagefs.blocks.cachefile import LocalDevice, matches
 from imagefs.format.index import BLOCK
 from stripefs.errors import StoreError
 from tests.unit.imagefs.devices import noise

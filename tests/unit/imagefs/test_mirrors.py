@@ -12,9 +12,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.blocks.fetch import Blocks, Device
-from imagefs.blocks.mirrors import Mirror, Mirrors
-from imagefs.blocks.upstream import MIRROR_RANGE
+from imagefs.blocks.store import BlockDevice, BlockStore
+from imagefs.blocks.upstream import MIRROR_RANGE, Mirror, Mirrors
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK
 from stripefs.errors import HostFailed, NotFound, ServiceDown, StoreError, Unsupported
@@ -73,7 +72,7 @@ def before(store: FakeSource, *copies: Copies) -> list[Mirror]:
     return list(store.mirrors)  # type: ignore[arg-type]  # those it was just given
 
 
-async def opened(blocks: Blocks, made: Made, store: FakeSource) -> Device:
+async def opened(blocks: BlockStore, made: Made, store: FakeSource) -> BlockDevice:
     return await blocks.open(made.digest, made.index, store)
 
 
@@ -86,7 +85,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
     raise AssertionError("never")
 
 
-async def block(device: Device, number: int) -> bytes:
+async def block(device: BlockDevice, number: int) -> bytes:
     return bytes(await device.read(number * BLOCK, BLOCK))
 
 
@@ -221,7 +220,7 @@ def test_documents_come_from_the_first_that_has_them_right() -> None:
 
 
 def test_a_document_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefs.blocks.mirrors.DOCUMENT_WITHIN", 0.05)
+    monkeypatch.setattr("imagefs.blocks.upstream.DOCUMENT_WITHIN", 0.05)
     gate = threading.Event()
 
     class Hung(Copies):

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.blocks.order import following
+from imagefs.blocks.prefetch_policy import following
 
 
 @given(count=st.integers(0, 200), reads=st.lists(st.integers(0, 199), max_size=30), every=st.integers(1, 10))

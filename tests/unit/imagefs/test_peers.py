@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from imagefs.blocks.peers import PeerTable
+from imagefs.blocks.block_table import PeerTable
 
 
 def digest(number: int) -> bytes:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import trio
 
-from imagefs.blocks.fetch import Device
 from imagefs.blocks.source import PackSource
+from imagefs.blocks.store import BlockDevice
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.learning import Learning, Recorded
 from imagefs.daemon.metadata_cache import MetadataCache
@@ -29,7 +29,7 @@ class World:
     """Starts of images whose devices are made up; what was learned of each, by its number."""
 
     starts: Starts
-    devices: dict[str, Device]
+    devices: dict[str, BlockDevice]
     source: PackSource
     learned: dict[str, Recorded] = field(default_factory=dict)
 

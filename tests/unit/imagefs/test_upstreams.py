@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from imagefs.blocks.fetch import Blocks, Device
+from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK
 from stripefs.errors import NotFound, ServiceDown
@@ -34,7 +34,7 @@ def made() -> Made:
     return make(noise(12), per_pack=3)
 
 
-async def opened(blocks: Blocks, made: Made, preferred: FakeSource, other: FakeSource) -> Device:
+async def opened(blocks: BlockStore, made: Made, preferred: FakeSource, other: FakeSource) -> BlockDevice:
     device = await blocks.open(made.digest, made.index, preferred)
     blocks.also(device, other)
     return device

@@ -1,4 +1,4 @@
-"""The devices on disk, how much they take, and making room: what was used least lately is given up.
+"""The cached devices on disk, the room they take, and eviction: the blocks that were used least lately go first.
 
 Blocks of devices that nobody has open go first, then, for a block that a reader wanted, those of any. Never those of a
 device that is pinned, or whose file anybody else has open: somebody may read it who would take a hole for zeros.
@@ -18,15 +18,13 @@ from pathlib import Path
 
 import trio
 
-from imagefs.blocks.block_table import oldest
-from imagefs.blocks.disk import Disk
-from imagefs.blocks.figures import Figures
-from imagefs.blocks.local import LocalDevice
-from imagefs.blocks.peers import PeerTable
+from imagefs.blocks.block_table import PeerTable, oldest
+from imagefs.blocks.cachefile import DiskHealth, LocalDevice
+from imagefs.blocks.stats import BlockStats
 from imagefs.errors import DocumentUnreadable
 from imagefs.format.index import BLOCK, Index
 
-__all__ = ["Kept", "Room"]
+__all__ = ["CachedDevice", "DeviceCache"]
 
 SLACK = 256 << 20
 """Bytes given up beyond what is needed, at most, so that room is not made anew for every batch."""
@@ -41,7 +39,7 @@ _NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(eq=False, slots=True)
-class Kept:
+class CachedDevice:
     """A device on disk. index: None until somebody opened it. usage: bytes on disk."""
 
     local: LocalDevice
@@ -60,16 +58,16 @@ class Kept:
         return not self.local.closed and self.index is not None and self.local.table.present >= self.index.stored
 
 
-class Room:
+class DeviceCache:
     """`limit` bytes on `disk`. Raises OSError."""
 
-    def __init__(self, disk: Disk, limit: int, figures: Figures) -> None:
+    def __init__(self, disk: DiskHealth, limit: int, figures: BlockStats) -> None:
         self.limit = limit
         self.reserved = 0
         """Bytes within the limit that something else takes."""
-        self.kept: dict[str, Kept] = {}
-        self.peers: PeerTable[Kept] = PeerTable()
-        self.unlisted: deque[tuple[Kept, Iterator[int]]] = deque()
+        self.kept: dict[str, CachedDevice] = {}
+        self.peers: PeerTable[CachedDevice] = PeerTable()
+        self.unlisted: deque[tuple[CachedDevice, Iterator[int]]] = deque()
         """Devices, and those of their blocks that `list_peers` has to add to `peers`."""
         self._disk = disk
         self._figures = figures
@@ -111,7 +109,7 @@ class Room:
             if limit.cancelled_caught:
                 raise OSError(errno.ETIMEDOUT, f"no answer within {LOADS_WITHIN:g} s")
 
-    def open(self, name: str, index: Index) -> Kept | None:
+    def open(self, name: str, index: Index) -> CachedDevice | None:
         """The device on disk for somebody who reads it; None where it was not loaded."""
         kept = self.kept.get(name)
         if kept is None:
@@ -125,13 +123,13 @@ class Room:
                 self.unlisted.append((kept, blocks))
         return kept
 
-    def settle(self, kept: Kept, block: int, digest: bytes, checksum: int, now: float) -> None:
+    def settle(self, kept: CachedDevice, block: int, digest: bytes, checksum: int, now: float) -> None:
         """The block, whose SHA-256 is `digest`, was written."""
         kept.local.table.settle(block, checksum, now)
         if kept.first is not None:
             self.peers.add(digest, kept.first + block)
 
-    def clear(self, kept: Kept, block: int) -> None:
+    def clear(self, kept: CachedDevice, block: int) -> None:
         """The block is here no more; the device is marked complete no more either."""
         kept.local.clear(block)
         if kept.first is not None and kept.index is not None:
@@ -145,7 +143,7 @@ class Room:
             while not kept.local.closed and self._list(kept, blocks):
                 await trio.lowlevel.checkpoint()
 
-    def _list(self, kept: Kept, blocks: Iterator[int]) -> bool:
+    def _list(self, kept: CachedDevice, blocks: Iterator[int]) -> bool:
         """Add the next of `blocks` to the table of peers; False when there are no more."""
         more = False
         for block in itertools.islice(blocks, _LISTED_AT_ONCE):
@@ -159,7 +157,7 @@ class Room:
             more = True
         return more
 
-    async def measure(self, several: Iterable[Kept]) -> None:
+    async def measure(self, several: Iterable[CachedDevice]) -> None:
         """See what they take now."""
         with self._disk.tolerant("a device cannot be measured"):
             for kept in several:
@@ -182,10 +180,10 @@ class Room:
         for kept in self.kept.values():
             kept.local.close()
 
-    def _closed(self) -> Iterator[Kept]:
+    def _closed(self) -> Iterator[CachedDevice]:
         return (kept for kept in self.kept.values() if not kept.users and not kept.pins and kept.usage)
 
-    def _open(self) -> Iterator[Kept]:
+    def _open(self) -> Iterator[CachedDevice]:
         return (kept for kept in self.kept.values() if kept.users and not kept.pins and kept.usage)
 
     async def discard(self, name: str) -> None:
@@ -221,9 +219,9 @@ class Room:
             if local is None:
                 await self._disk.thread(_delete, self._disk.folder, name)
             else:
-                self.kept[name] = Kept(local, usage=usage)
+                self.kept[name] = CachedDevice(local, usage=usage)
 
-    async def _give_up(self, several: Sequence[Kept], size: int) -> int:
+    async def _give_up(self, several: Sequence[CachedDevice], size: int) -> int:
         """Give up about `size` bytes of what was used least lately; how many it were. Raises OSError.
 
         Other tasks run between the steps, each of which looks at one page of one table.
@@ -247,7 +245,7 @@ class Room:
             victims[number] += blocks
         return sum([await self._punch(free[number], sorted(blocks)) for number, blocks in victims.items() if blocks])
 
-    async def _punch(self, kept: Kept, blocks: Sequence[int]) -> int:
+    async def _punch(self, kept: CachedDevice, blocks: Sequence[int]) -> int:
         """Give the disk back what cleared blocks take; how many bytes. Raises OSError."""
         before = kept.usage
         with self._disk.tolerant("blocks cannot be given up"):
@@ -260,7 +258,7 @@ class Room:
                 await self._remove(kept)  # empty, or the file system gives room back by whole files only
         return before - kept.usage
 
-    async def _remove(self, kept: Kept) -> None:
+    async def _remove(self, kept: CachedDevice) -> None:
         """Remove a device that nobody uses, in its turn. Raises OSError."""
         del self.kept[kept.local.name]
         kept.local.closed = True  # on this thread, so that nobody takes it up meanwhile
@@ -272,12 +270,12 @@ class Room:
         kept.usage = 0
 
 
-def _load(folder: Path, name: str, index: Index) -> Kept:
+def _load(folder: Path, name: str, index: Index) -> CachedDevice:
     local = LocalDevice(folder, name, index.blocks, index.device_bytes)
-    return Kept(local, usage=local.usage)
+    return CachedDevice(local, usage=local.usage)
 
 
-def _unload(kept: Kept) -> None:
+def _unload(kept: CachedDevice) -> None:
     kept.local.close()
 
 

@@ -1,17 +1,19 @@
-"""The blocks of a device that are on this machine: a sparse file as long as the device, and a table beside it.
+"""The cache file of a device: a sparse file with its blocks, a table beside it, and the health of the disk they are on.
 
     header   magic "BSBLOCKS", version, blocks, digest of the device's block index
     rows     for each block its checksum, last use and presence
 
 The rows are held in memory (`imagefs.blocks.block_table`); they are not mapped, because storing into a mapped file
-kills the process when the disk is full. A block is written before its row says that it is here, and its
-hash is checked on every read: what a crash or a bad disk left half-written is found then, and fetched anew. Giving up
-a block clears its row before a hole is punched, so the file takes no more room than what is here.
+kills the process when the disk is full. A block is written before its row says that it is here, and its hash is checked
+on every read: what a crash or a bad disk left half-written is found then, and fetched anew. Giving up a block clears
+its row before a hole is punched, so the file takes no more room than what is here.
 
 Once all blocks are here the file is the device, and the kernel needs nobody to serve it; but then nobody checks what
 it reads. So that is said by a third file, which is written after the data was put on disk and read back, names the
 data file as it was then (inode, length, time of its last change), and is taken away, and that put on disk, before any
 block is given up. A data file that was changed in any way since is not believed.
+
+A disk that is full or fails is left alone for a while, which costs speed only.
 """
 
 from __future__ import annotations
@@ -20,33 +22,85 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import logging
 import os
 import signal
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar, TypeVarTuple
 
+import trio
 import xxhash
 
 from imagefs.blocks.block_table import ROW, BlockTable, row, rows_here
+from imagefs.blocks.stats import BlockStats
 from imagefs.format.index import BLOCK
+from stripefs import retry
+from stripefs.executor import Lane
+from stripefs.retry import Backoff, Seldom
 from stripefs.store.common import InUse
 
-__all__ = ["LocalDevice", "Stamp", "mark_of", "matches"]
+__all__ = ["DiskHealth", "LocalDevice", "Stamp", "mark_of", "matches"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+THREADS = 4
+
+
+class DiskHealth:
+    """What is below `folder` and its troubles. `lock` is held by whoever changes files."""
+
+    def __init__(self, folder: Path, figures: BlockStats) -> None:
+        self.folder = folder
+        self.lock = trio.Lock()
+        self.warn = Seldom(_log)
+        self._figures = figures
+        self._lane = Lane("disk", THREADS)
+        self._loading = Lane("opening devices", THREADS)
+        self._backoff = Backoff(retry.FIRST_PAUSE, retry.LONGEST_PAUSE)
+
+    async def thread(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
+        """`function(*arguments)` in a thread, waited for even by who is cancelled: it may use descriptors of files."""
+        return await self._lane.run("the cache's disk", function, *arguments, abandon=False)
+
+    async def load(self, function: Callable[[*_Args], _T], *arguments: *_Args, late: Callable[[_T], object]) -> _T:
+        """As `thread`, on threads of their own; late(result) is called when who is cancelled waits no more."""
+        return await self._loading.run("the cache's disk", function, *arguments, late=late)
+
+    @property
+    def failing(self) -> bool:
+        """Whether it is left alone now."""
+        return self._backoff.paused(trio.current_time())
+
+    def failed(self, what: str, error: OSError) -> None:
+        self._figures.disk_errors += 1
+        self._backoff.failed(trio.current_time())
+        self.warn("disk", "%s in %s: %s; until it can, what is read is fetched", what, self.folder, error.strerror)
+
+    def worked(self) -> None:
+        """It took something."""
+        self._backoff.worked()
+
+    @contextlib.contextmanager
+    def tolerant(self, what: str) -> Iterator[None]:
+        """An OSError inside ends this, and is a failure of the disk in `what`."""
+        try:
+            yield
+        except OSError as error:
+            self.failed(what, error)
+
 
 _MAGIC = b"BSBLOCKS"
 _HEADER = struct.Struct("<8sII32s16x")
 _VERSION = 1
-
 _MARK = struct.Struct("<8sII32sQQq")
 _MARK_MAGIC = b"BSWHOLE\0"
-
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 _F_SETSIG = 10
-
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
-
 Stamp = tuple[int, int, int]
 """A data file at one moment: inode, length, time of the last change in nanoseconds."""
 

@@ -2,13 +2,13 @@
 
 A read looks for each of its blocks in the device's local file and in memory; then in the files of all devices that
 were opened, by its SHA-256; then in the store, where it is fetched once for all that wait, checked, handed on, and kept
-(`imagefs.blocks.flights`, `imagefs.blocks.keeper`). What is on disk is checked by its XXH3, what arrived by its
+(`imagefs.blocks.fetcher`, `imagefs.blocks.writeback`). What is on disk is checked by its XXH3, what arrived by its
 SHA-256, and what a check refuses is fetched anew. So a read answers the bytes that were built, or an error; a full or
 failing disk costs speed only.
 
 All state is touched on trio's thread only. Stores, hashing what arrived, and disks that have to be waited for are for
 threads; what the page cache has is read and checked at once, since that takes less time (0.1 ms for 1 MiB) than asking
-a thread to (0.3 ms). `Device`, what users hold, is in `imagefs.blocks.device`.
+a thread to (0.3 ms). `BlockDevice`, what users hold, is in `imagefs.blocks.device`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,14 @@ from typing import Any
 
 import trio
 
-from imagefs.blocks.arrival import Copy
-from imagefs.blocks.device import Device, Reads
-from imagefs.blocks.disk import Disk
-from imagefs.blocks.figures import Figures
-from imagefs.blocks.flights import Flights
-from imagefs.blocks.keeper import Keeper
-from imagefs.blocks.local import LocalDevice
-from imagefs.blocks.memory import Memory
-from imagefs.blocks.room import Kept, Room
-from imagefs.blocks.seal import seal
-from imagefs.blocks.source import Source
+from imagefs.blocks.cachefile import DiskHealth, LocalDevice
+from imagefs.blocks.device import BlockDevice, Reads
+from imagefs.blocks.eviction import CachedDevice, DeviceCache
+from imagefs.blocks.fetcher import Fetcher
+from imagefs.blocks.source import BlockSource, Copy
+from imagefs.blocks.stats import BlockStats
 from imagefs.blocks.upstream import Upstream
+from imagefs.blocks.writeback import BlockMemory, WriteBack, seal
 from imagefs.errors import CacheInUse, DocumentUnreadable
 from imagefs.format.index import BLOCK, Index
 from stripefs.errors import Abandoned, ConfigError, StoreError
@@ -44,10 +40,9 @@ from stripefs.retry import Seldom
 from stripefs.store.allocator import give_back
 from stripefs.supervised import contain, supervise
 
-__all__ = ["Blocks", "Device", "Reads"]
+__all__ = ["BlockDevice", "BlockStore", "Reads"]
 
 _log = logging.getLogger(__name__)
-
 DRAIN = 5.0
 """Seconds at the end for what waits to be written."""
 
@@ -64,7 +59,7 @@ DISK_READS = 16
 """At once: as many as a disk of several queues answers together."""
 
 
-class Blocks:
+class BlockStore:
     """The blocks below `folder`, which one process at a time may use. Devices may be opened before `run` starts.
 
     limit: bytes on disk. memory: bytes held and under way. io_timeout: seconds that a read waits for a store that is
@@ -74,30 +69,30 @@ class Blocks:
     def __init__(self, folder: Path, *, limit: int, memory: int, io_timeout: float, lock: int | None = None) -> None:
         self.folder = folder
         self.changed = trio.lowlevel.ParkingLot()
-        self.figures = Figures()
+        self.figures = BlockStats()
         self.stalled: Callable[[str, float, str, str], None] | None = None
         """Is told of each read that has waited for long: the digest of its device, seconds, cause and host."""
-        self.memory = Memory(memory)
+        self.memory = BlockMemory(memory)
         self.warn = Seldom(_log)
         self.disk_reads = Lane("disk reads", DISK_READS)
-        self.disk = Disk(folder, self.figures)
+        self.disk = DiskHealth(folder, self.figures)
         with contextlib.ExitStack() as undo:
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._lock = os.dup(lock) if lock is not None else _locked(folder)
                 undo.callback(os.close, self._lock)
-                self.room = Room(self.disk, limit, self.figures)
+                self.room = DeviceCache(self.disk, limit, self.figures)
             except OSError as error:
                 raise ConfigError(f"blocks cannot be kept in {folder}: {error.strerror}") from error
             undo.pop_all()
-        self.keeper = Keeper(self.disk, self.room, self.memory, self.figures, self._filled, self.changed)
-        self.flights: Flights[Device] = Flights(
-            self.memory, self.figures, io_timeout, self._find, Device.keep, self.changed
+        self.keeper = WriteBack(self.disk, self.room, self.memory, self.figures, self._filled, self.changed)
+        self.flights: Fetcher[BlockDevice] = Fetcher(
+            self.memory, self.figures, io_timeout, self._find, BlockDevice.keep, self.changed
         )
-        self._devices: dict[str, Device] = {}
-        self._upstreams: dict[Source, Upstream] = {}
-        self._sealing: set[Kept] = set()
-        self._loading: set[Device] = set()
+        self._devices: dict[str, BlockDevice] = {}
+        self._upstreams: dict[BlockSource, Upstream] = {}
+        self._sealing: set[CachedDevice] = set()
+        self._loading: set[BlockDevice] = set()
         self._closed = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -127,7 +122,7 @@ class Blocks:
                 give_back()
             shrunk = idle
 
-    async def open(self, digest: str, index: Index, source: Source) -> Device:
+    async def open(self, digest: str, index: Index, source: BlockSource) -> BlockDevice:
         """The device whose index has this digest, the same for all; each must `close` it. The last source is preferred.
 
         No error is raised: what the disk does not open in time is read through.
@@ -137,16 +132,16 @@ class Blocks:
             del self._devices[idle.digest]  # given up meanwhile
         device = self._devices.get(digest)
         if device is None:
-            device = self._devices[digest] = Device(self, digest, index)
+            device = self._devices[digest] = BlockDevice(self, digest, index)
         device.opened(index, self._upstream(source))
         self._list_peers()
         return device
 
-    def also(self, device: Device, source: Source) -> None:
+    def also(self, device: BlockDevice, source: BlockSource) -> None:
         """Fetch the device's blocks from this source, too, where others fail."""
         device.upstreams.add(self._upstream(source))
 
-    def drop(self, source: Source) -> None:
+    def drop(self, source: BlockSource) -> None:
         """The source is about to be closed: devices that have another one ask it no more."""
         if (upstream := self._upstreams.pop(source, None)) is not None:
             for device in self._devices.values():
@@ -157,18 +152,18 @@ class Blocks:
         if digest not in self._devices and self.room.has(digest):
             await self.room.load(digest, index)
             if digest not in self._devices:
-                device = self._devices[digest] = Device(self, digest, index)
+                device = self._devices[digest] = BlockDevice(self, digest, index)
                 device.lent()
                 self._list_peers()
 
-    def load_soon(self, device: Device) -> None:
+    def load_soon(self, device: BlockDevice) -> None:
         """Open it on disk, which did not do it before. What arrives until then is not kept."""
         if self.flights.nursery is not None and device not in self._loading:
             self._loading.add(device)
             what = f"opening device {device.digest[:12]}"
             self.flights.nursery.start_soon(contain, what, self._load, device)
 
-    async def _load(self, device: Device) -> None:
+    async def _load(self, device: BlockDevice) -> None:
         try:
             await device.load()
         finally:
@@ -184,7 +179,7 @@ class Blocks:
         return self.figures.waits.seconds * 1000
 
     def snapshot(self) -> dict[str, Any]:
-        """Figures for status and metrics: sizes in bytes, counts since the start."""
+        """BlockStats for status and metrics: sizes in bytes, counts since the start."""
         figures = self.figures
         return {
             "folder": str(self.folder),
@@ -232,7 +227,7 @@ class Blocks:
             self.room.close()
             os.close(self._lock)
 
-    def _upstream(self, source: Source) -> Upstream:
+    def _upstream(self, source: BlockSource) -> Upstream:
         if source not in self._upstreams:
             in_use = {one for device in self._devices.values() if device.users for one in device.upstreams}
             self._upstreams = {source: one for source, one in self._upstreams.items() if one in in_use}
@@ -247,10 +242,10 @@ class Blocks:
             with contextlib.suppress(DocumentUnreadable):  # then a store has it
                 place = kept.index.place(block)
                 if place.digest == digest:
-                    return _Copy(kept.local, block * BLOCK, place.length)
+                    return _LocalCopy(kept.local, block * BLOCK, place.length)
         return None
 
-    def _filled(self, kept: Kept) -> None:
+    def _filled(self, kept: CachedDevice) -> None:
         """All blocks of the device seem to be here."""
         device = self._devices.get(kept.local.name)
         if device is not None and self.flights.nursery is not None and kept not in self._sealing:
@@ -265,7 +260,7 @@ class Blocks:
             reads = self.figures.reads
             await trio.sleep(LULL)
 
-    async def _seal(self, device: Device, kept: Kept) -> None:
+    async def _seal(self, device: BlockDevice, kept: CachedDevice) -> None:
         bad: list[int] = []
         try:
             await self._lull()
@@ -290,7 +285,7 @@ class Blocks:
                     await device.fetch(bad)
 
 
-class _Copy:
+class _LocalCopy:
     """Reads a block from a local file; whether it is right the caller sees."""
 
     def __init__(self, local: LocalDevice, offset: int, length: int) -> None:

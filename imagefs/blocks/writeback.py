@@ -1,27 +1,101 @@
-"""Keeps blocks on local disk, written behind the readers' backs.
+"""Write-back of fetched blocks to local disk, from memory, behind the readers; and the seal of a complete device.
 
-One task writes, gives up, and saves tables, one thing after the other, each in a thread. What waits to be written is
-held in memory and bounded; what the bound or the disk does not take is not kept, and is fetched again when it is
-wanted. No reader ever waits for the disk to take anything, or learns that it did not.
+One task writes, evicts, and saves tables, one thing after the other, each in a thread. What waits to be written is held
+in memory and bounded; what the bound or the disk does not take is not kept, and is fetched again when it is wanted. No
+reader ever waits for the disk to take anything, or learns that it did not.
+
+In memory, blocks on their way to the disk stay; the rest makes room for them, and for `in_flight`, the bytes that are
+being fetched, so that all together stay within `limit`.
+
+A device whose blocks are all here is sealed: its data is put on disk first, then the whole file is read, where every
+block must have the SHA-256 of the index and everything else must be zeros. Only then the mark is written. So whoever
+finds the mark may read the file without asking anybody, which is what the kernel does. This happens in pieces, at half
+of one thread's speed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import trio
 
-from imagefs.blocks.arrival import Arrived
-from imagefs.blocks.disk import Disk
-from imagefs.blocks.figures import Figures
-from imagefs.blocks.memory import Memory
-from imagefs.blocks.room import Kept, Room
-from imagefs.format.index import BLOCK
+from imagefs.blocks.cachefile import DiskHealth, LocalDevice
+from imagefs.blocks.eviction import CachedDevice, DeviceCache
+from imagefs.blocks.source import Arrived
+from imagefs.blocks.stats import BlockStats
+from imagefs.format.index import BLOCK, Index
 
-__all__ = ["Keeper"]
+__all__ = ["BlockMemory", "WriteBack", "seal"]
+
+
+class BlockMemory:
+    """`limit` in bytes. It is exceeded by what is held and in flight alone, which others bound."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.held = 0
+        self.in_flight = 0
+        self._free: OrderedDict[bytes, bytes] = OrderedDict()
+        self._held: dict[bytes, tuple[bytes, int]] = {}
+
+    def get(self, digest: bytes) -> bytes | None:
+        data = self._free.get(digest)
+        if data is not None:
+            self._free.move_to_end(digest)
+            return data
+        held = self._held.get(digest)
+        return held[0] if held else None
+
+    def add(self, digest: bytes, data: bytes) -> None:
+        if digest not in self._free and digest not in self._held:
+            self._free[digest] = data
+            self.used += len(data)
+            self._make_room()
+
+    def hold(self, digest: bytes, data: bytes) -> None:
+        """Keep it until as many calls of `release` followed."""
+        if (found := self._held.get(digest)) is not None:
+            self._held[digest] = found[0], found[1] + 1
+            return
+        if self._free.pop(digest, None) is None:
+            self.used += len(data)
+        self._held[digest] = data, 1
+        self.held += len(data)
+        self._make_room()
+
+    def release(self, digest: bytes, *, kept: bool = False) -> None:
+        """kept: it is on disk now, and so in the kernel's memory, where it does not take ours as well."""
+        data, count = self._held.pop(digest)
+        if count > 1:
+            self._held[digest] = data, count - 1
+            return
+        self.held -= len(data)
+        if kept:
+            self.used -= len(data)
+        else:
+            self._free[digest] = data
+            self._make_room()
+
+    def fly(self, size: int) -> None:
+        """`size` more bytes are in flight; fewer, when it is negative."""
+        self.in_flight += size
+        self._make_room()
+
+    def clear(self) -> None:
+        """Give up everything that is not held."""
+        self.used -= sum(map(len, self._free.values()))
+        self._free.clear()
+
+    def _make_room(self) -> None:
+        while self._free and self.used + self.in_flight > self.limit:
+            _, data = self._free.popitem(last=False)
+            self.used -= len(data)
+
 
 BATCH = 4 << 20
 """Bytes written in one go: a few milliseconds of a disk."""
@@ -35,14 +109,14 @@ FULL_PAUSE = 30.0
 
 @dataclass(eq=False, slots=True)
 class _Write:
-    kept: Kept
+    kept: CachedDevice
     block: int
     digest: bytes
     arrived: Arrived
     ahead: bool
 
 
-class Keeper:
+class WriteBack:
     """Writes into `room`.
 
     filled: called when all blocks of a device seem to be here. changed: woken when less waits to be written.
@@ -50,11 +124,11 @@ class Keeper:
 
     def __init__(
         self,
-        disk: Disk,
-        room: Room,
-        memory: Memory,
-        figures: Figures,
-        filled: Callable[[Kept], None],
+        disk: DiskHealth,
+        room: DeviceCache,
+        memory: BlockMemory,
+        figures: BlockStats,
+        filled: Callable[[CachedDevice], None],
         changed: trio.lowlevel.ParkingLot,
     ) -> None:
         self._disk = disk
@@ -64,13 +138,13 @@ class Keeper:
         self._filled = filled
         self._changed = changed
         self._queue: deque[_Write] = deque()
-        self._queued: Counter[tuple[Kept, int]] = Counter()
+        self._queued: Counter[tuple[CachedDevice, int]] = Counter()
         self._queued_bytes = 0
-        self._untidy: list[Kept] = []
+        self._untidy: list[CachedDevice] = []
         self._stir = trio.Event()
         self._full_until = float("-inf")
 
-    def put(self, kept: Kept, block: int, digest: bytes, arrived: Arrived, *, ahead: bool) -> None:
+    def put(self, kept: CachedDevice, block: int, digest: bytes, arrived: Arrived, *, ahead: bool) -> None:
         """Keep the block if that can be. `ahead`: no reader wanted it yet."""
         if kept.local.closed or kept.local.table.checksum(block) is not None or self.writing(kept, block):
             return
@@ -84,11 +158,11 @@ class Keeper:
         self._queued_bytes += size
         self._stir.set()
 
-    def writing(self, kept: Kept, block: int) -> bool:
+    def writing(self, kept: CachedDevice, block: int) -> bool:
         """Whether the block is on its way to the disk."""
         return (kept, block) in self._queued
 
-    def tidy(self, kept: Kept) -> None:
+    def tidy(self, kept: CachedDevice) -> None:
         """Soon take a mark away that is not true any more, and give room back that no row knows of."""
         self._untidy.append(kept)
         self._stir.set()
@@ -183,7 +257,7 @@ class Keeper:
                 with self._disk.tolerant("a table cannot be written"):
                     await self._disk.thread(kept.local.write_rows, kept.local.table.take_dirty())
 
-    async def _tidy(self, kept: Kept) -> None:
+    async def _tidy(self, kept: CachedDevice) -> None:
         if kept.local.closed or kept.local.marked:
             return
         with self._disk.tolerant("a device cannot be tidied"):
@@ -203,3 +277,59 @@ def _write_all(batch: Sequence[_Write], now: float) -> tuple[int, OSError | None
         except OSError as error:
             return number, error
     return len(batch), None
+
+
+_PIECE = 16  # blocks at once: 2 MiB, some milliseconds
+
+
+async def seal(kept: CachedDevice, index: Index, disk: DiskHealth, room: DeviceCache) -> list[int]:
+    """Check the device and mark it, unless it changes meanwhile; the blocks that must be fetched anew first.
+
+    Raises OSError.
+    """
+    local = kept.local
+    stamp = await disk.thread(local.sync)
+    cleared = local.table.cleared
+    bad: list[int] = []
+    for first in range(0, index.blocks, _PIECE):
+        begun = trio.current_time()
+        blocks = range(first, min(first + _PIECE, index.blocks))
+        before = local.table.cleared
+        wrong = await disk.thread(_wrong, local, index, blocks)
+        if local.closed or local.table.cleared != before:
+            return []  # blocks are being given up
+        for block in blocks:
+            here, stored = local.table.checksum(block) is not None, bool(index.length(block))
+            if block in wrong or here != stored:
+                room.clear(kept, block)
+                bad.append(block)
+        cleared += local.table.cleared - before
+        await trio.sleep(trio.current_time() - begun)
+    async with disk.lock:
+        if local.closed or local.table.cleared != cleared:
+            return []
+        if not bad:
+            # `marked` follows before anybody else may touch the files, or a hole could come between.
+            local.marked = await disk.thread(local.mark, stamp)
+        elif not kept.pins and not await disk.thread(local.opened_elsewhere):
+            await disk.thread(local.trim)  # also what is wrong where nothing should be
+    return bad
+
+
+def _wrong(local: LocalDevice, index: Index, blocks: Sequence[int]) -> list[int]:
+    """Those that are not what the index says, also where it says that there is nothing."""
+    begin = blocks[0] * BLOCK
+    buffer = bytearray(min(blocks[-1] * BLOCK + BLOCK, index.device_bytes) - begin)
+    local.read(begin, buffer)
+    view = memoryview(buffer)
+    wrong = []
+    for block in blocks:
+        data = view[block * BLOCK - begin :][:BLOCK]
+        length = index.length(block)
+        right = not length or hashlib.sha256(data[:length]).digest() == index.place(block).digest
+        if not right or data[length:] != _ZEROS[: len(data) - length]:
+            wrong.append(block)
+    return wrong
+
+
+_ZEROS = memoryview(bytes(BLOCK))

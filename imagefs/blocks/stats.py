@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Fetched", "Figures", "Waits"]
+__all__ = ["BlockStats", "Fetched", "Waits"]
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Waits:
 
 
 @dataclass(slots=True)
-class Figures:
+class BlockStats:
     """Counts since the start. hits_*: blocks that reads found there, hits_peer: in the file of another device or place.
 
     upstreams: stored bytes of blocks that came, by the label of their upstream. waits: of reads for a fetch. served:

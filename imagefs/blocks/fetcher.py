@@ -1,13 +1,14 @@
-"""Blocks on their way: each is fetched once at a time, whoever wants it, in ranges of neighbours, until it is right.
+"""Fetches blocks: each once at a time, for all who want it, in ranges of neighbours, until its content is right.
 
-A *flight* is one block's content under way from one store, known by its digest; everyone who wants it waits for the
-same one. A *ride* is one range of a pack, read in a thread, that carries several. What arrives is unpacked and checked
-there too. A block that is not what it must be is fetched again, alone, `TRIES` times in all; so is what fails in a way
-that another try may not mend. Errors that say they pass are tried again with growing pauses until the time of those who
-wait is up.
+A *block fetch* is one block's content under way from one store, known by its digest; everyone who wants it waits for
+the same one. A *range request* is one range of a pack, read in a thread, that carries several. What arrives is unpacked
+and checked there too. A block that is not what it must be is fetched again, alone, `TRIES` times in all; so is what
+fails in a way that another try may not mend. Errors that say they pass are tried again with growing pauses until the
+time of those who wait is up.
 
-A ride that a reader's read began goes at once. One that fetches ahead waits, before it is tried again, until no
-reader's ride is under way; its beginning is held back in the same way by whoever begins it (`imagefs.blocks.ahead`).
+A request that a reader's read began goes at once. One that fetches ahead waits, before it is tried again, until no
+reader's request is under way; its beginning is held back in the same way by whoever begins it
+(`imagefs.blocks.prefetch`).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Generic, TypeVar
 
 import trio
 
-from imagefs.blocks.arrival import Arrived, Copy, load, read_copies
-from imagefs.blocks.figures import Figures
-from imagefs.blocks.memory import Memory
-from imagefs.blocks.order import Run
+from imagefs.blocks.prefetch_policy import Run
+from imagefs.blocks.source import Arrived, Copy, load, read_copies
+from imagefs.blocks.stats import BlockStats
 from imagefs.blocks.upstream import SWITCH_AFTER, MirrorUpstream, Upstream, Upstreams
+from imagefs.blocks.writeback import BlockMemory
 from imagefs.errors import DamagedObject
 from imagefs.format.index import BlockLocation, Pack
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError, StripefsError, Transient
@@ -31,12 +32,10 @@ from stripefs.executor import Lane
 from stripefs.retry import Backoff, Seldom
 from stripefs.supervised import contain
 
-__all__ = ["Flight", "Flights"]
+__all__ = ["BlockFetch", "Fetcher"]
 
 _log = logging.getLogger(__name__)
-
 TRIES = 3
-
 COPIES = 4
 """Threads that look on this machine."""
 
@@ -47,7 +46,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(eq=False, slots=True)
-class Flight(Generic[_T]):
+class BlockFetch(Generic[_T]):
     """One block under way. `targets`: on whose behalf, and as which block of that device it is to be kept."""
 
     home: Upstream
@@ -62,7 +61,7 @@ class Flight(Generic[_T]):
     error: Exception | None = None
     copied: bool = False
     tries: int = 0
-    ride: _Ride[_T] | None = None
+    ride: _RangeRequest[_T] | None = None
     asked: Upstream | None = None
     """The upstream that its bytes were last asked of."""
     trouble: tuple[str, str] | None = None
@@ -77,14 +76,14 @@ class Flight(Generic[_T]):
 
 
 @dataclass(eq=False, slots=True)
-class _Ride(Generic[_T]):
+class _RangeRequest(Generic[_T]):
     """A range under way. `pending`: those of its flights that are not settled, in the order of the pack."""
 
     upstreams: Upstreams
     upstream: Upstream
     """The store that is asked now."""
     pack: Pack
-    pending: list[Flight[_T]]
+    pending: list[BlockFetch[_T]]
     demand: bool
     scope: trio.CancelScope
 
@@ -94,7 +93,7 @@ class _Ride(Generic[_T]):
         return self.demand or any(flight.demand for flight in self.pending)
 
 
-class Flights(Generic[_T]):
+class Fetcher(Generic[_T]):
     """All blocks under way of a block store.
 
     find: how a block can be had without a store, None when it cannot. keep: called for each target with the block
@@ -104,8 +103,8 @@ class Flights(Generic[_T]):
 
     def __init__(
         self,
-        memory: Memory,
-        figures: Figures,
+        memory: BlockMemory,
+        figures: BlockStats,
         io_timeout: float,
         find: Callable[[bytes], Copy | None],
         keep: Callable[[_T, int, bytes, Arrived, bool], None],
@@ -118,19 +117,19 @@ class Flights(Generic[_T]):
         self._io_timeout = io_timeout
         self._find = find
         self._keep = keep
-        self._under_way: dict[tuple[Upstream, bytes], Flight[_T]] = {}
+        self._under_way: dict[tuple[Upstream, bytes], BlockFetch[_T]] = {}
         self._copying = Lane("copies", COPIES)
         self._warn = Seldom(_log)
 
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def under_way(self, upstreams: Upstreams, digest: bytes) -> Flight[_T] | None:
+    def under_way(self, upstreams: Upstreams, digest: bytes) -> BlockFetch[_T] | None:
         return self._under_way.get((next(iter(upstreams)), digest))
 
     def want(
         self, who: _T, upstreams: Upstreams, packs: Sequence[Pack], blocks: Run, *, demand: bool
-    ) -> list[tuple[int, Flight[_T]]]:
+    ) -> list[tuple[int, BlockFetch[_T]]]:
         """The flights of these blocks, those that were not under way begun. `packs`: what their places mean.
 
         demand: a reader waits. Returns at once; a flight has `data` or `error` when it has `landed`.
@@ -140,7 +139,7 @@ class Flights(Generic[_T]):
         for block, place in blocks:
             flight = self._under_way.get((home, place.digest))
             if flight is None:
-                flight = self._under_way[home, place.digest] = Flight(home, upstreams, place, demand, deadline)
+                flight = self._under_way[home, place.digest] = BlockFetch(home, upstreams, place, demand, deadline)
                 new.append(flight)
             else:
                 flight.join(demand=demand, deadline=deadline)
@@ -153,7 +152,7 @@ class Flights(Generic[_T]):
             self._changed.unpark_all()  # a ride that had to wait for readers may be one of theirs now
         return flights
 
-    def _begin(self, packs: Sequence[Pack], flights: list[Flight[_T]]) -> None:
+    def _begin(self, packs: Sequence[Pack], flights: list[BlockFetch[_T]]) -> None:
         if self.nursery is None:
             self._fail(flights, Abandoned("the block store is not running"))
             return
@@ -164,12 +163,12 @@ class Flights(Generic[_T]):
             flights = [flight for flight in flights if flight.place.digest not in found]
         self._board(self.nursery, packs, flights)
 
-    def _board(self, nursery: trio.Nursery, packs: Sequence[Pack], flights: Iterable[Flight[_T]]) -> None:
+    def _board(self, nursery: trio.Nursery, packs: Sequence[Pack], flights: Iterable[BlockFetch[_T]]) -> None:
         for demand in (True, False):
-            for group in _neighbours((one for one in flights if one.demand == demand), RANGE if demand else 0):
+            for group in _contiguous((one for one in flights if one.demand == demand), RANGE if demand else 0):
                 scope = trio.CancelScope(deadline=max(flight.deadline for flight in group))
                 upstreams = group[0].upstreams
-                ride = _Ride(upstreams, upstreams.best, packs[group[0].place.pack], group, demand, scope)
+                ride = _RangeRequest(upstreams, upstreams.best, packs[group[0].place.pack], group, demand, scope)
                 for flight in group:
                     flight.ride = ride
                 ride.upstream.demand += demand
@@ -179,7 +178,7 @@ class Flights(Generic[_T]):
 
     # -- from this machine ---------------------------------------------------------------------------------------
 
-    async def _copy(self, packs: Sequence[Pack], copies: Sequence[tuple[Flight[_T], Copy]]) -> None:
+    async def _copy(self, packs: Sequence[Pack], copies: Sequence[tuple[BlockFetch[_T], Copy]]) -> None:
         left = [flight for flight, _ in copies]
         try:
             await contain("reading blocks of other images", self._take, copies, left)
@@ -189,7 +188,7 @@ class Flights(Generic[_T]):
         finally:
             self._fail(left, Abandoned("the block store is being shut down"))
 
-    async def _take(self, copies: Sequence[tuple[Flight[_T], Copy]], left: list[Flight[_T]]) -> None:
+    async def _take(self, copies: Sequence[tuple[BlockFetch[_T], Copy]], left: list[BlockFetch[_T]]) -> None:
         """Land the flights whose copies are right, and remove them from `left`."""
         wanted = [(flight.place.digest, copy) for flight, copy in copies]
         # Not abandoned: it reads descriptors that their owners close after this.
@@ -203,7 +202,7 @@ class Flights(Generic[_T]):
 
     # -- from the store ------------------------------------------------------------------------------------------
 
-    async def _fly(self, ride: _Ride[_T]) -> None:
+    async def _fly(self, ride: _RangeRequest[_T]) -> None:
         failed: list[BaseException] = []
         try:
             with ride.scope:
@@ -217,10 +216,10 @@ class Flights(Generic[_T]):
             self._fail(ride.pending, Abandoned("the block store is being shut down"))
             self._changed.unpark_all()
 
-    async def _carry(self, ride: _Ride[_T]) -> None:
+    async def _carry(self, ride: _RangeRequest[_T]) -> None:
         backoff = Backoff()
         while ride.pending:
-            run = next(_neighbours(ride.pending, 0))
+            run = next(_contiguous(ride.pending, 0))
             for flight in run:
                 flight.asked = ride.upstream
             try:
@@ -253,14 +252,14 @@ class Flights(Generic[_T]):
             while ride.upstream.demand and not ride.wanted:
                 await self._changed.park()
 
-    async def _read_in_time(self, ride: _Ride[_T], run: Sequence[Flight[_T]]) -> list[Arrived | None]:
+    async def _read_in_time(self, ride: _RangeRequest[_T], run: Sequence[BlockFetch[_T]]) -> list[Arrived | None]:
         """As `_read`; where another store could be asked, no answer for a while is an error."""
         patience = SWITCH_AFTER if ride.upstreams.other(ride.upstream) is not None else float("inf")
         with trio.move_on_after(patience):
             return await self._read(ride, run)
         raise ServiceDown(f"pack {ride.pack.digest.hex()[:12]}: no answer within {patience:g} s")
 
-    def _switch(self, ride: _Ride[_T]) -> bool:
+    def _switch(self, ride: _RangeRequest[_T]) -> bool:
         """Go on with another store; False where no other is healthy."""
         other = ride.upstreams.other(ride.upstream)
         if other is None:
@@ -270,7 +269,9 @@ class Flights(Generic[_T]):
         ride.upstream.demand += ride.demand
         return True
 
-    def _settle(self, ride: _Ride[_T], run: Sequence[Flight[_T]], arrived: Sequence[Arrived | None]) -> None:
+    def _settle(
+        self, ride: _RangeRequest[_T], run: Sequence[BlockFetch[_T]], arrived: Sequence[Arrived | None]
+    ) -> None:
         fetched = self._figures.demand if ride.demand else self._figures.ahead
         fetched.ranges += 1
         bad = []
@@ -296,14 +297,14 @@ class Flights(Generic[_T]):
                 self._tried(ride, bad, error)
             self._switch(ride)
 
-    def _tried(self, ride: _Ride[_T], run: Iterable[Flight[_T]], error: StripefsError) -> None:
+    def _tried(self, ride: _RangeRequest[_T], run: Iterable[BlockFetch[_T]], error: StripefsError) -> None:
         for flight in list(run):
             flight.tries += 1
             if flight.tries >= TRIES:
                 ride.pending.remove(flight)
                 self._fail([flight], error)
 
-    async def _read(self, ride: _Ride[_T], run: Sequence[Flight[_T]]) -> list[Arrived | None]:
+    async def _read(self, ride: _RangeRequest[_T], run: Sequence[BlockFetch[_T]]) -> list[Arrived | None]:
         offset = run[0].place.offset
         size = run[-1].place.offset + run[-1].place.stored - offset
         room = size + sum(flight.place.length for flight in run)
@@ -331,7 +332,7 @@ class Flights(Generic[_T]):
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _land(self, flight: Flight[_T], arrived: Arrived, *, ahead: bool) -> None:
+    def _land(self, flight: BlockFetch[_T], arrived: Arrived, *, ahead: bool) -> None:
         flight.data = arrived[0]
         del self._under_way[flight.home, flight.place.digest]
         flight.landed.set()  # first: who waits runs after all this, and must not wait for good if keeping fails
@@ -339,7 +340,7 @@ class Flights(Generic[_T]):
             self._keep(who, block, flight.place.digest, arrived, ahead)
         self._memory.add(flight.place.digest, arrived[0])
 
-    def _fail(self, flights: Iterable[Flight[_T]], error: Exception) -> None:
+    def _fail(self, flights: Iterable[BlockFetch[_T]], error: Exception) -> None:
         for flight in flights:
             if not flight.landed.is_set():
                 self._figures.failures += 1
@@ -348,9 +349,9 @@ class Flights(Generic[_T]):
                 flight.landed.set()
 
 
-def _neighbours(flights: Iterable[Flight[_T]], most: int) -> Iterator[list[Flight[_T]]]:
+def _contiguous(flights: Iterable[BlockFetch[_T]], most: int) -> Iterator[list[BlockFetch[_T]]]:
     """Cut into groups that one range of a pack covers, of at most `most` stored bytes, 0 for any."""
-    group: list[Flight[_T]] = []
+    group: list[BlockFetch[_T]] = []
     stored = 0
     for flight in sorted(flights, key=lambda flight: (flight.place.pack, flight.place.offset)):
         place = flight.place

@@ -1,10 +1,10 @@
 """Fetches blocks before anybody asks for them, in a given order, giving way to those who do.
 
 Ranges of neighbours, several at once. A range begins only when no reader's own fetch is under way, when the way to the
-store has room (`imagefs.blocks.link`), when the disk has kept up with what came before, and when the rate allows it.
-What a reader wants is fetched for it at once, or waited for where it is under way already; when its turn comes here it
-is skipped. Blocks are fetched ahead to be kept: when the disk has no room left but that of blocks in use, or does not
-work, this ends early rather than drive out what was needed more.
+store has room (`imagefs.blocks.prefetch_policy`), when the disk has kept up with what came before, and when the rate
+allows it. What a reader wants is fetched for it at once, or waited for where it is under way already; when its turn
+comes here it is skipped. Blocks are fetched ahead to be kept: when the disk has no room left but that of blocks in use,
+or does not work, this ends early rather than drive out what was needed more.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from typing import Any, Protocol
 
 import trio
 
-from imagefs.blocks.flights import Flight
-from imagefs.blocks.link import BURST, Pace
-from imagefs.blocks.order import Order, Run
+from imagefs.blocks.fetcher import BlockFetch
+from imagefs.blocks.prefetch_policy import BURST, FetchOrder, Pace, Run
 from imagefs.blocks.upstream import Upstream
 from imagefs.format.index import BLOCK, BlockLocation, Index
 from stripefs.errors import Abandoned
 
-__all__ = ["FetchReport", "Target", "fetch_ahead"]
-
+__all__ = ["FetchReport", "PrefetchTarget", "fetch_ahead"]
 
 LARGE = 1 << 20
 """Stored bytes from which on a range's size does not matter: a request takes 1.3 ms of a processor, a MiB 4."""
@@ -51,7 +49,7 @@ class FetchReport:
     seconds: float = 0.0
 
 
-class Target(Protocol):
+class PrefetchTarget(Protocol):
     """What blocks are fetched for: a device."""
 
     index: Index
@@ -78,23 +76,23 @@ class Target(Protocol):
     def lacks(self, block: int, place: BlockLocation) -> bool:
         """Whether the block is neither here nor on its way."""
 
-    def begin(self, run: Run) -> Sequence[tuple[int, Flight[Any]]]:
+    def begin(self, run: Run) -> Sequence[tuple[int, BlockFetch[Any]]]:
         """Fetch these, but for those that memory has."""
 
 
-async def fetch_ahead(target: Target, blocks: Iterable[int], at_once: int, rate: float) -> FetchReport:
+async def fetch_ahead(target: PrefetchTarget, blocks: Iterable[int], at_once: int, rate: float) -> FetchReport:
     """Fetch `blocks` in this order, `at_once` ranges under way, `rate` stored bytes a second, 0 for any.
 
     When cancelled, what is under way still arrives. Raises Abandoned when nothing can be fetched any more.
     """
     report = FetchReport()
-    order = Order(blocks, target.index)
+    order = FetchOrder(blocks, target.index)
     begun = trio.current_time()
     pace = Pace(rate, begun)
     most = int(rate * BURST) if rate else 1 << 62
     slots = trio.Semaphore(at_once)
 
-    async def arrive(flights: Sequence[tuple[int, Flight[Any]]]) -> None:
+    async def arrive(flights: Sequence[tuple[int, BlockFetch[Any]]]) -> None:
         for _, flight in flights:
             await flight.landed.wait()
             if flight.data is None:
@@ -137,7 +135,7 @@ def _size(window: int, at_once: int) -> int:
     return max(window // at_once, min(LARGE, window // FEW))
 
 
-async def _turn(target: Target, pace: Pace, size: int) -> bool:
+async def _turn(target: PrefetchTarget, pace: Pace, size: int) -> bool:
     """Wait until a range of `size` stored bytes may begin; False when none will any more."""
     while target.running:
         delay = pace.delay(trio.current_time())
