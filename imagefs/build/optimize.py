@@ -37,9 +37,9 @@ from imagefs.format.trace import Trace
 from imagefs.progress import Progress
 from imagefs.repository.images import Images, is_source
 from imagefs.repository.traces import Traces
-from imagefs.trace.plan import Merged, combine, make_plan
-from imagefs.trace.stored import Opened, open_image
-from imagefs.trace.target import Extent
+from imagefs.trace.imageview import FileExtent
+from imagefs.trace.planner import MergedTraces, combine, make_plan
+from imagefs.trace.references import TracedImage, open_image
 from stripefs.errors import Transient
 from stripefs.retry import Backoff
 from stripefs.settings import StoreSettings
@@ -173,7 +173,7 @@ def _optimize(
 
 
 def _store_device(
-    images: Images, base: Opened, extents: Sequence[Extent], packs: Packs, progress: Progress
+    images: Images, base: TracedImage, extents: Sequence[FileExtent], packs: Packs, progress: Progress
 ) -> tuple[DeviceEntry, int]:
     """Store a device that holds copies of the extents one after the other, and the bytes of its blocks as stored."""
     progress.stage("copying", sum(extent.length for extent in extents))
@@ -188,7 +188,7 @@ def _store_device(
     return entry, sum(place.stored for place in set(found))
 
 
-def _by_workload(traces: Iterable[Trace], base: Opened, share: float) -> dict[str, Merged]:
+def _by_workload(traces: Iterable[Trace], base: TracedImage, share: float) -> dict[str, MergedTraces]:
     """What the traces of each workload say, that of most traces first."""
     groups: dict[str, list[Trace]] = {}
     for trace in traces:
@@ -197,12 +197,12 @@ def _by_workload(traces: Iterable[Trace], base: Opened, share: float) -> dict[st
     return dict(sorted(merged, key=lambda pair: (-pair[1].traces, pair[0])))
 
 
-def _order(merged: Mapping[str, Merged]) -> Iterable[int]:
+def _order(merged: Mapping[str, MergedTraces]) -> Iterable[int]:
     """The cold places to copy, each once: what one workload needs lies together."""
     return dict.fromkeys(wanted.cold for one in merged.values() for wanted in one.wanted)
 
 
-def _lay_out(extents: Sequence[Extent]) -> dict[int, Extent]:
+def _lay_out(extents: Sequence[FileExtent]) -> dict[int, FileExtent]:
     """Where each extent lies in the hot device, by its cold place."""
     found, cursor = {}, 0
     for extent in extents:
@@ -232,7 +232,7 @@ _PER_BLOCK = BLOCK // erofs.BLOCK
 Decoded = dict[int, bytes]
 
 
-def device_blocks(images: Images, index: Index, extents: Sequence[Extent]) -> Iterator[tuple[int, bytes]]:
+def device_blocks(images: Images, index: Index, extents: Sequence[FileExtent]) -> Iterator[tuple[int, bytes]]:
     """Number and content of each block of a device that holds copies of `extents`, one after the other.
 
     Each begins on a multiple of 4 KiB. `index` is that of the device where their cold places are. Raises DamagedObject
@@ -251,7 +251,7 @@ def device_blocks(images: Images, index: Index, extents: Sequence[Extent]) -> It
         yield number, bytes(data)
 
 
-def _contents(images: Images, index: Index, extents: Sequence[Extent]) -> Iterator[bytes]:
+def _contents(images: Images, index: Index, extents: Sequence[FileExtent]) -> Iterator[bytes]:
     with _Packs(images) as packs, ThreadPoolExecutor(_AT_ONCE) as pool:
         batches = _batches(extents)
         current = _Batch(pool, packs, index, next(batches, []), {})
@@ -265,9 +265,9 @@ def _contents(images: Images, index: Index, extents: Sequence[Extent]) -> Iterat
             raise
 
 
-def _batches(extents: Sequence[Extent]) -> Iterator[list[Extent]]:
+def _batches(extents: Sequence[FileExtent]) -> Iterator[list[FileExtent]]:
     """The extents in pieces that need no more than `_BATCH` blocks each."""
-    batch: list[Extent] = []
+    batch: list[FileExtent] = []
     blocks: set[int] = set()
     for extent in extents:
         blocks.add(extent.cold // _PER_BLOCK)
@@ -287,7 +287,7 @@ class _Batch:
         pool: ThreadPoolExecutor,
         packs: _Packs,
         index: Index,
-        extents: list[Extent],
+        extents: list[FileExtent],
         before: dict[int, Future[Decoded]],
     ) -> None:
         self.extents = extents

@@ -32,11 +32,11 @@ from imagefs.build.pull import Registry
 from imagefs.errors import BuildError
 from imagefs.format.inode import Inode
 from imagefs.format.trace import Trace
-from imagefs.gather import adopt, traces_of_tag
 from imagefs.progress import Progress
 from imagefs.reference import TAG, Platform
 from imagefs.repository.images import Images
 from imagefs.settings import LayerLimits
+from imagefs.trace.references import adopt, traces_of_tag
 from stripefs.errors import ConfigError, Unsupported
 
 __all__ = [

@@ -59,9 +59,9 @@ def command(
     from imagefs.build.pipeline import BuildOptions, make_image
     from imagefs.build.pull import Registry, repository_of
     from imagefs.cli.traces import gather
-    from imagefs.gather import newest_traces
     from imagefs.reference import Platform
     from imagefs.repository.store import registry_url
+    from imagefs.trace.references import newest_traces
 
     if traces and no_trace:
         raise ConfigError("--trace and --no-trace contradict each other")

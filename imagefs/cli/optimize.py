@@ -59,7 +59,7 @@ def command(
     """
     from imagefs.build.optimize import optimize
     from imagefs.cli.traces import gather, words
-    from imagefs.gather import adopt, complete, stored_traces
+    from imagefs.trace.references import adopt, complete, stored_traces
 
     reference = parse_reference(image)
     settings = settings_for(ctx, config, reference.store)

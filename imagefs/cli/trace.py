@@ -38,8 +38,8 @@ def show(ctx: click.Context, trace: str, as_json: bool, config: str) -> None:
 
     TRACE is a file or STORE#TAG/WORKLOAD/NAME for one, STORE#TAG or STORE#TAG/WORKLOAD for a list.
     """
-    from imagefs.gather import load_file, parse_traces, stored_traces
-    from imagefs.trace.summary import summary
+    from imagefs.trace.diff import summary
+    from imagefs.trace.references import load_file, parse_traces, stored_traces
 
     reference = parse_traces(trace)
     if not isinstance(reference, Path) and not reference.name:
@@ -76,9 +76,8 @@ def merge(
     what order.
     """
     from imagefs.cli.traces import gather
-    from imagefs.gather import adopt, complete, stored_traces
     from imagefs.repository.traces import Traces
-    from imagefs.trace.stored import open_image, plan_for
+    from imagefs.trace.references import adopt, complete, open_image, plan_for, stored_traces
 
     reference = parse_reference(image)
     others = gather(traces, settings_for(ctx, config))
@@ -145,7 +144,7 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool, config: str
 
 def _one(ctx: click.Context, text: str, config: str) -> Any:
     """The trace that an argument of `diff` names."""
-    from imagefs.gather import load_file, parse_traces, stored_traces
+    from imagefs.trace.references import load_file, parse_traces, stored_traces
 
     reference = parse_traces(text)
     if isinstance(reference, Path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from imagefs.cli.common import opened
 from imagefs.config import Settings
 from imagefs.format.trace import Trace
-from imagefs.gather import complete, load_file, parse_traces, stored_traces
+from imagefs.trace.references import complete, load_file, parse_traces, stored_traces
 from stripefs.errors import ConfigError
 from stripefs.units import format_size
 

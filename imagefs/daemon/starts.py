@@ -38,8 +38,7 @@ from imagefs.daemon.state import Attachment, State
 from imagefs.format.index import BLOCK
 from imagefs.format.plan import Plan
 from imagefs.settings import DaemonSettings, told_by_client
-from imagefs.trace.record import Recorder
-from imagefs.trace.score import score
+from imagefs.trace.recorder import Recorder, score
 from stripefs.errors import StripefsError
 from stripefs.stalls import Stalls
 from stripefs.startup_events import ProcessIdentity, Writer, identity

@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator
 
 from imagefs.build.optimize import optimize
 from imagefs.deps.lease import lead
-from imagefs.gather import complete, stored_traces
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots, check_source
 from imagefs.repository.store import open_repository
 from imagefs.repository.traces import Traces
+from imagefs.trace.references import complete, stored_traces
 from stripefs.errors import Busy, StripefsError, Unsupported
 from stripefs.settings import store_settings
 from stripefs.units import format_size

@@ -36,13 +36,13 @@ from imagefs.format.trace import TOUCH_LIMIT, Trace
 from imagefs.repository.images import Images
 from imagefs.repository.store import open_repository
 from imagefs.repository.traces import KEEP, Traces, local_traces
-from imagefs.trace.record import Recorder
-from imagefs.trace.resolve import resolve
-from imagefs.trace.stored import Opened, open_image, plan_for
+from imagefs.trace.imageview import resolve
+from imagefs.trace.recorder import Recorder
+from imagefs.trace.references import TracedImage, open_image, plan_for
 from stripefs.errors import ConfigError, StoreError, StripefsError, Transient
 from stripefs.settings import StoreSettings, store_settings
 
-__all__ = ["Facts", "finish", "main"]
+__all__ = ["RecordingFacts", "finish", "main"]
 
 _log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class RecordingFacts:
     """What is known about a recorded start, as standard input tells it."""
 
     raw: Path
@@ -69,7 +69,7 @@ class Facts:
     reason: str = ""
 
     @classmethod
-    def from_json(cls, text: str) -> Facts:
+    def from_json(cls, text: str) -> RecordingFacts:
         """Keys that are not known are left out. Raises ConfigError."""
         try:
             given: dict[str, Any] = json.loads(text)
@@ -96,7 +96,7 @@ def main() -> int:
     """The program; its exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     try:
-        sys.stdout.write(json.dumps(finish(Facts.from_json(sys.stdin.read()))) + "\n")
+        sys.stdout.write(json.dumps(finish(RecordingFacts.from_json(sys.stdin.read()))) + "\n")
     except StripefsError as error:
         return _told(str(error), error.exit_code)
     except OSError as error:
@@ -106,7 +106,7 @@ def main() -> int:
     return 0
 
 
-def finish(facts: Facts) -> dict[str, Any]:
+def finish(facts: RecordingFacts) -> dict[str, Any]:
     """Do it; what goes to standard output. Raises StripefsErrors and OSErrors."""
     recorder = Recorder.from_bytes(facts.raw.read_bytes())
     repository = _again(lambda: open_repository(facts.store))
@@ -121,7 +121,7 @@ def finish(facts: Facts) -> dict[str, Any]:
     return done
 
 
-def _trace(recorder: Recorder, opened: Opened, facts: Facts) -> Trace:
+def _trace(recorder: Recorder, opened: TracedImage, facts: RecordingFacts) -> Trace:
     touches = resolve(recorder, opened.target)
     reason = facts.reason
     if recorder.full or len(touches) > TOUCH_LIMIT:
@@ -139,7 +139,7 @@ def _trace(recorder: Recorder, opened: Opened, facts: Facts) -> Trace:
     )
 
 
-def _keep(trace: Trace, opened: Opened, remote: Traces, local: Traces) -> dict[str, Any]:
+def _keep(trace: Trace, opened: TracedImage, remote: Traces, local: Traces) -> dict[str, Any]:
     """Store the trace where it can be stored, and let the plan there learn from it."""
     useful = trace.complete and bool(trace.touches)
     place, name = _put(trace, remote, local) if useful else (local, local.put(trace))

@@ -59,7 +59,7 @@ def _side(ctx: click.Context, text: str, config: str) -> _Side:
     from imagefs.deps.trees import describe
     from imagefs.repository.images import is_digest
     from imagefs.repository.snapshots import Snapshots
-    from imagefs.trace.stored import open_image
+    from imagefs.trace.references import open_image
 
     path = Path(text)
     if path.is_file():

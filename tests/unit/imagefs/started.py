@@ -20,9 +20,9 @@ from imagefs.format.inode import HOLE
 from imagefs.format.trace import Trace
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
-from imagefs.trace.record import Recorder
-from imagefs.trace.resolve import resolve
-from imagefs.trace.stored import open_image
+from imagefs.trace.imageview import resolve
+from imagefs.trace.recorder import Recorder
+from imagefs.trace.references import open_image
 from stripefs.store.local import LocalStore
 
 __all__ = ["Stored", "build_tree", "imports", "make_tree", "open_store", "record", "trace"]

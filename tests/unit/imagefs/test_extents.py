@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from imagefs.errors import FormatError
 from imagefs.format.erofs import CHUNK
 from imagefs.format.extents import DIGEST, ExtentTable, digest_of, write
-from imagefs.trace.stored import open_image
+from imagefs.trace.references import open_image
 from tests.unit.imagefs.started import Stored, build_tree, make_tree, open_store
 
 _digests = st.binary(min_size=DIGEST, max_size=DIGEST) | st.sampled_from([bytes(DIGEST), b"\xff" * DIGEST])

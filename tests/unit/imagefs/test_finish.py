@@ -15,13 +15,13 @@ from imagefs.build.optimize import optimize
 from imagefs.errors import FormatError, NoSuchImage
 from imagefs.format.extents import HOT
 from imagefs.format.plan import Plan
-from imagefs.gather import stored_traces
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import KEEP, Traces, load_plan, local_traces
 from imagefs.trace import finish as module
-from imagefs.trace.finish import Facts, finish
-from imagefs.trace.record import Recorder
+from imagefs.trace.finish import RecordingFacts, finish
+from imagefs.trace.recorder import Recorder
+from imagefs.trace.references import stored_traces
 from stripefs.errors import ConfigError, ServiceDown, Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
@@ -67,7 +67,7 @@ class Starts:
         }
 
     def finish(self, digest: str, reads: list[tuple[bytes, int]] | None = None, **more: Any) -> dict[str, Any]:
-        return finish(Facts.from_json(json.dumps(self.facts(digest, reads, **more))))
+        return finish(RecordingFacts.from_json(json.dumps(self.facts(digest, reads, **more))))
 
 
 @pytest.fixture
@@ -223,9 +223,9 @@ def test_nothing_half_done_is_left_where_it_fails(starts: Starts, images: Images
     facts = starts.facts(digest)
     Path(facts["raw"]).write_bytes(Recorder([4096]).to_bytes())
     with pytest.raises(FormatError, match="of another image"):
-        finish(Facts.from_json(json.dumps(facts)))
+        finish(RecordingFacts.from_json(json.dumps(facts)))
     with pytest.raises(NoSuchImage):
-        finish(Facts.from_json(json.dumps({**starts.facts(digest), "image": "0" * 64})))
+        finish(RecordingFacts.from_json(json.dumps({**starts.facts(digest), "image": "0" * 64})))
     with pytest.raises(FormatError, match="no key of a workload"):
         starts.finish(digest, workload="../up")
     with pytest.raises(FormatError, match="how it ended"):
@@ -241,7 +241,7 @@ def test_nothing_half_done_is_left_where_it_fails(starts: Starts, images: Images
 )
 def test_facts_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="standard input"):
-        Facts.from_json(text)
+        RecordingFacts.from_json(text)
 
 
 def run(facts: str) -> subprocess.CompletedProcess[str]:
@@ -267,7 +267,7 @@ def test_the_program_says_what_it_did_or_why_not(starts: Starts, images: Images,
 
 
 def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def bug(_facts: Facts) -> dict[str, Any]:
+    def bug(_facts: RecordingFacts) -> dict[str, Any]:
         raise ZeroDivisionError("by\nnought")
 
     class Input:
@@ -275,7 +275,7 @@ def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
             return "{}"
 
     monkeypatch.setattr(module, "finish", bug)
-    monkeypatch.setattr(Facts, "from_json", lambda _text: None)
+    monkeypatch.setattr(RecordingFacts, "from_json", lambda _text: None)
     monkeypatch.setattr(sys, "stdin", Input())
     assert module.main() == 1
     assert capsys.readouterr().err == "imagefs.trace.finish: internal error: ZeroDivisionError: by nought\n"

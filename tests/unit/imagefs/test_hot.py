@@ -21,9 +21,9 @@ from imagefs.format.plan import PlanRun
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces, load_plan
-from imagefs.trace.match import match
-from imagefs.trace.score import score
-from imagefs.trace.stored import open_image, plan_for
+from imagefs.trace.planner import match
+from imagefs.trace.recorder import score
+from imagefs.trace.references import open_image, plan_for
 from tests.unit.imagefs.started import Stored, build_tree, imports, make_tree, open_store, record, trace
 
 

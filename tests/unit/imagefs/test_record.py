@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
-from imagefs.trace import record
-from imagefs.trace.record import PAGE, Recorder, Touched
+from imagefs.trace import recorder as record
+from imagefs.trace.recorder import PAGE, Recorder, Touched
 
 SIZES = (40 * PAGE + 1, 300 * PAGE, 0)
 _reads = st.lists(

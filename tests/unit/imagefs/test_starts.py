@@ -19,7 +19,7 @@ from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.starts import Starts
 from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.settings import DaemonSettings
-from imagefs.trace.record import PAGE, Recorder
+from imagefs.trace.recorder import PAGE, Recorder
 from stripefs.settings import StoreSettings
 from tests.unit.imagefs.devices import FakeSource, Made, make, noise, running
 

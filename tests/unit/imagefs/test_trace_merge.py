@@ -16,16 +16,11 @@ from imagefs.format.inode import address
 from imagefs.format.plan import PlanRun
 from imagefs.format.trace import Touch, Trace
 from imagefs.repository.images import Images
-from imagefs.trace.diff import diff
-from imagefs.trace.match import match
-from imagefs.trace.merge import Wanted, merge
-from imagefs.trace.plan import combine, runs
-from imagefs.trace.record import Recorder
-from imagefs.trace.resolve import resolve
-from imagefs.trace.score import score
-from imagefs.trace.stored import open_image, plan_for
-from imagefs.trace.summary import summary
-from imagefs.trace.target import Extent
+from imagefs.trace.diff import diff, summary
+from imagefs.trace.imageview import FileExtent, resolve
+from imagefs.trace.planner import PlannedExtent, combine, match, merge, runs
+from imagefs.trace.recorder import Recorder, score
+from imagefs.trace.references import open_image, plan_for
 from tests.unit.imagefs.started import build_tree, imports, make_tree, open_store, record, trace
 
 _orders = st.lists(st.lists(st.integers(0, 30), unique=True), max_size=8)
@@ -64,7 +59,7 @@ def test_the_order_of_traces_does_not_matter(orders: list[list[int]], chance: ra
 
 @given(st.lists(st.integers(0, 1000), unique=True), st.integers(1, 4))
 def test_what_all_agree_on_stays(order: list[int], times: int) -> None:
-    assert merge([order] * times) == [Wanted(cold, times) for cold in order]
+    assert merge([order] * times) == [PlannedExtent(cold, times) for cold in order]
 
 
 def test_most_decide_the_order() -> None:
@@ -172,8 +167,8 @@ def test_paths_that_lead_nowhere_are_missing(images: Images, digest: str) -> Non
 
 
 def test_runs_are_whole_blocks_in_order_and_none_twice() -> None:
-    def extent(block: int, length: int = 65536, device: int = 1) -> Extent:
-        return Extent(b"x", 0, length, block, address(device, block))
+    def extent(block: int, length: int = 65536, device: int = 1) -> FileExtent:
+        return FileExtent(b"x", 0, length, block, address(device, block))
 
     assert runs([]) == []
     assert runs([extent(0), extent(16), extent(32), extent(160), extent(0)]) == [PlanRun(1, 0, 2), PlanRun(1, 5, 1)]

@@ -21,7 +21,7 @@ from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import GRACE, Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.traces import Traces
-from imagefs.trace.stored import open_image, plan_for
+from imagefs.trace.references import open_image, plan_for
 from stripefs.errors import Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.write.errors import DraftLost

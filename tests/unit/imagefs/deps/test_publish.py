@@ -19,7 +19,7 @@ from imagefs.deps.trees import describe
 from imagefs.format.snapshot import Snapshot
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
-from imagefs.trace.stored import open_image
+from imagefs.trace.references import open_image
 from stripefs.errors import Busy
 from tests.imagefs.faults import flip, objects
 from tests.unit.imagefs.stored import images_in, write_tree

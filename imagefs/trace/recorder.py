@@ -1,7 +1,8 @@
-"""What a mount touched first: a bit for each 4 KiB page, and an ordered list of runs of pages.
+"""The recorder of a start: the pages that a mount touched first, in order; and how accurate its plan turned out to be.
 
-The daemon calls `touch` for every read of a device, so it must cost little where nothing is new: one look at the bits
-of the range. A run is four numbers in arrays of machine integers, no object of Python stands for a page or a run.
+There is a bit for each 4 KiB page, and an ordered list of runs of pages. The daemon calls `touch` for every read of a
+device, so it must cost little where nothing is new: one look at the bits of the range. A run is four numbers in arrays
+of machine integers, no object of Python stands for a page or a run.
 
 The raw form, in which a record lies on local disk until a trace is made of it, all numbers little-endian:
 
@@ -15,15 +16,16 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, NamedTuple, TypeVar
 
 from imagefs.errors import FormatError
+from imagefs.format.index import BLOCK
 
-__all__ = ["PAGE", "RUN_LIMIT", "Recorder", "Touched"]
+__all__ = ["PAGE", "RUN_LIMIT", "Recorder", "Touched", "score"]
 
 PAGE = 4096
-
 RUN_LIMIT = 1 << 20
 """Runs that are kept: 14 MiB of them. Reads come with read-ahead, so this is far more than an honest start makes."""
 
@@ -175,3 +177,31 @@ def _from_little(code: str, data: bytes) -> array[int]:
     if sys.byteorder == "big":
         column.byteswap()
     return column
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def score(
+    planned: Mapping[Key, AbstractSet[int]],
+    touched: Mapping[Key, AbstractSet[int]],
+    size: Callable[[Key, int], int] = lambda _device, _block: BLOCK,
+) -> dict[str, Any]:
+    """Judge planned against touched blocks, both by device. `size` gives the bytes of a block; those of 0 do not count.
+
+    precision: which share of the planned bytes was touched; recall: which share of the touched bytes was planned; both
+    1.0 where there is nothing to share. And blocks and bytes: planned, touched, and both.
+    """
+    found: dict[str, Any] = dict.fromkeys(
+        ("planned_blocks", "touched_blocks", "both_blocks", "planned_bytes", "touched_bytes", "both_bytes"), 0
+    )
+    for device in planned.keys() | touched.keys():
+        ahead, needed = planned.get(device, frozenset()), touched.get(device, frozenset())
+        for name, blocks in (("planned", ahead), ("touched", needed), ("both", ahead & needed)):
+            sizes = [length for block in blocks if (length := size(device, block))]
+            found[f"{name}_blocks"] += len(sizes)
+            found[f"{name}_bytes"] += sum(sizes)
+    both = found["both_bytes"]
+    found["precision"] = round(both / found["planned_bytes"], 4) if found["planned_bytes"] else 1.0
+    found["recall"] = round(both / found["touched_bytes"], 4) if found["touched_bytes"] else 1.0
+    return found

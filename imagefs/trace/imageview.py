@@ -1,12 +1,17 @@
-"""An image as traces and plans see it: extents by path, by content, and where each lies now.
+"""An image as traces and plans see it: extents by path, by content, and where each lies; pages resolved to extents.
 
 An extent is known by where it lies in the cold device, in blocks of 4 KiB, its *cold place*: that is the same for an
 image and for all that were optimised from it. `place` is its address in the image that is mounted, which may be in a
 hot device.
+
+Recorded pages of devices resolve to extents of files, so that a trace outlives the image's layout. The image is walked
+once. Of its extents only those of which a page was touched are kept, so memory follows the start and not the image.
+Each then takes the time of the first run of pages that reaches it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -15,11 +20,13 @@ from imagefs.format.erofs import BLOCK, ErofsImage
 from imagefs.format.erofs.read import files
 from imagefs.format.extents import COLD, ExtentTable
 from imagefs.format.inode import HOLE
+from imagefs.format.trace import Touch
+from imagefs.trace.recorder import Recorder
 
-__all__ = ["Extent", "Target"]
+__all__ = ["FileExtent", "ImageView", "resolve"]
 
 
-class Extent(NamedTuple):
+class FileExtent(NamedTuple):
     """Bytes [offset, offset + length) of the file at `path`; `place` is an address as `inode.address` makes them."""
 
     path: bytes
@@ -34,7 +41,7 @@ class Extent(NamedTuple):
         return -(-self.length // BLOCK)
 
 
-class Target:
+class ImageView:
     """The image `image`, optimised from `base` (or that itself), whose cold device has the extents in `table`."""
 
     def __init__(self, image: ErofsImage, base: ErofsImage, table: ExtentTable) -> None:
@@ -44,7 +51,7 @@ class Target:
         self._cold_blocks = base.devices[0].blocks if base.devices else 0
         self._folders: dict[bytes, int | None] = {b"": base.root}
 
-    def extents(self) -> Iterator[Extent]:
+    def extents(self) -> Iterator[FileExtent]:
         """Every extent, file by file. Raises FormatError for an image that does not hold together."""
         for path, inode in files(self.image):
             now = self.image.chunks(inode)
@@ -55,11 +62,11 @@ class Target:
             for number, (place, cold) in enumerate(zip(now[1], then[1], strict=False)):
                 if place != HOLE:
                     offset = number * size
-                    yield Extent(path, offset, min(size, inode.size - offset), self._checked(cold), place)
+                    yield FileExtent(path, offset, min(size, inode.size - offset), self._checked(cold), place)
 
-    def of(self, wanted: Collection[int]) -> dict[int, Extent]:
+    def of(self, wanted: Collection[int]) -> dict[int, FileExtent]:
         """The extents at these cold places, as many of them as there are; of several at one place the first."""
-        found: dict[int, Extent] = {}
+        found: dict[int, FileExtent] = {}
         for extent in self.extents():
             if extent.cold in wanted:
                 found.setdefault(extent.cold, extent)
@@ -107,3 +114,41 @@ class Target:
             return None
         inode = self.base.stat(number)
         return self.base.lookup(inode, name) if inode.is_directory else None
+
+
+def resolve(recorder: Recorder, target: ImageView) -> list[Touch]:
+    """What `recorder` saw of the devices of `target.image`, by files, in order of first touch.
+
+    Raises FormatError when these are not the devices it was recorded on.
+    """
+    if len(recorder.sizes) != len(target.image.devices) or any(
+        -(-size // 4096) != device.blocks for size, device in zip(recorder.sizes, target.image.devices, strict=True)
+    ):
+        raise FormatError("the record of touches is of another image")
+    touched = sorted(_touched(recorder, target), key=lambda extent: extent.place)
+    places = [extent.place for extent in touched]
+    done = bytearray(len(touched))
+    found = []
+    for ms, device, first, pages in recorder.touches():
+        begin = device << 32 | first
+        number = max(0, bisect_right(places, begin) - 1)
+        while number < len(places) and places[number] < begin + pages:
+            extent = touched[number]
+            if not done[number] and extent.place + extent.blocks > begin:
+                done[number] = True
+                digest = target.digest_at(extent.cold)
+                found.append(Touch(ms, extent.path, extent.offset, extent.length, digest))
+            number += 1
+    return found
+
+
+def _touched(recorder: Recorder, target: ImageView) -> list[FileExtent]:
+    """The extents of which any page was touched, the first of those that share a place."""
+    found: dict[int, FileExtent] = {}
+    for extent in target.extents():
+        device, block = extent.place >> 32, extent.place & 0xFFFFFFFF
+        if not 0 < device <= len(recorder.sizes):
+            raise FormatError("the image has an extent in a device that it does not have")
+        if recorder.touched(device, block, extent.blocks):
+            found.setdefault(extent.place, extent)
+    return list(found.values())

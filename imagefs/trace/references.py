@@ -1,4 +1,4 @@
-"""Traces from wherever users have them, and handing them on from one build of an image to the next.
+"""References to stored traces, handing them on to the next build, and the image of a store that they are applied to.
 
 FILE                                a trace as a document, compressed or not
 STORE#TAG[/WORKLOAD[/NAME]]         those of an image in a store: all, those of a workload, or one
@@ -6,6 +6,7 @@ STORE#TAG[/WORKLOAD[/NAME]]         those of an image in a store: all, those of 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,19 +14,27 @@ from pathlib import Path
 import zstandard
 
 from imagefs.errors import FormatError, NoSuchImage
+from imagefs.format.erofs import ErofsImage
+from imagefs.format.manifest import Manifest, Metadata
+from imagefs.format.plan import Plan
 from imagefs.format.trace import SIZE_LIMIT, Trace, check_workload
 from imagefs.reference import Reference, parse_reference
 from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces, unpack
+from imagefs.trace.imageview import ImageView
+from imagefs.trace.planner import MergedTraces, combine, make_plan
 from stripefs.errors import ConfigError
 
 __all__ = [
     "TraceReference",
+    "TracedImage",
     "adopt",
     "complete",
     "load_file",
     "newest_traces",
+    "open_image",
     "parse_traces",
+    "plan_for",
     "stored_traces",
     "traces_of_tag",
 ]
@@ -127,3 +136,53 @@ def adopt(images: Images, image: str, traces: Sequence[Trace]) -> int:
     for workload in {trace.workload for trace in others}:
         store.prune(base, workload)
     return len(others)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedImage:
+    """An image and the one it was optimised from, which may be itself: digests, manifests, and both as a
+    `ImageView`."""
+
+    digest: str
+    manifest: Manifest
+    base: str
+    base_manifest: Manifest
+    target: ImageView
+
+
+def open_image(images: Images, digest: str, folder: Path | None = None) -> TracedImage:
+    """The image with that manifest. EROFS images are taken from `folder` (DIGEST.erofs) where they are there.
+
+    Raises NoSuchImage, DamagedObject, StoreErrors, and FormatError for an image that has no extents table.
+    """
+    manifest = images.manifest(digest)
+    base = manifest.base or digest
+    base_manifest = images.manifest(base) if manifest.base else manifest
+    if base_manifest.base:
+        raise FormatError(f"the image {digest} was optimised from one that was optimised itself")
+    if not base_manifest.extents:
+        raise FormatError(f"the image {base} has no extents table", hint="build it again")
+    image = ErofsImage(_metadata(images, manifest.metadata, folder))
+    base_image = ErofsImage(_metadata(images, base_manifest.metadata, folder)) if manifest.base else image
+    target = ImageView(image, base_image, images.extents(base_manifest.extents))
+    return TracedImage(digest, manifest, base, base_manifest, target)
+
+
+def plan_for(
+    opened: TracedImage, workload: str, traces: Sequence[Trace], share: float = 0.5
+) -> tuple[Plan, MergedTraces]:
+    """The plan for a mount of that image, from traces of whatever images, and what the merge says about them."""
+    merged = combine(traces, opened.target, share)
+    extents = opened.target.of({wanted.cold for wanted in merged.wanted})
+    return make_plan(opened.digest, workload, merged, extents), merged
+
+
+def _metadata(images: Images, entry: Metadata, folder: Path | None) -> bytes:
+    if folder is not None:
+        try:
+            data = (folder / f"{entry.digest}.erofs").read_bytes()
+        except FileNotFoundError:
+            data = b""
+        if hashlib.sha256(data).hexdigest() == entry.digest:
+            return data
+    return images.metadata(entry)
