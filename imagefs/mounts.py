@@ -18,7 +18,7 @@ from pathlib import Path
 from imagefs.daemon import leftovers
 from imagefs.daemon.client import Attached, Client, Recording
 from imagefs.daemon.starting import devices_mount
-from imagefs.plane import erofs, overlay, shared
+from imagefs.plane import erofs, mountapi, overlay
 from imagefs.settings import DaemonSettings, TreeOptions
 from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, MountError, StripefsError
@@ -76,7 +76,7 @@ def copied(attached: Attached, options: TreeOptions) -> Iterator[int]:
     descriptor = -1
     if attached.tree is not None and options.shares:
         with contextlib.suppress(OSError):  # it has just gone, or we may not look
-            descriptor = shared.copy(*attached.tree)
+            descriptor = mountapi.copy(*attached.tree)
     try:
         yield descriptor
     finally:
@@ -96,8 +96,8 @@ def lent(client: Client, attached: Attached, options: TreeOptions) -> Iterator[i
         with contextlib.suppress(OSError):  # the kernel is too old, or cannot take the files: it is mounted alone
             mount = _copied_or_made(attached)
             held.callback(os.close, mount)
-            device = shared.device_of(mount)
-            copy = shared.copy(f"/proc/self/fd/{mount}", device)
+            device = mountapi.device_of(mount)
+            copy = mountapi.copy(f"/proc/self/fd/{mount}", device)
             held.callback(os.close, copy)
             path = f"/proc/{os.getpid()}/fd/{mount}"
         with contextlib.suppress(StripefsError):  # others then wait in vain for a moment
@@ -109,8 +109,8 @@ def _copied_or_made(attached: Attached) -> int:
     """Raises OSError."""
     if attached.tree is not None:
         with contextlib.suppress(OSError):  # it has just gone
-            return shared.copy(*attached.tree)
-    return shared.make(attached.metadata, [one.path for one in attached.devices])
+            return mountapi.copy(*attached.tree)
+    return mountapi.make(attached.metadata, [one.path for one in attached.devices])
 
 
 def place(
@@ -183,7 +183,7 @@ def _show(attached: Attached, target: str, options: TreeOptions, settings: Daemo
         plane = "erofs" if os.geteuid() == 0 else "tree"
     if plane == "erofs" and copy >= 0:
         try:
-            shared.show(copy, target, confined=options.confined)
+            mountapi.show(copy, target, confined=options.confined)
             return plane
         except OSError as error:
             import logging

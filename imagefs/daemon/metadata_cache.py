@@ -26,10 +26,10 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from imagefs.blocks.document_file import DocumentFile
 from imagefs.errors import DamagedObject, DocumentUnreadable
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest, Metadata
+from imagefs.plane.devreader import DocumentFile
 from imagefs.repository.images import Images, is_digest
 from stripefs.osutil import atomic_file
 

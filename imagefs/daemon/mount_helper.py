@@ -2,7 +2,7 @@
 
 A process of its own: the kernel reads the devices of a lazy image from the daemon while it mounts them. On standard
 input it takes a JSON object: `target`, `metadata`, `devices` (paths), and `tree`, where the daemon has the image
-mounted already (`path` and `device` of a descriptor, see `imagefs.plane.shared`) or null. What is mounted at the
+mounted already (`path` and `device` of a descriptor, see `imagefs.plane.mountapi`) or null. What is mounted at the
 target, left by a daemon that was killed, is hidden first.
 """
 
@@ -14,7 +14,7 @@ import os
 import sys
 from typing import Any
 
-from imagefs.plane import erofs, shared
+from imagefs.plane import erofs, mountapi
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount
@@ -39,9 +39,9 @@ def _mount(facts: dict[str, Any]) -> None:
         unmount(target, lazy=True)
     if (tree := facts.get("tree")) is not None:
         with contextlib.suppress(OSError):  # the worker that had it has just ended
-            descriptor = shared.copy(tree["path"], tree["device"])
+            descriptor = mountapi.copy(tree["path"], tree["device"])
             try:
-                shared.show(descriptor, target)
+                mountapi.show(descriptor, target)
             finally:
                 os.close(descriptor)
             return

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 import trio
 
 from imagefs.daemon.state import Attachment
-from imagefs.plane import shared
+from imagefs.plane import mountapi
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
 from stripefs.supervised import supervise
@@ -112,10 +112,10 @@ class MountPool:
         """Raises OSError."""
         key = (metadata, *((path, _version(path)) for path in devices))
         if key not in self._mounts:
-            descriptor = shared.make(metadata, devices)
-            mount = PooledMount(image, descriptor, shared.device_of(descriptor))
+            descriptor = mountapi.make(metadata, devices)
+            mount = PooledMount(image, descriptor, mountapi.device_of(descriptor))
             try:
-                os.close(shared.copy(mount.path, mount.device))
+                os.close(mountapi.copy(mount.path, mount.device))
             except OSError:
                 os.close(descriptor)
                 raise

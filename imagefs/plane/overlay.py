@@ -18,9 +18,9 @@ from typing import Literal
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
 
-__all__ = ["Upper", "lasting", "mount", "mount_read_only"]
+__all__ = ["UpperKind", "lasting", "mount", "mount_read_only"]
 
-Upper = Literal["disk", "memory"]
+UpperKind = Literal["disk", "memory"]
 
 _MS_RDONLY = 1
 _MAGIC = 0x794C7630  # OVERLAYFS_SUPER_MAGIC of include/uapi/linux/magic.h
@@ -48,7 +48,7 @@ def mount(
     without_disk: Literal["refuse", "memory"] = "refuse",
     volatile: bool = False,
     rootless: bool = False,
-) -> Upper:
+) -> UpperKind:
     """Mount an overlay at `target`, which may be a lower itself; what is written goes to `folder`/upper.
 
     The first of `lowers` is on top. `folder` is made, and may hold what an earlier mount wrote; the overlay's source
@@ -61,7 +61,7 @@ def mount(
     folder = os.path.abspath(folder)
     if any(one.fstype == "overlay" and one.source == folder for one in kernel.mounts()):
         raise MountError(f"{folder} is in use by another overlay", hint="take another folder, or unmount that one")
-    kind: Upper = "disk"
+    kind: UpperKind = "disk"
     try:
         os.makedirs(folder, 0o700, exist_ok=True)
         if _is_overlay(folder):
@@ -82,7 +82,7 @@ def mount(
     return kind
 
 
-def lasting(folder: str) -> Upper:
+def lasting(folder: str) -> UpperKind:
     """Make a folder whose upper directory is there when its overlay is not, for `mount`; where that is.
 
     Where it lies on an overlay itself it is memory, which stays mounted there until it is taken off. Raises OSError.

@@ -14,7 +14,7 @@ import select
 import threading
 from collections.abc import Callable, Iterator
 
-from imagefs.plane import shared
+from imagefs.plane import mountapi
 
 __all__ = ["Marker", "watched"]
 
@@ -30,7 +30,7 @@ class Marker:
     """One such file system, until `close`. Raises OSError."""
 
     def __init__(self) -> None:
-        self._mount = shared.memory(_OPTIONS)
+        self._mount = mountapi.memory(_OPTIONS)
 
     def close(self) -> None:
         os.close(self._mount)
@@ -38,7 +38,7 @@ class Marker:
     def show(self, target: str) -> None:
         """Put it at `target`, once, in whichever mount namespace the caller is. Raises OSError."""
         os.mkdir(target, 0o700)
-        shared.show(self._mount, target)
+        mountapi.show(self._mount, target)
 
     def watched(self, started: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Call `started` on another thread, once, when the file is there before the block ends. Raises OSError."""

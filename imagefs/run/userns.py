@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from imagefs.errors import RunError
-from imagefs.plane import shared
+from imagefs.plane import mountapi
 from imagefs.run.options import IDS
 from stripefs.fuse import kernel
 
@@ -83,11 +83,11 @@ def namespace(first: int) -> Iterator[int]:
 
 def show_mapped(path: str, namespace: int) -> None:
     """Put an idmapped mount in the place of the one at `path`. Raises RunError where its file system has none."""
-    mapped = shared.clone(path)
+    mapped = mountapi.clone(path)
     try:
         _map(mapped, namespace, f"the image is shown by {_fstype(path)}", "--plane erofs, the kernel's own")
         kernel.unmount(path, kernel.MNT_DETACH)
-        shared.show(mapped, path)
+        mountapi.show(mapped, path)
     finally:
         os.close(mapped)
 
@@ -100,9 +100,9 @@ def move_mounts(document: dict[str, Any], namespace: int, mapped: Sequence[str],
     """
     place = _place(needed)
     with contextlib.ExitStack() as held:
-        sources = [(document["root"]["path"], shared.clone(document["root"]["path"], recursive=True))]
+        sources = [(document["root"]["path"], mountapi.clone(document["root"]["path"], recursive=True))]
         binds = [mount for mount in document["mounts"] if mount["type"] == "bind"]
-        sources += [(mount["source"], shared.clone(mount["source"], recursive=True)) for mount in binds]
+        sources += [(mount["source"], mountapi.clone(mount["source"], recursive=True)) for mount in binds]
         for _, descriptor in sources:
             held.callback(os.close, descriptor)
         for mount, (source, descriptor) in zip(binds, sources[1:], strict=True):
@@ -116,7 +116,7 @@ def move_mounts(document: dict[str, Any], namespace: int, mapped: Sequence[str],
                 os.mkdir(shown[-1])
             else:
                 os.close(os.open(shown[-1], os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
-            shared.show(descriptor, shown[-1])
+            mountapi.show(descriptor, shown[-1])
     document["root"]["path"] = shown[0]
     for mount, source in zip(binds, shown[1:], strict=True):
         mount["source"] = source
@@ -172,7 +172,7 @@ def _place(needed: Sequence[str]) -> str:
 
 def _map(descriptor: int, namespace: int, subject: str, hint: str) -> None:
     try:
-        shared.set_idmap(descriptor, namespace)
+        mountapi.set_idmap(descriptor, namespace)
     except OSError as error:
         if error.errno == errno.ENOSYS:
             raise RunError("--userns needs idmapped mounts, of Linux 5.19 or later") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.plane import erofs, loop, overlay
+from imagefs.plane import erofs, overlay
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount, users
@@ -90,8 +90,8 @@ def test_loop_devices_are_freed_when_the_kernel_refuses_the_image(tmp_path: Path
 
 def test_loop_devices_go_with_a_process_that_is_killed(image: SmallImage) -> None:
     program = (
-        "import os, signal, sys; from imagefs.plane import loop\n"
-        "with loop.attached(sys.argv[1:]) as devices: os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, signal, sys; from imagefs.plane import erofs\n"
+        "with erofs.attached(sys.argv[1:]) as devices: os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", program, image.metadata, image.device], check=False)
     assert done.returncode == -9
@@ -101,10 +101,10 @@ def test_loop_devices_go_with_a_process_that_is_killed(image: SmallImage) -> Non
 def test_many_take_loop_devices_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(4096))
     program = (
-        "import sys; from imagefs.plane import loop\n"
+        "import sys; from imagefs.plane import erofs\n"
         "for _ in range(10):\n"
-        "    with loop.attached([sys.argv[1]] * 4) as devices:\n"
-        "        assert len(set(devices)) == 4 and {loop.backing_file(one) for one in devices} == {sys.argv[1]}"
+        "    with erofs.attached([sys.argv[1]] * 4) as devices:\n"
+        "        assert len(set(devices)) == 4 and {erofs.backing_file(one) for one in devices} == {sys.argv[1]}"
     )
     several = [subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "file")]) for _ in range(4)]
     assert [one.wait() for one in several] == [0, 0, 0, 0]
@@ -146,7 +146,7 @@ def test_a_device_that_is_not_there(image: SmallImage, tmp_path: Path, target: s
 
 
 def test_other_devices_have_no_backing_file() -> None:
-    assert loop.backing_file("/dev/vda") == loop.backing_file("/dev/loop99999") == loop.backing_file("loop0") == ""
+    assert erofs.backing_file("/dev/vda") == erofs.backing_file("/dev/loop99999") == erofs.backing_file("loop0") == ""
 
 
 # Unmounting

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from imagefs.daemon import mount_pool
-from imagefs.plane import shared
+from imagefs.plane import mountapi
 from tests.imagefs.faults import mounts_below, sums
 from tests.imagefs.service import Service, eventually
 
@@ -94,9 +94,9 @@ def test_a_descriptor_of_something_else_is_not_taken(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_PATH)
     try:
         with pytest.raises(FileNotFoundError):
-            shared.copy(f"/proc/self/fd/{descriptor}", "0:1")
+            mountapi.copy(f"/proc/self/fd/{descriptor}", "0:1")
         with pytest.raises(FileNotFoundError):
-            shared.copy(f"/proc/self/fd/{descriptor + 1000}", "0:1")
+            mountapi.copy(f"/proc/self/fd/{descriptor + 1000}", "0:1")
     finally:
         os.close(descriptor)
 
@@ -110,8 +110,8 @@ async def test_a_tree_is_kept_for_a_while(
         made.append(os.open(tmp_path, os.O_PATH))
         return os.dup(made[-1])
 
-    monkeypatch.setattr(mount_pool.shared, "make", make)
-    monkeypatch.setattr(mount_pool.shared, "copy", lambda path, device: os.open(tmp_path, os.O_PATH))
+    monkeypatch.setattr(mount_pool.mountapi, "make", make)
+    monkeypatch.setattr(mount_pool.mountapi, "copy", lambda path, device: os.open(tmp_path, os.O_PATH))
     device = tmp_path / "device"
     device.write_bytes(b"1")
     in_use = {"image"}

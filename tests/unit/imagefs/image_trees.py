@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from imagefs.format.erofs import BLOCK, DeviceSlot
-from imagefs.plane.tree import ImageTree
+from imagefs.plane.worker import ImageTree
 from stripefs.fuse.protocol import ServedAttributes
 
 DEVICES = (DeviceSlot(b"cold", 2**32 - 1), DeviceSlot(b"hot", 2**32 - 1))

@@ -20,8 +20,8 @@ from imagefs.format.erofs import BLOCK, CHUNK, DeviceSlot, ErofsImage, write
 from imagefs.format.erofs.records import DIRENT, SLOT
 from imagefs.format.erofs.write import write_super
 from imagefs.format.inode import HOLE, Inode, address, walk
-from imagefs.plane.pread import FileDevices
-from imagefs.plane.tree import ImageTree
+from imagefs.plane.devreader import FileDevices
+from imagefs.plane.worker import ImageTree
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, StripefsError, Unsupported
 from stripefs.fuse.protocol import ROOT, ServedAttributes
 from tests.imagefs import nasty, small_image

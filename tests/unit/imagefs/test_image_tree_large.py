@@ -10,7 +10,7 @@ import pytest
 
 from imagefs.format.erofs import BLOCK, ErofsImage, write
 from imagefs.format.inode import Inode
-from imagefs.plane.tree import ImageTree
+from imagefs.plane.worker import ImageTree
 from stripefs.errors import NotFound
 from stripefs.fuse.protocol import ROOT, ServedAttributes
 from tests.unit.imagefs.image_trees import DEVICES, FILE, FOLDER, FakeDevices, listed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from imagefs.plane.pread import FileDevices
+from imagefs.plane.devreader import FileDevices
 from stripefs.errors import ServiceDown, StoreError
 
 CONTENT = os.urandom(1 << 20)

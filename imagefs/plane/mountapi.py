@@ -1,9 +1,10 @@
-"""One file system for all who look at an image: an EROFS mount that stands in no directory until somebody shows it.
+"""The mount API of the kernel: detached EROFS mounts, copies of a mount for others, idmapped mounts.
 
-Whoever holds the descriptor of such a mount has it; others copy it by its path below /proc and show it where they like,
-also in mount namespaces of their own. All are one and the same file system, so what one container has read is in memory
-for all of them, once. When the holder lets go it lives on where it is shown, and ends with the last of those. The
-kernel allows the copy since Linux 6.15; before, and wherever any of this is refused, an image is mounted for each.
+A detached mount stands in no directory until somebody shows it. Whoever holds its descriptor has it; others copy it by
+its path below /proc and show it where they like, also in mount namespaces of their own. All are one and the same file
+system, so what one container has read is in memory for all of them, once. When the holder lets go it lives on where it
+is shown, and ends with the last of those. The kernel allows the copy since Linux 6.15; before, and wherever any of this
+is refused, an image is mounted for each.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ _MOUNT_ATTR_IDMAP = 0x00100000
 _MOUNT_SETATTR = 442
 _AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
 _AT_FDCWD = -100
-
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -1,8 +1,11 @@
-"""Reading the devices of an image from local files: those of the daemon's FUSE mount, or complete ones.
+"""Reads of local files by ranges: the documents of an image, and its devices, of the daemon's mount or complete ones.
 
-A daemon that ends takes its mount along, and open files with it; the next one serves the same paths. So a read that
-finds its file gone opens the path anew and tries again, until `io_timeout` has passed. An answer of the daemon's own
-(EIO, once it has tried for as long) is final.
+Documents are not mapped: a page of a mapped file that the disk cannot read, or that was cut off, ends the process with
+SIGBUS, and each of its successors. Here it is an error of the call that wanted it.
+
+A daemon that ends takes its mount along, and open files with it; the next one serves the same paths. So a read of a
+device that finds its file gone opens the path anew and tries again, until `io_timeout` has passed. An answer of the
+daemon's own (EIO, once it has tried for as long) is final.
 """
 
 from __future__ import annotations
@@ -10,13 +13,51 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from imagefs.errors import DocumentUnreadable
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.executor import Executor
 
-__all__ = ["FileDevices"]
+__all__ = ["DocumentFile", "FileDevices"]
+
+
+class DocumentFile:
+    """The bytes of the file at `path`, which stays open as long as this is referred to. Raises OSError."""
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, descriptor)
+        self._descriptor = descriptor
+        self._path = path
+        self._size = os.fstat(descriptor).st_size
+
+    def __len__(self) -> int:
+        """What it had when it was opened."""
+        return self._size
+
+    def __getitem__(self, where: slice) -> bytes:
+        """As of bytes. Raises DocumentUnreadable."""
+        begin, end, _ = where.indices(self._size)
+        return self.read(begin, max(0, end - begin))
+
+    def read(self, at: int, length: int) -> bytes:
+        """All of these bytes. Raises DocumentUnreadable, also where the file has become shorter."""
+        parts: list[bytes] = []
+        while length:
+            try:
+                data = os.pread(self._descriptor, length, at)
+            except OSError as error:
+                raise DocumentUnreadable(f"{self._path} cannot be read: {error.strerror}") from error
+            if not data:
+                raise DocumentUnreadable(f"{self._path} has been cut short")
+            parts.append(data)
+            at, length = at + len(data), length - len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
 
 _GONE = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ENOENT, errno.ENODEV))
 """What a file or path answers whose daemon ended, is starting, or does not serve it yet."""
