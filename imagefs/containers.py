@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from imagefs.daemon.client import Attached, Client, Recording, new_identifier
+from imagefs.daemon.client import Client, new_identifier
+from imagefs.daemon.protocol import Attached, Recording
 from imagefs.run.options import RunOptions
 from imagefs.settings import DaemonSettings, TreeOptions, ready_folder, told_by_client
 from imagefs.startup.emission import events
@@ -20,7 +21,7 @@ from stripefs.settings import StoreSettings
 if TYPE_CHECKING:
     from imagefs.run.container import Layer
 
-__all__ = ["Image", "JobRunner", "attached", "layer_of", "let_go", "run", "run_job"]
+__all__ = ["Image", "JobRunner", "attached", "layer_of", "release", "run", "run_job"]
 
 _MS_BIND = 4096
 
@@ -181,7 +182,7 @@ def attached(
             yield Image(client, found, image, tree, recording, held, unpacked)
     finally:
         _clear(settings, identifier)
-        let_go(client, found)
+        release(client, found)
 
 
 def _load(runtime: str, load: Callable[[], None] | None) -> None:
@@ -218,7 +219,7 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
         raise MountError(f"{name} cannot be copied to {copy}: {error}") from error
     finally:
         os.close(parent)
-        leftovers.take_off(str(lower))
+        leftovers.unmount_overlay(str(lower))
         leftovers.remove_lower(lower)
     return copy
 
@@ -254,7 +255,7 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
         mounts.show_tree(attached, str(lower), settings, name, owner=os.getpid(), owned=not root)
         yield lambda target: kernel.mount(str(lower), target, "", _MS_BIND, "")
     finally:
-        leftovers.take_off(str(lower))
+        leftovers.unmount_overlay(str(lower))
         leftovers.remove_lower(lower)
 
 
@@ -282,7 +283,7 @@ def _clear(settings: DaemonSettings, identifier: str) -> None:
         leftovers.clear(settings.cache, settings.runtime, identifier)
 
 
-def let_go(client: Client, attached: Attached) -> None:
+def release(client: Client, attached: Attached) -> None:
     """Say that nobody uses it any more. A daemon that died meanwhile is no reason to hide how the command ended."""
     with contextlib.suppress(StripefsError):
         client.detach(attached.id)

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from imagefs.daemon import leftovers
-from imagefs.daemon.client import Attached, Client, Recording
-from imagefs.daemon.starting import devices_mount
+from imagefs.daemon.client import Client
+from imagefs.daemon.launcher import devices_mount
+from imagefs.daemon.protocol import Attached, Recording
 from imagefs.plane import erofs, mountapi, overlay
 from imagefs.settings import DaemonSettings, TreeOptions
 from imagefs.startup.emission import events
@@ -140,7 +141,7 @@ def _place_writable(
         _remove(attached.upper)
         raise
     finally:
-        leftovers.take_off(str(lower))  # the overlay alone holds it from here on, and takes it along
+        leftovers.unmount_overlay(str(lower))  # the overlay alone holds it from here on, and takes it along
         leftovers.remove_lower(lower)
 
 

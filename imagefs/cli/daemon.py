@@ -34,7 +34,7 @@ def command(ctx: click.Context, stop: bool, force: bool, config: str) -> int:
     `imagefs mount` and `imagefs run` start one in the background when none runs.
     """
     settings = settings_of(ctx, config=config).daemon
-    from imagefs.daemon import starting
+    from imagefs.daemon import launcher
 
     if stop:
         return _stop(settings, force=force)
@@ -48,25 +48,25 @@ def command(ctx: click.Context, stop: bool, force: bool, config: str) -> int:
     def ready() -> None:
         notify("READY=1")
 
-    return starting.serve(settings, ready=ready)
+    return launcher.serve(settings, ready=ready)
 
 
 def _stop(settings: DaemonSettings, *, force: bool) -> int:
-    from imagefs.daemon import starting
+    from imagefs.daemon import launcher
     from imagefs.daemon.client import Client, NoDaemon
 
     try:
         Client(settings).stop(force=force)
     except NoDaemon:
-        if not (force and starting.end_kept(settings)):
+        if not (force and launcher.end_kept(settings)):
             raise
         return 0
     end = time.monotonic() + _ENDS_WITHIN
-    while starting.running(settings) is not None and time.monotonic() < end:
+    while launcher.running(settings) is not None and time.monotonic() < end:
         time.sleep(0.05)
-    if not force and starting.is_kept(settings):
+    if not force and launcher.is_kept(settings):
         click.echo(
-            f"mounts still read through it: they wait up to {starting.KEEP / 60:g} minutes for the next daemon, "
+            f"mounts still read through it: they wait up to {launcher.KEEP / 60:g} minutes for the next daemon, "
             "which `imagefs daemon` starts; --stop --force ends them",
             err=True,
         )

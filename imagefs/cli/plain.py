@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagefs.cli.deps.asked import REQUEST
 from imagefs.config import IMAGEFS, Settings, resolve
-from imagefs.daemon.client import Client, Recording
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Recording
 from imagefs.reference import TAG, parse_reference
 from stripefs.cli.fastpath import Flag, read
 from stripefs.errors import ConfigError

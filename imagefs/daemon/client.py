@@ -18,10 +18,23 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from imagefs.daemon import processes
-from imagefs.daemon.protocol import FindRequest, Held, HoldRequest, Lease, SnapshotKey, source_digest
+from imagefs.daemon.protocol import (
+    Attached,
+    AttachedDevice,
+    FindRequest,
+    FoundImage,
+    HeldImage,
+    HoldRequest,
+    Lease,
+    Recording,
+    SharedSnapshot,
+    SnapshotKey,
+    SnapshotUse,
+    source_digest,
+)
 from imagefs.errors import DamagedBlock, DamagedObject, NoSuchImage
 from imagefs.settings import DaemonSettings
 from imagefs.startup.emission import events
@@ -32,17 +45,7 @@ from stripefs.settings import StoreSettings
 if TYPE_CHECKING:
     from imagefs.repository.snapshots import Note
 
-__all__ = [
-    "Attached",
-    "AttachedDevice",
-    "Client",
-    "Found",
-    "NoDaemon",
-    "Recording",
-    "Shared",
-    "Snapshot",
-    "new_identifier",
-]
+__all__ = ["Client", "NoDaemon", "new_identifier"]
 
 _PATIENCE = 30.0
 """Seconds for an answer that needs no store: a worker that is being replaced is up again in two."""
@@ -61,68 +64,6 @@ _LOOKS_AGAIN = 0.05
 
 _STARTS = 3
 """Daemons to start when one after the other ends before it answers: somebody stops it while we come."""
-
-
-class Recording(NamedTuple):
-    """How the start of an attachment is recorded. seconds 0: as long as the daemon's settings say."""
-
-    workload: str = "default"
-    seconds: float = 0.0
-    ready_file: str = ""
-    off: bool = False
-
-
-class AttachedDevice(NamedTuple):
-    """A device of an attached image: its tag, and the file that holds it."""
-
-    tag: str
-    path: str
-    local: bool
-
-
-class Attached(NamedTuple):
-    """An image that the daemon serves.
-
-    metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
-    a folder of the cache for what is written to it, to be made by whoever needs it. tree: where it is mounted already,
-    if anywhere: the path of a mountpoint or a descriptor, and MAJOR:MINOR (`imagefs.plane.mountapi`). base: the image
-    that it was optimised from, which has the same tree; itself where it was not.
-    """
-
-    id: str
-    image: str
-    metadata: str
-    devices: tuple[AttachedDevice, ...]
-    config: dict[str, Any]
-    offline: bool
-    upper: str
-    tree: tuple[str, str] | None = None
-    base: str = ""
-
-
-class Snapshot(NamedTuple):
-    """A dependency snapshot that is to be used: its name, and by which processes, each with when it began.
-
-    kept: it stays mounted when these have ended.
-    """
-
-    name: str
-    users: tuple[tuple[int, int], ...] = ()
-    kept: bool = False
-
-
-class Shared(NamedTuple):
-    """A snapshot that is mounted already."""
-
-    id: str
-    image: str
-
-
-class Found(NamedTuple):
-    """An image that a store has: the digest of its manifest."""
-
-    image: str
-    store: StoreSettings
 
 
 class NoDaemon(MountError):
@@ -183,13 +124,13 @@ class Client:
     def use(
         self,
         store: StoreSettings,
-        snapshot: Snapshot,
+        snapshot: SnapshotUse,
         recording: Recording,
         *,
         mountpoint: str,
         mounted: bool,
         timeout: float,
-    ) -> Attached | Shared | Literal["stale"] | None:
+    ) -> Attached | SharedSnapshot | Literal["stale"] | None:
         """Have a dependency snapshot served at `mountpoint` for its users; None where the store has none of that name.
 
         mounted: whether one of ours is to be seen there. "stale" where that is not this daemon's: unmount it, and ask
@@ -204,7 +145,7 @@ class Client:
         if answer.get("stale"):
             return "stale"
         if answer.get("shared"):
-            return Shared(answer["id"], answer["image"])
+            return SharedSnapshot(answer["id"], answer["image"])
         return _attached(answer)
 
     def use_above(
@@ -221,7 +162,12 @@ class Client:
         image; None where the store has none. timeout: seconds for the store. shares: as for `attach`. hint: name and
         document of one that the store then gets, where it can be written to. Raises DamagedObject as `use` does."""
         request = self._request(store, f"deps/{name}", recording, os.getpid(), "")
-        request |= {"id": new_identifier(), "snapshot": Snapshot(name)._asdict(), "mounted": False, "timeout": timeout}
+        request |= {
+            "id": new_identifier(),
+            "snapshot": SnapshotUse(name)._asdict(),
+            "mounted": False,
+            "timeout": timeout,
+        }
         request["shares"] = shares
         if hint is not None:
             request["hint"] = {"name": hint[0], "document": hint[1]}
@@ -280,7 +226,7 @@ class Client:
         """Ask the daemon, which is started where none runs."""
         for starts in range(self._starts + 1):
             if starts:
-                from imagefs.daemon.starting import ensure  # not needed by most, who find a daemon
+                from imagefs.daemon.launcher import ensure  # not needed by most, who find a daemon
 
                 ensure(self.settings)
             try:
@@ -312,7 +258,7 @@ class Client:
         workload: str = "default",
         above: Sequence[tuple[StoreSettings, str]] = (),
         start: Mapping[str, Any] | None = None,
-    ) -> Held:
+    ) -> HeldImage:
         """Have the image mounted until the lease is released; the daemon is started where none runs.
 
         image: as for `HoldRequest`. above: stores and names of snapshots to be stacked above, the uppermost first;
@@ -328,9 +274,9 @@ class Client:
         for kind, error in (("missing", NoSuchImage), ("damaged", DamagedObject)):
             if told := answer.get(kind):
                 raise error(told["message"], hint=told["hint"])
-        return Held.from_json(answer)
+        return HeldImage.from_json(answer)
 
-    def find(self, stores: Sequence[StoreSettings], source: str, timeout: float) -> Found | None:
+    def find(self, stores: Sequence[StoreSettings], source: str, timeout: float) -> FoundImage | None:
         """The image that was built from the OCI manifest with this digest (`sha256:HEX`), in the first of these stores
         that has one; None where none is known to have it within `timeout` seconds. Nothing is mounted.
 
@@ -338,7 +284,7 @@ class Client:
         """
         request = FindRequest(tuple(store._asdict() for store in stores), source_digest(source), timeout).to_json()
         answer = self._ask("find", timeout + _ANSWERS_WITHIN, **request)
-        return Found(answer["image"], stores[answer["store"]]) if answer["image"] else None
+        return FoundImage(answer["image"], stores[answer["store"]]) if answer["image"] else None
 
     def release(self, lease: Lease, *, at_once: bool = False) -> None:
         """End the lease, if there is one. at_once: what nobody holds any more is unmounted now, not after a while.
@@ -347,9 +293,9 @@ class Client:
         """
         self._ask("release", _PATIENCE, lease=lease.to_json(), at_once=at_once)
 
-    def leases(self, client: str = "") -> list[Held]:
+    def leases(self, client: str = "") -> list[HeldImage]:
         """The leases of a client, of all unless one is named; without configs."""
-        return [Held.from_json(one) for one in self._ask("leases", _PATIENCE, client=client)["leases"]]
+        return [HeldImage.from_json(one) for one in self._ask("leases", _PATIENCE, client=client)["leases"]]
 
     def usage(self, image: str) -> dict[str, tuple[int, int]]:
         """Bytes on disk and inodes of each part of an image that is in the cache now, by the name of the part. Images

@@ -1,25 +1,40 @@
-"""Runs the daemon's helper programs: whatever they do, what the daemon serves goes on.
+"""Helper programs of the daemon: their runner, the learning from recorded starts, and the removal of leftovers.
 
 A helper is a module that takes one JSON object on standard input and may answer with one, the last line of its standard
-output: a library may print before that. One that fails, prints no answer, prints without end or does not end in time is
-an OSError of its caller, and its process is killed.
+output: a library may print before that. Neither its time nor its memory is the daemon's, and whatever it does, what the
+daemon serves goes on. One that fails, prints no answer, prints without end or does not end in time is an OSError of its
+caller, and its process is killed.
+
+Of a recorded start one makes a trace and the image's plan (`imagefs.trace.finish`). A dependency snapshot then gets a
+hot device, if it has none (`imagefs.deps.hot`), unless nothing is to be done in the background. What uses of images
+left that ended without removing it `imagefs.daemon.leftovers` removes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
+import platform
 import subprocess
 import sys
-from collections.abc import Mapping
-from typing import Any
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import trio
 
-__all__ = ["run_helper"]
+from imagefs.daemon import leftovers
+from imagefs.daemon.state import Attachment
+from imagefs.settings import DaemonSettings
+from stripefs.errors import ServiceDown
+from stripefs.executor import Lane
+
+__all__ = ["Learning", "Recorded", "Sweeper", "run_helper"]
 
 _log = logging.getLogger(__name__)
-
 _OUTPUT = 1 << 20
 """Bytes of standard output, and of standard error, that a helper may write: answers are lines."""
 
@@ -93,3 +108,171 @@ async def _end(process: trio.Process) -> None:
 
 def _text(output: bytes | bytearray) -> str:
     return output.decode("utf-8", "replace").strip()
+
+
+PROGRAMS = 2
+"""Programs that run at once: each takes a processor and memory of the order of the image's metadata."""
+
+MOST_WAITING = 64
+"""Starts that may wait for their traces; those of one image are alike, so what is left out is little."""
+
+WITHIN = 1800.0
+"""Seconds that a program may take."""
+
+_OLD = 3600.0
+"""Seconds after which nobody makes a trace of a record any more."""
+
+
+class Recorded(NamedTuple):
+    """A start that ended. raw: of its `Recorder`; ended_by, seconds: as in a trace; reason: why it is not complete."""
+
+    raw: bytes
+    ended_by: str
+    seconds: float
+    reason: str
+
+
+class Learning:
+    """Of the starts of one host. `folder` keeps records, and traces and plans that the store does not take."""
+
+    def __init__(self, settings: DaemonSettings) -> None:
+        self.folder = Path(settings.cache) / "traces"
+        self._programs = trio.Semaphore(PROGRAMS)
+        self._waiting = 0
+        self._improves = settings.background_rate > 0
+        self._lane = Lane("traces", 2)
+
+    async def tidy(self) -> None:
+        """Remove records of which no trace was made, because a daemon was killed meanwhile."""
+        try:
+            await self._lane.run("removing old records", _remove_old, self.folder)
+        except OSError as error:
+            _log.warning("old records stay in %s: %s", self.folder, error)
+
+    async def learn(self, attachment: Attachment, recorded: Recorded) -> None:
+        """Learn from a start that is over."""
+        if self._waiting >= MOST_WAITING:
+            _log.warning("the start of %s leaves no trace: %d others wait for theirs", attachment.name, self._waiting)
+            return
+        self._waiting += 1
+        try:
+            trace = await self._make_trace(attachment, recorded)
+            in_the_store = "plan_traces" in trace and trace.get("stored") != str(self.folder)
+            if attachment.snapshot and attachment.base == attachment.image and in_the_store and self._improves:
+                await self._improve(attachment)
+        finally:
+            self._waiting -= 1
+
+    async def _make_trace(self, attachment: Attachment, recorded: Recorded) -> dict[str, Any]:
+        """What is said of the trace that was made, {} where none was."""
+        path = self.folder / f"{attachment.id}.raw"
+        facts = {
+            "raw": str(path),
+            "folder": str(self.folder),
+            "store": attachment.store,
+            "image": attachment.image,
+            "metadata": attachment.metadata,
+            "workload": attachment.workload,
+            "node": platform.node(),
+            "started": attachment.since,
+            "seconds": recorded.seconds,
+            "ended_by": recorded.ended_by,
+            "reason": recorded.reason,
+        }
+        try:
+            await self._lane.run("keeping a record", _keep, path, recorded.raw)
+            async with self._programs:
+                told = await run_helper("imagefs.trace.finish", facts, WITHIN)
+        except OSError as error:
+            _log.error("the start of %s leaves no trace: %s", attachment.name, error)
+            await self._lane.run("removing a record", _remove, path)
+            return {}
+        _log.info("%s: %s", attachment.name, json.dumps(told))
+        return told
+
+    async def _improve(self, attachment: Attachment) -> None:
+        try:
+            async with self._programs:
+                facts = {"store": attachment.store, "name": attachment.snapshot}
+                told = await run_helper("imagefs.deps.hot", facts, WITHIN)
+        except OSError as error:
+            _log.info("%s gets no hot device: %s", attachment.name, error)
+        else:
+            _log.info("%s: %s", attachment.name, told.get("done"))
+
+
+def _remove_old(folder: Path) -> None:
+    for path in folder.glob("*.raw"):
+        if time.time() - path.stat().st_mtime > _OLD:
+            path.unlink(missing_ok=True)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # the disk may be what failed; it is swept later
+        path.unlink(missing_ok=True)
+
+
+def _keep(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+_REMOVED_WITHIN = 60.0
+"""Seconds that a try may take."""
+
+_SOON, _LATER = 2.0, 60.0
+"""Seconds until what could not go yet is tried again, the first time and at most: each try is a process."""
+
+
+class Sweeper:
+    """For the cache and the runtime folder of `settings`."""
+
+    def __init__(self, settings: DaemonSettings) -> None:
+        self._settings = settings
+        self._over: set[str] = set()  # attachments that are over, of which something may be there
+        self._stir = trio.Event()
+        self._lane = Lane("leftovers", 1)
+
+    async def find(self, alive: Iterable[str]) -> None:
+        """See what is there of attachments that nobody knows any more: all but those `alive`."""
+        self._over |= await self._remains() - set(alive)
+        self._stir.set()
+
+    def over(self, attachment: str) -> None:
+        """This one has just ended."""
+        self._over.add(attachment)
+        self._stir.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        pause = math.inf
+        while True:
+            with trio.move_on_after(pause) as waited:
+                await self._stir.wait()
+            self._stir = trio.Event()
+            over, remains = set(self._over), await self._remains()
+            self._over -= over - remains
+            if left := over & remains:
+                await self._remove(sorted(left))
+                pause = min(2 * pause, _LATER) if waited.cancelled_caught else _SOON
+            else:
+                pause = math.inf
+
+    async def _remove(self, ids: list[str]) -> None:
+        facts = {"cache": self._settings.cache, "runtime": self._settings.runtime, "ids": ids}
+        try:
+            await run_helper("imagefs.daemon.leftovers", facts, _REMOVED_WITHIN)
+        except OSError as error:
+            for line in str(error).splitlines():
+                _log.warning("what is left of uses stays: %s", line)
+
+    async def _remains(self) -> set[str]:
+        """The attachments of which something is there besides their mounts."""
+        try:
+            return await self._lane.run(
+                "looking for what is left of uses", leftovers.find, self._settings.cache, self._settings.runtime,
+                timeout=_REMOVED_WITHIN,
+            )  # fmt: skip
+        except (OSError, ServiceDown) as error:
+            _log.warning("what is left of uses stays: %s", error)
+            return set()

@@ -5,7 +5,7 @@
 The daemon mounts here, by a program of its own (`imagefs.daemon.mount_helper`), because the client may be gone when a
 lease ends. A lease is of a name and a client, in no process, and lasts until it is released, over restarts of its
 client and of the daemon's workers. A mount without leases stays for a minute, for the next container of the image, and
-is then unmounted (`imagefs.daemon.shares`).
+is then unmounted (`imagefs.daemon.shared_mounts`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Literal, Protocol
 import trio
 
 from imagefs.daemon import processes
-from imagefs.daemon.client import Recording, new_identifier
+from imagefs.daemon.client import new_identifier
 from imagefs.daemon.helpers import run_helper
-from imagefs.daemon.protocol import CAPABILITIES, VERSION, Held, HoldRequest, Lease, Unusable
+from imagefs.daemon.protocol import CAPABILITIES, VERSION, HeldImage, HoldRequest, Lease, Recording, Unusable
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.repository.images import is_digest
@@ -43,7 +43,7 @@ _LOOK_EVERY = 0.1
 
 
 class Mounts(Protocol):
-    """Whose attachments these are; `imagefs.daemon.host` is it."""
+    """Whose attachments these are; `imagefs.daemon.attachments` is it."""
 
     def attachments(self) -> Mapping[str, Attachment]: ...
     def change(self, attachment: Attachment, **values: Any) -> None:
@@ -52,7 +52,7 @@ class Mounts(Protocol):
     async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """It is mounted, by what `plane`, and others may copy what has the `device`. It lasts as long as that."""
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         """It is not mounted any more."""
 
     async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ class Leases:
             if other is not attachment and other not in above:
                 self._drop(other, asked.lease)
         config, trees = await self._host.config_of(attachment), tuple(one.mountpoint for one in above)
-        return Held(asked.lease, attachment.mountpoint, image, config, trees, tuple(unusable)).to_json()
+        return HeldImage(asked.lease, attachment.mountpoint, image, config, trees, tuple(unusable)).to_json()
 
     async def _join(self, asked: HoldRequest, store: Mapping[str, Any], image: str, snapshot: str = "") -> Attachment:
         """The mount of an image that the lease is on from now on. snapshot: which it is, if any."""
@@ -204,7 +204,9 @@ class Leases:
         held = []
         for key, attached in found.items():
             above = tuple(one.mountpoint for one in attached if one.snapshot)
-            held += [Held(leases[key], one.mountpoint, one.image, {}, above) for one in attached if not one.snapshot]
+            held += [
+                HeldImage(leases[key], one.mountpoint, one.image, {}, above) for one in attached if not one.snapshot
+            ]
         return {"leases": [one.to_json() for one in held]}
 
     def _with(self, lease: Lease) -> list[Attachment]:
@@ -260,7 +262,7 @@ class Leases:
                 raise MountError(f"{path} was let go while it was mounted", hint="ask for the lease again")
         except BaseException as error:
             if (begun := self._host.attachments().get(identifier)) is not None:
-                self._host.let_go(begun)
+                self._host.release(begun)
             if isinstance(error, OSError):
                 raise MountError(f"the image {image[:12]} cannot be mounted: {error}") from error
             raise

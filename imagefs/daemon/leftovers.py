@@ -25,7 +25,7 @@ from stripefs.errors import MountError
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount
 
-__all__ = ["clear", "find", "hold", "lower_folder", "remove_lower", "take_off", "upper_folder"]
+__all__ = ["clear", "find", "hold", "lower_folder", "remove_lower", "unmount_overlay", "upper_folder"]
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -58,15 +58,15 @@ def clear(cache: str, runtime: str, identifier: str, in_use: Collection[str] = (
     if _is_held(ready_folder(runtime, identifier)):
         return
     lower, upper = lower_folder(runtime, identifier), upper_folder(cache, identifier)
-    take_off(str(lower))
+    unmount_overlay(str(lower))
     remove_lower(lower)
     if str(upper) not in in_use:
-        take_off(os.path.realpath(upper))
+        unmount_overlay(os.path.realpath(upper))
         _remove(upper)
     _remove(ready_folder(runtime, identifier))
 
 
-def take_off(path: str) -> None:
+def unmount_overlay(path: str) -> None:
     """Unmount whatever is mounted there, whoever uses it. Raises MountError."""
     while kernel.find_mount(path) is not None:
         unmount(path, lazy=True)

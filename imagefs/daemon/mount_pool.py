@@ -40,7 +40,7 @@ _MOUNTS_WITHIN = 20.0
 _SHOWN_WITHIN = 1.0
 """Seconds that a client waits for the mount of another that came before it."""
 
-_Key = tuple[object, ...]
+_MountKey = tuple[object, ...]
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class MountPool:
 
     def __init__(self, in_use: Callable[[], Collection[str]]) -> None:
         self._in_use = in_use
-        self._mounts: dict[_Key, PooledMount] = {}
+        self._mounts: dict[_MountKey, PooledMount] = {}
         self._lock = trio.Lock()
         self._lane = Lane("mounts", 2)
 
@@ -139,8 +139,8 @@ class ClientMount(NamedTuple):
     device: str
 
 
-class Uses(Protocol):
-    """Whose attachments these are; `imagefs.daemon.host` is it."""
+class PoolUses(Protocol):
+    """Whose attachments these are; `imagefs.daemon.attachments` is it."""
 
     def attachments(self) -> Mapping[str, Attachment]: ...
     def change(self, attachment: Attachment, **values: Any) -> None:
@@ -150,7 +150,7 @@ class Uses(Protocol):
 class ClientMounts:
     """Where the clients of `uses` show lazy images. What is answered may have gone: whoever copies it looks."""
 
-    def __init__(self, uses: Uses) -> None:
+    def __init__(self, uses: PoolUses) -> None:
         self._uses = uses
         self._mounting: set[str] = set()  # attachments whose clients are about to mount, and to say where
         self._changed = trio.Event()
@@ -190,7 +190,7 @@ class ClientMounts:
     def _like(self, attachment: Attachment) -> list[Attachment]:
         """Other uses of the same image and devices, in the same mount namespace, those that began last at the end."""
 
-        def key(one: Attachment) -> _Key:
+        def key(one: Attachment) -> _MountKey:
             return (one.metadata, one.namespace, *(device.index for device in one.devices))
 
         attached = self._uses.attachments().values()

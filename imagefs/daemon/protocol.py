@@ -20,22 +20,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from stripefs.errors import ConfigError
+from stripefs.settings import StoreSettings
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = [
     "CAPABILITIES",
     "SOURCE",
     "VERSION",
+    "Attached",
+    "AttachedDevice",
     "FindRequest",
-    "Held",
+    "FoundImage",
+    "HeldImage",
     "HoldRequest",
     "Holder",
     "Lease",
     "MountHolder",
     "ProcessHolder",
+    "Recording",
+    "SharedSnapshot",
     "SnapshotKey",
+    "SnapshotUse",
     "Unusable",
     "holder_json",
     "source_digest",
@@ -43,7 +53,6 @@ __all__ = [
 
 VERSION = 1
 CAPABILITIES = ("leases", "find", "above", "usage", "discard")
-
 SOURCE = "source:"
 """Before the digest of an OCI manifest, in place of a tag: the image that was built from that."""
 
@@ -157,7 +166,7 @@ class HoldRequest(NamedTuple):
             raise ConfigError(f"this is no request for a lease: {error!r}") from error
 
 
-class Held(NamedTuple):
+class HeldImage(NamedTuple):
     """The mounts that a lease holds.
 
     lowerdir: the tree of the image, read-only. image: the digest of its manifest. config: the OCI image config.
@@ -181,7 +190,7 @@ class Held(NamedTuple):
         return {**self._asdict(), "lease": self.lease.to_json(), "above": list(self.above), "unusable": unusable}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Held:
+    def from_json(cls, data: Mapping[str, Any]) -> HeldImage:
         return cls(
             Lease.from_json(data["lease"]),
             str(data["lowerdir"]),
@@ -211,3 +220,65 @@ class FindRequest(NamedTuple):
             return cls(stores, source_digest(str(data["source"])), float(data["timeout"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"this is no request for an image: {error!r}") from error
+
+
+class Recording(NamedTuple):
+    """How the start of an attachment is recorded. seconds 0: as long as the daemon's settings say."""
+
+    workload: str = "default"
+    seconds: float = 0.0
+    ready_file: str = ""
+    off: bool = False
+
+
+class AttachedDevice(NamedTuple):
+    """A device of an attached image: its tag, and the file that holds it."""
+
+    tag: str
+    path: str
+    local: bool
+
+
+class Attached(NamedTuple):
+    """An image that the daemon serves.
+
+    metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
+    a folder of the cache for what is written to it, to be made by whoever needs it. tree: where it is mounted already,
+    if anywhere: the path of a mountpoint or a descriptor, and MAJOR:MINOR (`imagefs.plane.mountapi`). base: the image
+    that it was optimised from, which has the same tree; itself where it was not.
+    """
+
+    id: str
+    image: str
+    metadata: str
+    devices: tuple[AttachedDevice, ...]
+    config: dict[str, Any]
+    offline: bool
+    upper: str
+    tree: tuple[str, str] | None = None
+    base: str = ""
+
+
+class SnapshotUse(NamedTuple):
+    """A dependency snapshot that is to be used: its name, and by which processes, each with when it began.
+
+    kept: it stays mounted when these have ended.
+    """
+
+    name: str
+    users: tuple[tuple[int, int], ...] = ()
+    kept: bool = False
+
+
+class SharedSnapshot(NamedTuple):
+    """A snapshot that is mounted already."""
+
+    id: str
+    image: str
+
+
+class FoundImage(NamedTuple):
+    """An image that a store has: the digest of its manifest."""
+
+    image: str
+    store: StoreSettings

@@ -1,7 +1,7 @@
-"""What the daemon must still know when its worker was replaced: who uses which image, and what the kernel holds.
+"""The state of the daemon that outlives a worker: who uses which image, what the kernel holds; and the ledger of it.
 
-Pure values. Each change is a record, which the worker appends to the journal that its supervisor keeps before it acts
-on it; `State.apply` of all records makes the state again. Records are JSON objects with one key, the kind of change.
+Each change is a record, which the worker appends to the journal that its supervisor keeps before it acts on it;
+`DaemonState.apply` of all records makes the state again. Records are JSON objects with one key, the kind of change.
 
 A worker may read what one of another version wrote, when the program was exchanged under live mounts. Keys that it does
 not know it keeps and ignores. Records of a kind that it does not know it leaves out: the kernel may then hold handles
@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imagefs.daemon.protocol import Holder, Lease, MountHolder, ProcessHolder
+from stripefs.fuse.state_memory import MemoryJournal
 
-__all__ = ["Attachment", "DeviceUse", "State", "UnknownRecord"]
+__all__ = ["Attachment", "DaemonState", "DeviceUse", "Ledger", "UnknownRecord"]
 
 _log = logging.getLogger(__name__)
-
 _UNHEARD = 1 << 32
 """Handles that may have been given out in records that were left out: more than any worker opens."""
 
@@ -135,7 +135,7 @@ class Attachment:
 
 
 @dataclass(slots=True)
-class State:
+class DaemonState:
     """All attachments by id; and what the kernel holds, devices being named by the digest of their index.
 
     lookups: how often the kernel was told of each device, less what it forgot. handles: the device that each open
@@ -218,7 +218,7 @@ class State:
         yield {"known": self.known}
 
     @classmethod
-    def replayed(cls, payloads: Iterable[bytes]) -> State:
+    def replayed(cls, payloads: Iterable[bytes]) -> DaemonState:
         """The state that these records make, but for those of another version."""
         state = cls()
         unknown: Counter[str] = Counter()
@@ -243,3 +243,22 @@ def _split(kind: type, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     names = {one.name for one in dataclasses.fields(kind)} - {"extra"}
     known = {name: value for name, value in data.items() if name in names}
     return known, {name: value for name, value in data.items() if name not in names}
+
+
+class Ledger:
+    """The `state` that the journal tells, which the supervisor keeps."""
+
+    def __init__(self, journal: MemoryJournal) -> None:
+        self._journal = journal
+        self.state = DaemonState.replayed(journal.load())
+
+    def record(self, record: dict[str, Any]) -> None:
+        """Make a change (`imagefs.daemon.state`), and have it in the journal before."""
+        self._journal.append(json.dumps(record).encode())
+        self.state.apply(record)
+        if self._journal.full():
+            self._journal.replace(json.dumps(one).encode() for one in self.state.records())
+
+    def change(self, attachment: Attachment, **values: Any) -> None:
+        """Let these attributes have other values."""
+        self.record({"change": {"id": attachment.id, **values}})

@@ -11,8 +11,8 @@ from typing import Any
 
 import trio
 
-from imagefs.daemon.devices import DeviceTree
-from imagefs.daemon.host import Host
+from imagefs.daemon.attachments import Attachments
+from imagefs.daemon.devicefs import DeviceTree
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, ServiceDown
 from stripefs.executor import Lane
@@ -41,7 +41,7 @@ class DaemonBackend:
         self._settings = DaemonSettings.from_json(start.payload)
         self._start = start
         self._disk = Lane("the cache folder", 2)
-        self._host: Host
+        self._host: Attachments
 
     @property
     def requests(self) -> Mapping[str, Request]:
@@ -122,10 +122,10 @@ class DaemonBackend:
         self._host.close()
 
 
-def _host(cache: Path, settings: DaemonSettings, journal: MemoryJournal) -> Host:
+def _host(cache: Path, settings: DaemonSettings, journal: MemoryJournal) -> Attachments:
     """Raises OSError, ConfigError."""
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return Host(settings, journal)
+    return Attachments(settings, journal)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from imagefs.daemon.client import Client, Shared, Snapshot
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import SharedSnapshot, SnapshotUse
 from imagefs.deps import inventory, pending, trial
 from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.target import Refused, State, Target
-from imagefs.deps.use import Used, let_go, use
+from imagefs.deps.use import Used, release, use
 from imagefs.deps.wish import Wish
 from imagefs.errors import CommandNotExecutable, CommandNotFound
 from imagefs.format.snapshot import key_digest
@@ -113,7 +114,7 @@ class _Flow:
         try:
             os.makedirs(wish.target, exist_ok=True)
             users = [*wish.users, *(one for one in self._target.mounted_for(self._name) if one not in wish.users)]
-            wanted = Snapshot(self._name, tuple(users), wish.kept)
+            wanted = SnapshotUse(self._name, tuple(users), wish.kept)
             used = use(self._client, wish.store, wanted, wish.target, wish.recording, wish.tree)
         except (StripefsError, OSError) as error:
             here = kernel.find_mount(wish.target)
@@ -122,8 +123,8 @@ class _Flow:
             return missed(error)
         if used is None:
             return absent(wish.store, self._client.settings.cache, self._name)
-        if wish.probe and not isinstance(used.attachment, Shared) and (failed := self._failure()):
-            let_go(self._client, used, wish.target)
+        if wish.probe and not isinstance(used.attachment, SharedSnapshot) and (failed := self._failure()):
+            release(self._client, used, wish.target)
             return Missed(f"the probe failed: {failed}", absent=False)
         self._note(lambda: self._target.note_mounted(self._name, users))
         self._tell(f"hit {self._short}: {_told(used)} at {wish.target} ({used.answered * 1000:.0f} ms)")
@@ -171,4 +172,4 @@ class _Flow:
 
 
 def _told(used: Used) -> str:
-    return "in use already" if isinstance(used.attachment, Shared) else "mounted"
+    return "in use already" if isinstance(used.attachment, SharedSnapshot) else "mounted"

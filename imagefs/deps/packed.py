@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagefs import containers
-from imagefs.daemon.client import Client, Recording
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Recording
 from imagefs.deps import trial
 from imagefs.run import namespace
 from imagefs.settings import DaemonSettings, TreeOptions

@@ -13,14 +13,15 @@ import time
 from typing import NamedTuple
 
 from imagefs import mounts
-from imagefs.daemon.client import Attached, Client, Recording, Shared, Snapshot
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Attached, Recording, SharedSnapshot, SnapshotUse
 from imagefs.plane import erofs
 from imagefs.settings import TreeOptions
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 
-__all__ = ["PATIENCE", "Used", "check_whole", "let_go", "use"]
+__all__ = ["PATIENCE", "Used", "check_whole", "release", "use"]
 
 PATIENCE = 30.0
 """Seconds for a store to give the documents of a snapshot: an installation takes hardly longer."""
@@ -37,11 +38,11 @@ class Used(NamedTuple):
 
     image: str
     answered: float
-    attachment: Attached | Shared
+    attachment: Attached | SharedSnapshot
 
 
 def use(
-    client: Client, store: StoreSettings, snapshot: Snapshot, target: str, recording: Recording, options: TreeOptions
+    client: Client, store: StoreSettings, snapshot: SnapshotUse, target: str, recording: Recording, options: TreeOptions
 ) -> Used | None:
     """Have the snapshot at `target`, an empty directory or where it is mounted already; None where there is none.
 
@@ -65,7 +66,7 @@ def use(
     raise MountError(f"{target} is mounted and unmounted all the time", hint="who else mounts there?")
 
 
-def let_go(client: Client, used: Used, target: str) -> None:
+def release(client: Client, used: Used, target: str) -> None:
     """What `use` has just mounted is not used after all. Raises MountError."""
     if isinstance(used.attachment, Attached):
         mounts.take_away(target, lazy=True)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from imagefs.daemon.client import Recording
+from imagefs.daemon.protocol import Recording
 from imagefs.deps.mark import User
 from imagefs.deps.resolver import Held
 from imagefs.deps.scratch import Scratch

@@ -29,7 +29,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imagefs.config import IMAGEFS
-from imagefs.daemon.client import Client, NoDaemon, Recording
+from imagefs.daemon.client import Client, NoDaemon
+from imagefs.daemon.protocol import Recording
 from imagefs.errors import RunError
 from imagefs.jobs.events import COLLECTOR, COMMAND, PROGRAM, read_events, ready_at, stage_seconds
 from imagefs.jobs.job_file import JobFile
@@ -274,7 +275,7 @@ def _locked(folder: Path) -> int | None:
 def _clear(folder: Path) -> None:
     """End the daemon that runs there. Remove the folder and the cgroups of containers that were killed, as soon as
     nothing is mounted there and nobody writes any more."""
-    from imagefs.daemon import starting
+    from imagefs.daemon import launcher
     from imagefs.run.folder import sweep
     from stripefs.fuse import kernel
 
@@ -292,7 +293,7 @@ def _clear(folder: Path) -> None:
 
     with contextlib.suppress(NoDaemon):
         Client(settings, starts=False).stop(force=True)
-    _wait(lambda: starting.running(settings) is None and not mounted(), _LEAVES_WITHIN)
+    _wait(lambda: launcher.running(settings) is None and not mounted(), _LEAVES_WITHIN)
     _wait(removed, _LEAVES_WITHIN)
 
 

@@ -112,7 +112,7 @@ class FileDevices:
                     self._drop(device, file)
                 raise
             finally:
-                self._let_go(file)
+                self._release(file)
         except OSError as error:
             if error.errno in _GONE:
                 raise ServiceDown(
@@ -138,7 +138,7 @@ class FileDevices:
             os.close(opened.descriptor)
         return file
 
-    def _let_go(self, file: _File) -> None:
+    def _release(self, file: _File) -> None:
         with self._lock:
             file.users -= 1
             last = file.dropped and not file.users

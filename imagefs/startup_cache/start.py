@@ -18,7 +18,7 @@ from typing import Any
 
 from imagefs import containers
 from imagefs.containers import Image, JobRunner
-from imagefs.daemon.client import Recording
+from imagefs.daemon.protocol import Recording
 from imagefs.deps.course import SHORT, Missed, absent, missed
 from imagefs.deps.publish import Job as Publication
 from imagefs.deps.use import check_whole
@@ -124,7 +124,7 @@ class _Start:
             answered = time.monotonic() - begun
             if found is None:
                 return absent(store, client.settings.cache, self._name)
-            used.callback(containers.let_go, client, found)
+            used.callback(containers.release, client, found)
             check_whole(found)
             layer = used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
         except (StripefsError, OSError) as error:

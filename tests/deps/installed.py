@@ -13,8 +13,9 @@ from typing import Any, Literal
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.daemon import processes
-from imagefs.daemon.client import Client, Recording
-from imagefs.daemon.client import Snapshot as Wanted
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Recording
+from imagefs.daemon.protocol import SnapshotUse as Wanted
 from imagefs.deps.use import Used, use
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.images import Images

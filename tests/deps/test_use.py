@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.daemon.client import Client, Recording
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Recording
 from imagefs.deps.use import PATIENCE
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse import kernel

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from imagefs import mounts
-from imagefs.daemon.client import Client, Recording
-from imagefs.daemon.starting import end_kept, is_kept
+from imagefs.daemon.client import Client
+from imagefs.daemon.launcher import end_kept, is_kept
+from imagefs.daemon.protocol import Recording
 from imagefs.settings import TreeOptions
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings

@@ -15,7 +15,7 @@ from typing import Any
 from imagefs.build.content import scan
 from imagefs.build.image import BuildReport, build
 from imagefs.daemon.client import Client
-from imagefs.daemon.starting import end_kept, running
+from imagefs.daemon.launcher import end_kept, running
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.settings import DaemonSettings

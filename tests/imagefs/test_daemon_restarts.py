@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from imagefs.daemon.client import Client
+from imagefs.daemon.launcher import is_kept
 from imagefs.daemon.protocol import Lease
-from imagefs.daemon.starting import is_kept
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from tests.imagefs.faults import FickleServer, ensure, mount_here, orphan, start_reader, sums, umount_here

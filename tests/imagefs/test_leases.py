@@ -11,8 +11,8 @@ import pytest
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
-from imagefs.daemon.client import Client, Found
-from imagefs.daemon.protocol import SOURCE, Held, Lease
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import SOURCE, FoundImage, HeldImage, Lease
 from imagefs.errors import NoSuchImage
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.images import Images
@@ -86,11 +86,11 @@ def test_an_image_is_found_and_held_by_the_manifest_it_was_built_from(
     client = Client(service.settings)
     held = client.hold(settings[1], SOURCE + MANIFEST, Lease("1", "containerd"))
     assert sums(Path(held.lowerdir)) == sums(tree)
-    assert client.find(settings, MANIFEST, 10) == Found(held.image, settings[1])
+    assert client.find(settings, MANIFEST, 10) == FoundImage(held.image, settings[1])
     assert client.find(settings, "sha256:" + "6" * 64, 10) is None
     (store / "tags/t").unlink()
     (store / "sources" / MANIFEST.removeprefix("sha256:")).unlink()
-    assert client.find(settings, MANIFEST, 10) == Found(held.image, settings[1])
+    assert client.find(settings, MANIFEST, 10) == FoundImage(held.image, settings[1])
 
 
 def test_snapshots_are_mounted_with_the_image(
@@ -137,7 +137,7 @@ def test_what_an_image_takes_is_told_and_goes_with_it(
     before = client.usage(held[0].image)
     wanted = [sums(Path(one.lowerdir)) for one in held]
 
-    def bytes_of(one: Held) -> int:
+    def bytes_of(one: HeldImage) -> int:
         return sum(size for size, _ in client.usage(one.image).values())
 
     content = sum(path.stat().st_size for path in image[0].rglob("*") if path.is_file())
@@ -164,7 +164,7 @@ def test_what_an_image_takes_is_told_and_goes_with_it(
 def test_the_cache_is_bounded_by_bytes_while_images_are_held(service: Service, tmp_path: Path, pool: Path) -> None:
     limit = 64 * MIB
     client = Client(service.settings._replace(cache_size=limit, background_rate=0))
-    held: list[Held] = []
+    held: list[HeldImage] = []
     for number in range(3):
         tree, store = make_image(tmp_path / f"image{number}", seed=number, size=40 * MIB)
         held.append(client.hold(StoreSettings(url=str(store)), "t", Lease(str(number), "containerd")))

@@ -16,9 +16,10 @@ import pytest
 import trio
 
 from imagefs.daemon import processes
-from imagefs.daemon.client import Recording, new_identifier
-from imagefs.daemon.devices import DeviceTree
-from imagefs.daemon.host import Host
+from imagefs.daemon.attachments import Attachments
+from imagefs.daemon.client import new_identifier
+from imagefs.daemon.devicefs import DeviceTree
+from imagefs.daemon.protocol import Recording
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StaleVersion, StripefsError
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
@@ -55,12 +56,12 @@ def memory() -> Any:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path, memory: Memory, **settings: Any) -> AsyncIterator[Host]:
+async def running(folder: Path, memory: Memory, **settings: Any) -> AsyncIterator[Attachments]:
     """A worker's host, until it is killed at the end of the block."""
     cache, runtime = folder / "cache", folder / "run"
     cache.mkdir(exist_ok=True)
     given = {"io_timeout": 10.0, "background_rate": 0, **settings}
-    host = Host(DaemonSettings(cache=str(cache), runtime=str(runtime), **given), memory.journal())
+    host = Attachments(DaemonSettings(cache=str(cache), runtime=str(runtime), **given), memory.journal())
     async with trio.open_nursery() as nursery:
         await nursery.start(host.run)
         try:
@@ -250,7 +251,7 @@ async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, stor
     """The kernel keeps what it read of a device after the last unmount; it would not ask for it again."""
     recorded = request(store, recording=Recording()._asdict())
 
-    async def use(host: Host, read: bool) -> str:
+    async def use(host: Attachments, read: bool) -> str:
         tree = DeviceTree(host.serving, 0, 0)
         answer = await host.attach({**recorded, "id": new_identifier()})
         index = answer["devices"][0]["path"].rpartition("/")[2]

@@ -12,7 +12,8 @@ from imagefs.cli.deps.asked import REQUEST
 from imagefs.cli.plain import DEPS
 from imagefs.config import Settings
 from imagefs.containers import JobRunner, run_job
-from imagefs.daemon.client import Client, Recording
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Recording
 from imagefs.deps.container import start
 from imagefs.deps.request import Request, Target
 from imagefs.run.options import RunOptions

@@ -15,7 +15,8 @@ from imagefs.cli.deps.asked import REQUEST, locks_of, request_of
 from imagefs.cli.deps.owner import users_of
 from imagefs.cli.plain import CONFIG, PLANE, TREE, read_line, recording
 from imagefs.config import Settings, resolve
-from imagefs.daemon.client import Client, Recording
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Recording
 from imagefs.deps.key import Key
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.format.inode import printable

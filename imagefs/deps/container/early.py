@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from imagefs import containers
-from imagefs.daemon.client import Attached, Client, Recording
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Attached, Recording
 from imagefs.deps.facts import own_level
 from imagefs.deps.hint import Hint, name_of
 from imagefs.deps.request import Request
@@ -92,7 +93,7 @@ class Early:
         if found is not None:
             with contextlib.suppress(StripefsError):  # a daemon that is gone makes no trace of it either
                 self._own.unrecord(found.id, "it was attached early, and is not used")
-            containers.let_go(self._own, found)
+            containers.release(self._own, found)
 
     def _run(self, recording: Recording) -> None:
         try:

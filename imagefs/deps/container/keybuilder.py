@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from imagefs.containers import Image
-from imagefs.daemon.client import Attached
+from imagefs.daemon.protocol import Attached
 from imagefs.deps.asking import Answer, ask, unchanged
 from imagefs.deps.container.early import Early
 from imagefs.deps.container.programs import DOWNLOADS, given, inside, output_of, shown

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from imagefs import containers
 from imagefs.containers import Image, JobRunner
-from imagefs.daemon.client import Client, Recording
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Recording
 from imagefs.deps.container.early import Early, hint_name
 from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed, used
 from imagefs.deps.request import Refusal, Request, checked
@@ -242,7 +243,7 @@ class _Start:
             answered = time.monotonic() - begun
             if found is None:
                 return absent(wish.store, client.settings.cache, self._name)
-            self._used.callback(containers.let_go, client, found)
+            self._used.callback(containers.release, client, found)
             check_whole(found)
             layer = self._used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
             if wish.probe and (failed := self._failure(layer)):

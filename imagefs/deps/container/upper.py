@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from imagefs import containers
 from imagefs.daemon import leftovers
-from imagefs.daemon.client import Client, Recording
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Recording
 from imagefs.deps import inventory
 from imagefs.deps.capture import Tree, capture_upper, is_captured
 from imagefs.deps.check.consistent import check_consistent, describe_site

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from imagefs.daemon import client as module
-from imagefs.daemon.client import Client, NoDaemon, Recording
+from imagefs.daemon.client import Client, NoDaemon
+from imagefs.daemon.protocol import Recording
 from imagefs.daemon.worker import DaemonBackend
 from imagefs.settings import DaemonSettings
 from stripefs.settings import StoreSettings

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.daemon.protocol import Lease, MountHolder, ProcessHolder, holder_json
-from imagefs.daemon.state import Attachment, DeviceUse, State, UnknownRecord
+from imagefs.daemon.state import Attachment, DaemonState, DeviceUse, UnknownRecord
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError
 from stripefs.settings import store_settings
@@ -47,14 +47,14 @@ _records = st.lists(
 
 @given(_records)
 def test_records_of_a_state_make_it_again(records: list[dict[str, object]]) -> None:
-    state = State.replayed(json.dumps(record).encode() for record in records)
-    again = State.replayed(json.dumps(record).encode() for record in state.records())
+    state = DaemonState.replayed(json.dumps(record).encode() for record in records)
+    again = DaemonState.replayed(json.dumps(record).encode() for record in state.records())
     assert dataclasses.asdict(again) == dataclasses.asdict(state)
 
 
 @given(_records)
 def test_a_device_is_known_while_it_is_in_use_and_no_longer(records: list[dict[str, object]]) -> None:
-    state = State()
+    state = DaemonState()
     attached: set[str] = set()
     for record in records:
         state.apply(record)
@@ -67,7 +67,7 @@ def test_a_device_is_known_while_it_is_in_use_and_no_longer(records: list[dict[s
 
 
 def test_a_device_outlives_its_attachment_while_the_kernel_holds_it() -> None:
-    state = State()
+    state = DaemonState()
     state.apply({"attach": attachment("one", INDEXES[:1]).to_json()})
     state.apply({"lookup": INDEXES[0]})
     state.apply({"open": [state.next_handle, INDEXES[0]]})
@@ -81,7 +81,7 @@ def test_a_device_outlives_its_attachment_while_the_kernel_holds_it() -> None:
 
 def test_a_call_that_is_answered_twice_holds_too_much_until_the_kernel_forgets() -> None:
     """The worker that answered died before the kernel heard."""
-    state = State()
+    state = DaemonState()
     state.apply({"attach": attachment("one", INDEXES[:1]).to_json()})
     state.apply({"lookup": INDEXES[0]})
     state.apply({"open": [1, INDEXES[0]]})
@@ -96,13 +96,13 @@ def test_a_call_that_is_answered_twice_holds_too_much_until_the_kernel_forgets()
 
 
 def test_the_store_that_was_first_counts_until_another_is_told() -> None:
-    state = State()
+    state = DaemonState()
     state.apply({"attach": attachment("one", INDEXES[:1]).to_json()})
     state.apply({"attach": attachment("two", INDEXES[:1], "/other").to_json()})
     assert state.known[INDEXES[0]]["store"] == {"url": "/store"}
     state.apply({"known": {INDEXES[0]: {"store": {"url": "/other"}, "size": 4096}}})
     state.apply({"detach": "two"})
-    assert State.replayed(json.dumps(one).encode() for one in state.records()).known == state.known
+    assert DaemonState.replayed(json.dumps(one).encode() for one in state.records()).known == state.known
 
 
 def test_records_of_a_later_version_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -113,15 +113,15 @@ def test_records_of_a_later_version_are_left_out(caplog: pytest.LogCaptureFixtur
     ]
     later: list[dict[str, object]] = [{"lend": [2, INDEXES[1]]}, {"lend": [3, INDEXES[1]]}, {"colour": None}]
     mixed = [later[0], *known[:2], later[1], known[2], later[2]]
-    expected = State.replayed(json.dumps(record).encode() for record in known)
+    expected = DaemonState.replayed(json.dumps(record).encode() for record in known)
     assert not caplog.records
-    state = State.replayed(json.dumps(record).encode() for record in mixed)
+    state = DaemonState.replayed(json.dumps(record).encode() for record in mixed)
     (said,) = caplog.records
     assert said.levelno == logging.WARNING
     assert "colour (1), lend (2)" in said.getMessage()
     assert state.next_handle > 1 << 32  # the numbers that were lent in those records are never given again
     assert dataclasses.replace(state, next_handle=expected.next_handle) == expected
-    again = State.replayed(json.dumps(record).encode() for record in state.records())
+    again = DaemonState.replayed(json.dumps(record).encode() for record in state.records())
     assert again.next_handle == state.next_handle
     with pytest.raises(UnknownRecord, match="lend"):
         state.apply(later[0])  # ours are all known
@@ -131,13 +131,15 @@ def test_keys_of_a_newer_version_are_kept_and_ignored() -> None:
     newer = attachment("one", INDEXES[:1]).to_json() | {"colour": {"deep": ["red"]}}
     newer["store"] |= {"proxy": "none"}
     newer["devices"][0]["shade"] = 7
-    state = State.replayed(json.dumps(one).encode() for one in ({"attach": newer}, {"change": {"id": "one", "x": 1}}))
+    state = DaemonState.replayed(
+        json.dumps(one).encode() for one in ({"attach": newer}, {"change": {"id": "one", "x": 1}})
+    )
     for _ in range(2):
         one = state.attachments["one"]
         assert (one.id, one.devices) == ("one", attachment("one", INDEXES[:1]).devices)
         assert one.to_json() == newer | {"x": 1, "id": "one"}
         assert store_settings(one.store).url == "/store"
-        state = State.replayed(json.dumps(record).encode() for record in state.records())
+        state = DaemonState.replayed(json.dumps(record).encode() for record in state.records())
 
 
 def test_settings_of_a_newer_daemon_are_read() -> None:

@@ -17,19 +17,17 @@ from imagefs.blocks.eviction import DeviceCache
 from imagefs.blocks.fetcher import Fetcher
 from imagefs.blocks.store import BlockStore
 from imagefs.blocks.writeback import WriteBack
-from imagefs.daemon import processes, shares, watch
-from imagefs.daemon.cache_upkeep import CacheUpkeep
-from imagefs.daemon.documents import Documents
-from imagefs.daemon.host import Host
-from imagefs.daemon.learning import Learning
+from imagefs.daemon import liveness, processes, shared_mounts
+from imagefs.daemon.attachments import Attachments
+from imagefs.daemon.documents import CacheUpkeep, Documents
+from imagefs.daemon.helpers import Learning, Sweeper
 from imagefs.daemon.leases import Leases
+from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.mount_pool import MountPool
-from imagefs.daemon.opened import Opened
-from imagefs.daemon.shares import Shares
-from imagefs.daemon.starts import Starts
+from imagefs.daemon.open_devices import OpenDevices
+from imagefs.daemon.sessions import Sessions
+from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment, DeviceUse
-from imagefs.daemon.sweeper import Sweeper
-from imagefs.daemon.watch import Watch
 from imagefs.errors import BlockUnavailable
 from imagefs.settings import DaemonSettings
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
@@ -58,13 +56,13 @@ class Fails:
 
 
 @asynccontextmanager
-async def daemon(folder: Path) -> AsyncIterator[Host]:
+async def daemon(folder: Path) -> AsyncIterator[Attachments]:
     memory = make_memory()
     try:
         board, *slots = memory
         journal = MemoryJournal(CounterPage(board), (slots[0], slots[1]))
         settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), background_rate=0)
-        host = Host(settings, journal)
+        host = Attachments(settings, journal)
         async with trio.open_nursery() as nursery:
             await nursery.start(host.run)
             yield host
@@ -77,8 +75,8 @@ async def daemon(folder: Path) -> AsyncIterator[Host]:
 LOOPS: list[tuple[type, str]] = [
     (Sweeper, "run"),
     (MountPool, "tidy"),
-    (Watch, "_look_at_mounts"),
-    (Shares, "_look"),
+    (LivenessWatch, "_look_at_mounts"),
+    (SharedMounts, "_look"),
     (CacheUpkeep, "_bound_documents"),
     (CacheUpkeep, "_remove_unused"),
     (CacheUpkeep, "_remove_unwanted"),
@@ -89,10 +87,10 @@ LOOPS: list[tuple[type, str]] = [
 
 ONCE: list[tuple[type, str]] = [
     (Sweeper, "find"),
-    (Starts, "tidy"),
+    (Sessions, "tidy"),
     (Documents, "prepare"),
     (Leases, "tidy"),
-    (Opened, "offer_what_is_kept"),
+    (OpenDevices, "offer_what_is_kept"),
 ]
 
 
@@ -149,7 +147,7 @@ class Uses:
     def change(self, attachment: Attachment, **values: Any) -> None:
         attachment.change(values)
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         del self.known[attachment.id]
         self.left[attachment.id].set()
 
@@ -169,15 +167,15 @@ async def test_watching_one_use_goes_on_after_an_error(monkeypatch: pytest.Monke
     async def ended(process: int, since: int) -> None:
         fail_once("ended")
 
-    async def exists(self: Watch, path: str) -> bool:
+    async def exists(self: LivenessWatch, path: str) -> bool:
         fail_once("exists")
         return True
 
-    monkeypatch.setattr(watch, "ended", ended)
-    monkeypatch.setattr(Watch, "_exists", exists)
+    monkeypatch.setattr(liveness, "ended", ended)
+    monkeypatch.setattr(LivenessWatch, "_exists", exists)
     one = attachment("1", owner=1, begun=1e9, record_seconds=60.0, ready_file="/ready", namespace=processes.namespace())
     uses = Uses(one)
-    watching = Watch(DaemonSettings(), uses)
+    watching = LivenessWatch(DaemonSettings(), uses)
     async with trio.open_nursery() as nursery:
         await nursery.start(watching.run)
         watching.begin(one)
@@ -198,12 +196,12 @@ async def test_an_unmount_that_fails_unexpectedly_is_tried_again_and_holds_up_no
             raise RuntimeError("injected")
         return {}
 
-    monkeypatch.setattr(shares, "run_helper", unmount)
+    monkeypatch.setattr(shared_mounts, "run_helper", unmount)
     bad, good = (attachment(path, snapshot="n", mountpoint=path) for path in ("/bad", "/good"))
     leaving = attachment("/leaving", snapshot="n", mountpoint="/leaving", leaving=True)
     uses = Uses(bad, good, leaving)
     async with trio.open_nursery() as nursery:
-        await nursery.start(Shares(uses, tmp_path).run)
+        await nursery.start(SharedMounts(uses, tmp_path).run)
         for left in uses.left.values():
             await left.wait()
         nursery.cancel_scope.cancel()
@@ -221,11 +219,11 @@ async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.M
     async def attach() -> dict[str, Any]:
         return {"id": "1"}
 
-    monkeypatch.setattr(shares, "ended", ended)
+    monkeypatch.setattr(shared_mounts, "ended", ended)
     one = attachment("1", snapshot="n", mountpoint="/m", users=[[7, 1]], kept=True)
     uses = Uses(one)
     async with trio.open_nursery() as nursery:
-        found = Shares(uses, tmp_path)
+        found = SharedMounts(uses, tmp_path)
         await nursery.start(found.run)
         assert await found.use({"snapshot": {"name": "n"}, "mountpoint": ""}, attach) == {"id": "1"}
         await eventually(lambda: not one.users)
@@ -238,7 +236,7 @@ async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock
 ) -> None:
     fetching, learning = Fails(), Fails()
-    monkeypatch.setattr(Starts, "_fetch", fetching)
+    monkeypatch.setattr(Sessions, "_fetch", fetching)
     monkeypatch.setattr(Learning, "learn", learning)
     made = make(noise(1))
     async with daemon(tmp_path) as host, running(tmp_path / "blocks") as blocks:

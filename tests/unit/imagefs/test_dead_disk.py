@@ -18,10 +18,10 @@ from imagefs.blocks.block_table import BlockTable
 from imagefs.blocks.cachefile import LocalDevice
 from imagefs.daemon import leftovers, worker
 from imagefs.daemon.documents import Documents
+from imagefs.daemon.helpers import Sweeper
+from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
-from imagefs.daemon.sweeper import Sweeper
-from imagefs.daemon.watch import Watch
 from imagefs.daemon.worker import DaemonBackend
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
@@ -182,7 +182,7 @@ async def test_looks_at_a_disk_that_hangs_end(
     monkeypatch.setattr(MountPool, "_find", disk)
     for name in ("kept_index", "indexes", "evict"):
         monkeypatch.setattr(MetadataCache, name, disk)
-    assert not await Watch(settings, None)._exists("/ready")  # type: ignore[arg-type]
+    assert not await LivenessWatch(settings, None)._exists("/ready")  # type: ignore[arg-type]
     await Sweeper(settings).find([])
     assert await MountPool(list).of("d" * 64, "/metadata", []) is None
     assert await documents.kept_index("d" * 64) is None

@@ -10,9 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.daemon import learning
-from imagefs.daemon.helpers import run_helper
-from imagefs.daemon.learning import MOST_WAITING, PROGRAMS, Learning, Recorded
+from imagefs.daemon import helpers
+from imagefs.daemon.helpers import MOST_WAITING, PROGRAMS, Learning, Recorded, run_helper
 from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
 from stripefs.supervised import contain
@@ -100,7 +99,7 @@ async def test_few_programs_run_at_once_and_few_wait(
         running, done = running - 1, done + 1
         return {"stored": "elsewhere"}
 
-    monkeypatch.setattr(learning, "run_helper", fake)
+    monkeypatch.setattr(helpers, "run_helper", fake)
     learner = Learning(DaemonSettings(cache=str(tmp_path)))
     async with trio.open_nursery() as nursery:
         for number in range(MOST_WAITING + 10):
@@ -118,7 +117,7 @@ async def test_what_goes_wrong_reaches_nobody(
     async def fake(module: str, facts: Any, within: float) -> dict[str, Any]:
         raise error
 
-    monkeypatch.setattr(learning, "run_helper", fake)
+    monkeypatch.setattr(helpers, "run_helper", fake)
     learner = Learning(DaemonSettings(cache=str(tmp_path)))
     for number in range(MOST_WAITING + 1):
         await contain("learning from a start", learner.learn, attachment(number), START)  # as the daemon runs it
@@ -135,7 +134,7 @@ async def test_an_answer_of_another_program_is_no_reason_to_improve(
         asked.append(module)
         return {} if len(asked) == 1 else {"plan_traces": 1, "stored": "s3://x"}
 
-    monkeypatch.setattr(learning, "run_helper", fake)
+    monkeypatch.setattr(helpers, "run_helper", fake)
     learner = Learning(DaemonSettings(cache=str(tmp_path)))
     await learner.learn(attachment(1), START)
     await learner.learn(attachment(1), START)

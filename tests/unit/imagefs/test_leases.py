@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from imagefs.daemon import leases as module
-from imagefs.daemon import shares as shares_module
+from imagefs.daemon import shared_mounts as shares_module
 from imagefs.daemon.leases import Leases, pool_path
-from imagefs.daemon.protocol import CAPABILITIES, Held, HoldRequest, Lease, SnapshotKey
-from imagefs.daemon.shares import Shares, shared_by
+from imagefs.daemon.protocol import CAPABILITIES, HeldImage, HoldRequest, Lease, SnapshotKey
+from imagefs.daemon.shared_mounts import SharedMounts, shared_by
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.settings import DaemonSettings
@@ -51,7 +51,7 @@ class World:
         self.known[request["id"]].change({"plane": request["plane"], "owner": 0})
         return {}
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         del self.known[attachment.id]
 
     async def note_use(self, request: Mapping[str, Any]) -> None:
@@ -114,7 +114,7 @@ def run(main: Callable[[World, Leases], Awaitable[None]]) -> World:
 
     async def all_of_it() -> None:
         async with trio.open_nursery() as nursery:
-            await nursery.start(Shares(world, Path("/nonexistent")).run)
+            await nursery.start(SharedMounts(world, Path("/nonexistent")).run)
             await main(world, Leases(SETTINGS, world))
             nursery.cancel_scope.cancel()
 
@@ -132,8 +132,10 @@ def test_many_leases_have_one_mount_until_the_last_is_released() -> None:
         async with trio.open_nursery() as nursery:
             for number in range(5):
                 nursery.start_soon(leases.hold, request("one", f"c{number}"))
-        held = Held.from_json(await leases.hold(request("one", "c0")))
-        assert held == Held(held.lease, pool_path(SETTINGS, IMAGES["one"]), IMAGES["one"], {"Env": [IMAGES["one"]]})
+        held = HeldImage.from_json(await leases.hold(request("one", "c0")))
+        assert held == HeldImage(
+            held.lease, pool_path(SETTINGS, IMAGES["one"]), IMAGES["one"], {"Env": [IMAGES["one"]]}
+        )
         assert (world.mounts, world.joins, world.standing) == (1, 4, {held.lowerdir})
         other = await leases.hold(request("one", "c0", "another client"))
         assert other["lowerdir"] == held.lowerdir
@@ -190,11 +192,11 @@ def test_a_lease_is_on_one_image() -> None:
 def test_snapshots_are_stacked_above_the_image_and_released_with_it() -> None:
     async def main(world: World, leases: Leases) -> None:
         numpy, torch = (pool_path(SETTINGS, SNAPSHOTS[name]) for name in ("numpy", "torch"))
-        held = Held.from_json(await leases.hold(request("one", "c", above=["torch", "nosuch", "bad", "numpy"])))
+        held = HeldImage.from_json(await leases.hold(request("one", "c", above=["torch", "nosuch", "bad", "numpy"])))
         assert held.lowerdirs == (torch, numpy, pool_path(SETTINGS, IMAGES["one"]))
         assert [(one.key, one.kind) for one in held.unusable] == [("nosuch", "missing"), ("bad", "damaged")]
         assert (await leases.leases({}))["leases"] == [held._replace(config={}, unusable=()).to_json()]
-        fewer = Held.from_json(await leases.hold(request("one", "c", above=["numpy"])))
+        fewer = HeldImage.from_json(await leases.hold(request("one", "c", above=["numpy"])))
         assert fewer.above == (numpy,)
         await leases.hold(request("two", "d", above=["numpy"]))
         await trio.sleep(100)
@@ -284,7 +286,7 @@ def test_what_a_lease_holds_is_mounted(steps: list[tuple[str, Any]]) -> None:
 
         async def hold(image: str, name: str) -> None:
             try:
-                held[name] = Held.from_json(await leases.hold(request(image, name))).lowerdir
+                held[name] = HeldImage.from_json(await leases.hold(request(image, name))).lowerdir
             except MountError:
                 pass
             finally:

@@ -14,11 +14,11 @@ import pytest
 
 from imagefs.blocks.source import PackSource
 from imagefs.daemon import metadata_cache
+from imagefs.daemon.devicefs import ServedDevices
 from imagefs.daemon.documents import Documents
-from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.metadata_cache import RECENT, MetadataCache
-from imagefs.daemon.opened import Opened
-from imagefs.daemon.serving import Serving
+from imagefs.daemon.open_devices import OpenDevices
+from imagefs.daemon.state import Ledger
 from imagefs.errors import DocumentUnreadable
 from imagefs.format.index import BLOCK, BlockLocation, Index, Pack, write
 from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
@@ -113,8 +113,8 @@ async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
     attachment = {"id": "1", "store": store._asdict(), "since": 0.0, **names}
     ledger.record({"attach": {**attachment, "devices": [use]}})
     async with running(tmp_path / "blocks") as blocks:
-        opened = Opened(ledger.state, blocks, Documents(cache, 5.0))
-        serving = Serving(ledger, opened, lambda *_: None, lambda _: None, lambda *_: None, lambda: (1, 0))
+        opened = OpenDevices(ledger.state, blocks, Documents(cache, 5.0))
+        serving = ServedDevices(ledger, opened, lambda *_: None, lambda _: None, lambda *_: None, lambda: (1, 0))
         source = opened.source(store)
         await opened.open(made.digest, source)
         assert bytes(await serving.read(made.digest, 0, 10)) == made.content[:10]

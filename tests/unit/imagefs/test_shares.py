@@ -13,7 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.daemon.shares import Shares
+from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject
 from stripefs.errors import NotFound, ServiceDown, StripefsError
@@ -28,7 +28,7 @@ class Host:
     def change(self, attachment: Attachment, **values: Any) -> None:
         raise AssertionError("nothing is attached")
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         raise AssertionError("nothing is attached")
 
     async def note_use(self, request: Mapping[str, Any]) -> None:
@@ -36,9 +36,9 @@ class Host:
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Shares]:
+async def running(folder: Path) -> AsyncIterator[SharedMounts]:
     async with trio.open_nursery() as nursery:
-        shares = Shares(Host(), folder)
+        shares = SharedMounts(Host(), folder)
         await nursery.start(shares.run)
         yield shares
         nursery.cancel_scope.cancel()

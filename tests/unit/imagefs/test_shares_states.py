@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from imagefs.daemon import shares as module
-from imagefs.daemon.shares import Shares
+from imagefs.daemon import shared_mounts as module
+from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment
 from stripefs.errors import MountError
 
@@ -41,7 +41,7 @@ class World:
     def change(self, attachment: Attachment, **values: Any) -> None:
         attachment.change(values)
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         del self.known[attachment.id]
 
     async def note_use(self, request: Mapping[str, Any]) -> None:
@@ -74,7 +74,7 @@ class World:
             await self.unmounts[-1].wait()
         return {}
 
-    async def job(self, shares: Shares, name: str) -> None:
+    async def job(self, shares: SharedMounts, name: str) -> None:
         """As `imagefs.deps.use`, for a process of its own."""
         self.number += 1
         user = self.number
@@ -131,7 +131,7 @@ async def live(world: World, steps: list[tuple[str, Any]]) -> None:
     turn = trio.Lock()
     async with trio.open_nursery() as jobs:
         worker = trio.CancelScope()
-        shares = Shares(world, Path("/nonexistent"))
+        shares = SharedMounts(world, Path("/nonexistent"))
 
         async def work(*, task_status: trio.TaskStatus[None]) -> None:
             with worker:
@@ -158,7 +158,7 @@ async def live(world: World, steps: list[tuple[str, Any]]) -> None:
                 case "worker" if not turn.locked():
                     worker.cancel()
                     await wait_all_tasks_blocked()
-                    worker, shares = trio.CancelScope(), Shares(world, Path("/nonexistent"))
+                    worker, shares = trio.CancelScope(), SharedMounts(world, Path("/nonexistent"))
                     await jobs.start(work)
             await wait_all_tasks_blocked()
             world.check()

@@ -1,4 +1,4 @@
-"""Starts that are recorded: what enters a trace, and which traces count."""
+"""Sessions that are recorded: what enters a trace, and which traces count."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import trio
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice
 from imagefs.daemon.documents import Documents
-from imagefs.daemon.learning import Learning, Recorded
+from imagefs.daemon.helpers import Learning, Recorded
 from imagefs.daemon.metadata_cache import MetadataCache
-from imagefs.daemon.starts import Starts
+from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.settings import DaemonSettings
 from imagefs.trace.recorder import PAGE, Recorder
@@ -26,9 +26,9 @@ from tests.unit.imagefs.devices import FakeSource, Made, make, noise, running
 
 @dataclass
 class World:
-    """Starts of images whose devices are made up; what was learned of each, by its number."""
+    """Sessions of images whose devices are made up; what was learned of each, by its number."""
 
-    starts: Starts
+    starts: Sessions
     devices: dict[str, BlockDevice]
     source: PackSource
     learned: dict[str, Recorded] = field(default_factory=dict)
@@ -59,7 +59,7 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch, *made: Made) -> A
     (folder / "store").mkdir()
     source = PackSource(StoreSettings(url=str(folder / "store")))
     async with running(folder / "blocks") as blocks, trio.open_nursery() as nursery:
-        starts = Starts(settings, blocks, Documents(MetadataCache(folder), 5.0))
+        starts = Sessions(settings, blocks, Documents(MetadataCache(folder), 5.0))
         await nursery.start(starts.run)
         devices = {one.digest: await blocks.open(one.digest, one.index, FakeSource(one)) for one in made}
         found = World(starts, devices, source)

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.daemon.sweeper import Sweeper
+from imagefs.daemon.helpers import Sweeper
 from imagefs.settings import DaemonSettings
 
 

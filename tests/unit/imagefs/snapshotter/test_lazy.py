@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from imagefs.daemon.client import Client
-from imagefs.daemon.protocol import Held, Lease
+from imagefs.daemon.protocol import HeldImage, Lease
 from imagefs.snapshotter import lazy
 from imagefs.snapshotter.lazy import DaemonImages
 from imagefs.snapshotter.metastore import Kind, Layer, Snapshot, Tree, Usage
@@ -36,18 +36,18 @@ class Daemon:
         self.answers = threading.Event()
         self.answers.set()
 
-    def hold(self, store: StoreSettings, image: str, lease: Lease, **_: Any) -> Held:
+    def hold(self, store: StoreSettings, image: str, lease: Lease, **_: Any) -> HeldImage:
         self._answer()
         self.held.add(lease.name)
-        return Held(lease, f"/pool/{image}", image, CONFIG)
+        return HeldImage(lease, f"/pool/{image}", image, CONFIG)
 
     def release(self, lease: Lease) -> None:
         self._answer()
         self.held.discard(lease.name)
 
-    def leases(self, client: str) -> list[Held]:
+    def leases(self, client: str) -> list[HeldImage]:
         self._answer()
-        return [Held(Lease(name, client), "/pool", "image") for name in self.held]
+        return [HeldImage(Lease(name, client), "/pool", "image") for name in self.held]
 
     def usage(self, image: str) -> dict[str, tuple[int, int]]:
         self._answer()

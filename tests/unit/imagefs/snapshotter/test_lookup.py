@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from imagefs.daemon.client import Client, Found
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import FoundImage
 from imagefs.snapshotter.core import TARGET
 from imagefs.snapshotter.lazy import LAYER, LAYERS, MANIFEST, REFERENCE, DaemonImages
 from stripefs.errors import MountError
@@ -25,13 +26,13 @@ class FakeClient:
         self.asked: list[list[str]] = []
         self.timeouts: list[float] = []
 
-    def find(self, stores: Sequence[StoreSettings], source: str, timeout: float) -> Found | None:
+    def find(self, stores: Sequence[StoreSettings], source: str, timeout: float) -> FoundImage | None:
         assert source == SOURCE
         self.asked.append([store.url for store in stores])
         self.timeouts.append(timeout)
         if self.url == "down":
             raise MountError("no daemon answers")
-        return next((Found("ab" * 32, store) for store in stores if store.url == self.url), None)
+        return next((FoundImage("ab" * 32, store) for store in stores if store.url == self.url), None)
 
 
 def images(client: FakeClient, tmp_path: Path, stores: Sequence[str] = (), **options: Any) -> DaemonImages:

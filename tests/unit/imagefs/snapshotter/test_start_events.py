@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from imagefs.daemon.client import Client
-from imagefs.daemon.protocol import Held, HoldRequest, Lease
+from imagefs.daemon.protocol import HeldImage, HoldRequest, Lease
 from imagefs.snapshotter.core import TARGET, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists
 from imagefs.snapshotter.lazy import DaemonImages
@@ -63,10 +63,10 @@ class Daemon:
         self.config = config
         self.start: dict[str, Any] = {}
 
-    def hold(self, store: StoreSettings, image: str, lease: Lease, *, start: dict[str, Any], **_: Any) -> Held:
+    def hold(self, store: StoreSettings, image: str, lease: Lease, *, start: dict[str, Any], **_: Any) -> HeldImage:
         request = HoldRequest(store._asdict(), image, lease, 0, events=start).to_json()
         self.start = dict(HoldRequest.from_json(request).events)
-        return Held(lease, "/pool", image, self.config)
+        return HeldImage(lease, "/pool", image, self.config)
 
 
 def test_a_mount_is_attached_for_the_start_that_labels_name(tmp_path: Path, events: NodeEvents) -> None:

@@ -13,7 +13,7 @@ of the same image and workload are starts like it: the record counts as one, of 
 first of them has started; by then it holds all that this one touched. Any other use makes a record that counts for no
 plan.
 
-What was recorded is learned from in `imagefs.daemon.learning`.
+What was recorded is learned from in `imagefs.daemon.helpers`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from imagefs.blocks.prefetch_policy import following
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice, BlockStore, Reads
 from imagefs.daemon.documents import Documents
-from imagefs.daemon.learning import Learning, Recorded
+from imagefs.daemon.helpers import Learning, Recorded
 from imagefs.daemon.start_events import Moment, StartEvents
-from imagefs.daemon.state import Attachment, State
+from imagefs.daemon.state import Attachment, DaemonState
 from imagefs.format.index import BLOCK
 from imagefs.format.plan import Plan
 from imagefs.settings import DaemonSettings, told_by_client
@@ -44,10 +44,9 @@ from stripefs.stalls import Stalls
 from stripefs.startup_events import ProcessIdentity, Writer, identity
 from stripefs.supervised import contain
 
-__all__ = ["Starts"]
+__all__ = ["Sessions"]
 
 _log = logging.getLogger(__name__)
-
 HOT = "hot"
 """The tag of the device that holds what a start touches first, in that order."""
 
@@ -71,7 +70,7 @@ _ROOM_AGAIN = 60.0
 
 
 @dataclass(slots=True)
-class _Start:
+class _Session:
     """A start under way, or over. `recorder` is None once it is over, or where it is not recorded.
 
     planned: the blocks that are fetched ahead, by device. waited_before: how long readers of this daemon had waited for
@@ -100,7 +99,7 @@ class _Start:
     """The counts of each device when this start began."""
 
 
-class Starts:
+class Sessions:
     """The starts of all attachments of a daemon."""
 
     def __init__(self, settings: DaemonSettings, blocks: BlockStore, documents: Documents) -> None:
@@ -108,7 +107,7 @@ class Starts:
         self._blocks = blocks
         self._documents = documents
         self._learning = Learning(settings)
-        self._starts: dict[str, _Start] = {}  # by attachment
+        self._starts: dict[str, _Session] = {}  # by attachment
         self._writer = _writer(settings.events) if settings.events else None
         self._unread: set[str] = set()  # devices of starts that are `unread`, and maybe of some that were
         self._stalls = Stalls()
@@ -130,7 +129,7 @@ class Starts:
 
     # -- recording -----------------------------------------------------------------------------------------------
 
-    def why_not(self, attachment: Attachment, devices: Sequence[BlockDevice], state: State) -> str:
+    def why_not(self, attachment: Attachment, devices: Sequence[BlockDevice], state: DaemonState) -> str:
         """Why a recording of this start could not be complete, "" when it can. The attachment is not in `state` yet."""
         if any(device.complete for device in devices):
             return "the image is here already, so the kernel reads it without asking"
@@ -191,7 +190,7 @@ class Starts:
             start.recorder = Recorder([device.size for device in devices])
         self._begin_fetching(attachment, start, source)
 
-    def _begin_fetching(self, attachment: Attachment, start: _Start, source: PackSource) -> None:
+    def _begin_fetching(self, attachment: Attachment, start: _Session, source: PackSource) -> None:
         what = f"fetching ahead of {attachment.name}"
         self._nursery.start_soon(contain, what, self._fetch, attachment, start, source)
 
@@ -281,9 +280,9 @@ class Starts:
         """How many starts ended, by how they did; and the bytes of those that were recorded, all together."""
         return {"ended": dict(self._ended), **{name: self._judged[name] for name in _JUDGED}}
 
-    def _add(self, attachment: Attachment, devices: Sequence[BlockDevice]) -> _Start:
+    def _add(self, attachment: Attachment, devices: Sequence[BlockDevice]) -> _Session:
         events = StartEvents(attachment, self._writer)
-        start = _Start(attachment, devices, trio.current_time(), events, waited_before=self._blocks.waited_ms)
+        start = _Session(attachment, devices, trio.current_time(), events, waited_before=self._blocks.waited_ms)
         self._starts[attachment.id] = start
         if events.on:
             start.unread = True
@@ -291,7 +290,7 @@ class Starts:
             self._unread.update(device.digest for device in devices)
         return start
 
-    async def _fetch(self, attachment: Attachment, start: _Start, source: PackSource) -> None:
+    async def _fetch(self, attachment: Attachment, start: _Session, source: PackSource) -> None:
         """What the start will touch, then, when it is over, everything else."""
         with start.fetching:
             begun, came = Moment(), Counter[str]()
@@ -315,7 +314,7 @@ class Starts:
             while self._settings.background_rate and not await self._rest(start):
                 await trio.sleep(_AGAIN)
 
-    async def _ahead(self, start: _Start, device: BlockDevice, blocks: Iterable[int]) -> Counter[str]:
+    async def _ahead(self, start: _Session, device: BlockDevice, blocks: Iterable[int]) -> Counter[str]:
         """The bytes that came, and the blocks that were here and that were not."""
         wanted = list(blocks)
         if not wanted:
@@ -325,7 +324,7 @@ class Starts:
         _log.info("fetched ahead of %s: %s", device.digest[:12], report)
         return Counter(bytes=report.bytes, hits=report.skipped + report.copied, misses=report.blocks + report.failed)
 
-    async def _follow(self, start: _Start) -> None:
+    async def _follow(self, start: _Session) -> None:
         """Fetch what readers may come to, until the start is over: everything, as fast as the way to the store allows.
         It counts for no prediction."""
 
@@ -340,7 +339,7 @@ class Starts:
             await start.over.wait()
             nursery.cancel_scope.cancel()
 
-    async def _rest(self, start: _Start) -> bool:
+    async def _rest(self, start: _Session) -> bool:
         """Bring the whole image here, in turns with others, since the rate is that of all; False when some lacks."""
         rate = self._settings.background_rate
         size = max(2 * _BACKGROUND, int(rate * _TURN) // BLOCK)

@@ -1,4 +1,4 @@
-"""The images that this host uses: attached, served, recorded, prefetched, let go.
+"""The attachments of a host: images that are attached, served, recorded, prefetched and released.
 
 An *attachment* is one use of an image, by a mount or a container. It keeps the devices of its image open; so do the
 handles that the kernel holds on them, which outlive an attachment whose client forgot to unmount. What a worker's
@@ -21,22 +21,19 @@ import trio
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.daemon import leftovers, processes
-from imagefs.daemon.cache_upkeep import CacheUpkeep
-from imagefs.daemon.documents import Documents
+from imagefs.daemon.devicefs import ServedDevices
+from imagefs.daemon.documents import CacheUpkeep, Documents
+from imagefs.daemon.helpers import Sweeper
 from imagefs.daemon.leases import Leases
-from imagefs.daemon.ledger import Ledger
+from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import ClientMount, ClientMounts, MountPool, PooledMount
-from imagefs.daemon.opened import Opened
+from imagefs.daemon.open_devices import OpenDevices, SourceLookup
 from imagefs.daemon.protocol import SOURCE, holder_json, source_digest
-from imagefs.daemon.serving import Serving
-from imagefs.daemon.shares import Shares, checked, finder, image_of, shared_by
-from imagefs.daemon.source_lookup import SourceLookup
+from imagefs.daemon.sessions import Sessions
+from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_by, validate
 from imagefs.daemon.start_events import Moment, identity_of
-from imagefs.daemon.starts import Starts
-from imagefs.daemon.state import Attachment, DeviceUse
-from imagefs.daemon.sweeper import Sweeper
-from imagefs.daemon.watch import Watch
+from imagefs.daemon.state import Attachment, DeviceUse, Ledger
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import is_digest
 from imagefs.repository.snapshots import NOTES
@@ -46,10 +43,9 @@ from stripefs.fuse.state_memory import MemoryJournal
 from stripefs.settings import StoreSettings, redact, store_settings
 from stripefs.supervised import contain, supervise
 
-__all__ = ["Host"]
+__all__ = ["Attachments"]
 
 _log = logging.getLogger(__name__)
-
 _INNER = {
     "store",
     "devices",
@@ -66,7 +62,7 @@ _INNER = {
 """Of an attachment: what `status` does not show, or in another way."""
 
 
-class Host:
+class Attachments:
     """One daemon's images. Everything runs on trio's thread but the calls that block."""
 
     def __init__(self, settings: DaemonSettings, journal: MemoryJournal) -> None:
@@ -83,15 +79,15 @@ class Host:
         )
         documents.tidy()  # nobody else uses the cache now
         self._documents = Documents(documents, settings.io_timeout)
-        self._opened = Opened(self.state, self.blocks, self._documents)
-        self._starts = Starts(settings, self.blocks, self._documents)
-        self._watch = Watch(settings, self)
+        self._opened = OpenDevices(self.state, self.blocks, self._documents)
+        self._starts = Sessions(settings, self.blocks, self._documents)
+        self._watch = LivenessWatch(settings, self)
         self._pinned: dict[str, list[BlockDevice]] = {}  # by attachment: those whose local files its mount uses
         self._sweeper = Sweeper(settings)
-        self._shares = Shares(self, Path(settings.cache, "deps/damaged"))
+        self._shares = SharedMounts(self, Path(settings.cache, "deps/damaged"))
         self.leases = Leases(settings, self)
         self.sources = SourceLookup(self._image_from, self._opened.wanting)
-        self.serving = Serving(
+        self.serving = ServedDevices(
             self._ledger, self._opened, self._starts.touch, self._starts.served, self._shares.failed, self._space
         )
         self.upkeep = CacheUpkeep(settings.cache_age, self.blocks, self._documents, self._in_use)
@@ -151,7 +147,7 @@ class Host:
             with trio.move_on_after(timeout):
                 begun, source = Moment(), self._opened.source(store)
                 digest, offline = await self._documents.resolve(source, name, finder(request))
-                manifest = checked(request, await self._documents.manifest(digest, source))
+                manifest = validate(request, await self._documents.manifest(digest, source))
                 if "snapshot" in request and await self._base_is_here(manifest, source):
                     digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
                 with self._opened.wanting(*(one.index for one in manifest.devices)):
@@ -159,7 +155,7 @@ class Host:
                     attachment, answer = await self._bring(request, digest, manifest, source, offline=offline)
                     self._starts.resolved(attachment, begun, found)
                     if not offline and not is_digest(name):
-                        await self._prefer(attachment)
+                        await self._switch_upstream(attachment)
                     return {**answer, "offline": offline}
             raise ServiceDown(
                 f"{redact(store.url)}: no answer within {timeout:g} s",
@@ -199,7 +195,7 @@ class Host:
             # Its client saw nothing mounted there, so what was is gone, and nobody noticed yet.
             same = (other.mountpoint, other.namespace) == (attachment.mountpoint, attachment.namespace)
             if other.mountpoint and same:
-                self.let_go(other)
+                self.release(other)
         devices = self._opened.devices_of(attachment)
         if recording["off"]:
             attachment.unrecorded = "it was asked not to be"
@@ -215,7 +211,7 @@ class Host:
         _log.info("%s is attached (%s)", attachment.name, digest[:12])
         return attachment
 
-    async def _prefer(self, attachment: Attachment) -> None:
+    async def _switch_upstream(self, attachment: Attachment) -> None:
         """Its store has just answered: have devices that are served already come from there too."""
         source = self._opened.source_of(attachment)
         facts = {use.index: {"store": attachment.store, "size": use.size} for use in attachment.devices}
@@ -224,7 +220,7 @@ class Host:
             (await self.blocks.open(device.digest, device.index, source)).close()
 
     async def use(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """One more process uses a dependency snapshot (`imagefs.daemon.shares`)."""
+        """One more process uses a dependency snapshot (`imagefs.daemon.shared_mounts`)."""
         return await self._shares.use(request, lambda: self.attach(request))
 
     async def note_use(self, request: Mapping[str, Any]) -> None:
@@ -298,7 +294,7 @@ class Host:
             return {}
         self.finish(attachment, "unmount")
         told = self._told(attachment)
-        self.let_go(attachment)
+        self.release(attachment)
         return told
 
     def _told(self, attachment: Attachment) -> dict[str, Any]:
@@ -306,7 +302,7 @@ class Host:
         told = self._starts.told(attachment)
         return {"events": told} if told else {}
 
-    # -- what is noticed (`imagefs.daemon.watch`) ------------------------------------------------------------------
+    # -- what is noticed (`imagefs.daemon.liveness`) ------------------------------------------------------------------
 
     def attachments(self) -> Mapping[str, Attachment]:
         return self.state.attachments
@@ -325,7 +321,7 @@ class Host:
         """Let these attributes have other values, for later workers too."""
         self._ledger.change(attachment, **values)
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         """Nobody uses it any more."""
         self.finish(attachment, "unmount")
         self._starts.drop(attachment)
@@ -434,7 +430,7 @@ class Host:
         except BaseException as error:
             if attachment is not None and attachment.id in self.state.attachments:
                 self._starts.drop(attachment)  # of what was no start no trace is made
-                self.let_go(attachment)
+                self.release(attachment)
             if isinstance(error, BaseExceptionGroup):
                 raise _first(error) from None
             raise

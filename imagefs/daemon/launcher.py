@@ -1,4 +1,4 @@
-"""Starting the daemon: what its supervisor is told, and that there is one of it.
+"""The launcher of the daemon: starts it under a supervisor, and makes sure that there is one of it.
 
 One daemon serves a runtime folder. Whoever starts one holds the lock there until it answers, so of two that start at
 once the second finds the first; the daemon holds the lock too, so that it is waited for when who started it was killed.
@@ -24,7 +24,6 @@ from stripefs.settings import MountSettings
 __all__ = ["KEEP", "daemon_job", "devices_mount", "end_kept", "ensure", "is_kept", "running", "serve"]
 
 _NAME = "imagefs"
-
 KEEP = 600.0
 """Seconds for which mounts that read through a daemon which ended wait for the next: an upgrade takes as long."""
 

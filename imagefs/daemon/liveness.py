@@ -1,8 +1,9 @@
-"""Noticing what nobody tells: that a process ended, that a mount is gone, that a start is over.
+"""Liveness of attachments: a process that ended, a mount that is gone, a start that is over, without being told.
 
-An attachment belongs to the process that asked for it until it is mounted. When that process ends before, it is let go,
-unless the mount is there already, and was only not reported. A mount counts as gone when it was missing several times:
-its mountpoint in its mount namespace, or, where it is writable, the overlay with its upper directory anywhere there.
+An attachment belongs to the process that asked for it until it is mounted. When that process ends before, it is
+released, unless the mount is there already, and was only not reported. A mount counts as gone when it was missing
+several times: its mountpoint in its mount namespace, or, where it is writable, the overlay with its upper directory
+anywhere there.
 """
 
 from __future__ import annotations
@@ -25,16 +26,14 @@ from stripefs.executor import Lane
 from stripefs.fuse.kernel import MountPoint
 from stripefs.supervised import supervise
 
-__all__ = ["FSTYPES", "Uses", "Watch", "ended"]
+__all__ = ["FSTYPES", "LivenessWatch", "WatchedHost", "ended"]
 
 _log = logging.getLogger(__name__)
-
 FSTYPES = {"erofs": "erofs", "fuse.imagefs": "tree", "overlay": ""}
 """What can be mounted for an attachment, and the plane that shows it; an overlay has it below."""
 
 _LOOK_EVERY = 0.5
 _UNMOUNTED_AFTER = 4
-
 _ANSWERS_WITHIN = 5.0
 """Seconds that a look at such a file may take."""
 
@@ -42,8 +41,8 @@ _THREADS = 8
 """For looking at files that jobs make: the disk they are on may hang."""
 
 
-class Uses(Protocol):
-    """Whose attachments these are; `imagefs.daemon.host` is it."""
+class WatchedHost(Protocol):
+    """Whose attachments these are; `imagefs.daemon.attachments` is it."""
 
     def attachments(self) -> Mapping[str, Attachment]: ...
     def finish(self, attachment: Attachment, how: str) -> Any:
@@ -52,14 +51,14 @@ class Uses(Protocol):
     def settle(self, attachment: Attachment, plane: str) -> None:
         """It is mounted, and lasts as long as that."""
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         """Nobody uses it any more."""
 
 
-class Watch:
+class LivenessWatch:
     """Watches the attachments of `uses`, each from `begin` to `end`."""
 
-    def __init__(self, settings: DaemonSettings, uses: Uses) -> None:
+    def __init__(self, settings: DaemonSettings, uses: WatchedHost) -> None:
         self._settings = settings
         self._uses = uses
         self._scopes: dict[str, trio.CancelScope] = {}
@@ -101,7 +100,7 @@ class Watch:
             self._uses.settle(attachment, found[attachment.id])
         elif attachment.owner:
             _log.warning("process %d ended without letting %s go", owner, attachment.name)
-            self._uses.let_go(attachment)
+            self._uses.release(attachment)
 
     async def _until_ready(self, attachment: Attachment) -> None:
         left = attachment.begun + attachment.record_seconds - time.monotonic()
@@ -129,7 +128,7 @@ class Watch:
             missing = {one.id: missing.get(one.id, 0) + 1 for one in looked_for if one.id not in found}
             for attachment in looked_for:
                 if missing.get(attachment.id, 0) >= _UNMOUNTED_AFTER and attachment.id in self._uses.attachments():
-                    self._uses.let_go(attachment)
+                    self._uses.release(attachment)
 
     async def _look(self, attachments: Iterable[Attachment]) -> dict[str, str]:
         """Those that are mounted, by id; the plane that shows them as far as that is to be seen."""

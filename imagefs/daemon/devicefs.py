@@ -1,4 +1,4 @@
-"""The tree that the daemon's FUSE mount shows: one directory, in it a file for each device that is served.
+"""The file system of devices: the daemon's FUSE mount, one directory with a file for each device that is served.
 
 A file is named by the digest of its device's block index, and its node id is made of that name, so a worker that takes
 over knows every node without having been told. What the kernel holds of a device, handles and pages, the source keeps.
@@ -7,16 +7,20 @@ Only the user who runs the daemon may open the files; programs in an image read 
 
 from __future__ import annotations
 
+import logging
 import stat
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from imagefs.daemon.open_devices import OpenDevices
+from imagefs.daemon.state import Ledger
+from imagefs.errors import BlockUnavailable, DocumentUnreadable
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion
 from stripefs.fuse.protocol import ROOT, ServedAttributes, Show
 from stripefs.store.base import Buffer, Space
 
-__all__ = ["DeviceTree", "Source"]
+__all__ = ["DeviceSource", "DeviceTree", "ServedDevices"]
 
 _LONG = 3600.0
 """Seconds for which the kernel may believe attributes: a device never changes."""
@@ -25,8 +29,8 @@ _SOON = 0.0
 """Seconds for which the kernel may believe that there is no device of a name: any moment there may be."""
 
 
-class Source(Protocol):
-    """Where the devices come from, by the digest of their index; `imagefs.daemon.serving` is it."""
+class DeviceSource(Protocol):
+    """Where the devices come from, by the digest of their index; `imagefs.daemon.devicefs` is it."""
 
     def served(self) -> Collection[str]: ...
     def remembered(self) -> Collection[str]:
@@ -55,7 +59,7 @@ class Source(Protocol):
 
 
 @dataclass(slots=True)
-class _Attributes:
+class _DeviceAttributes:
     id: int
     st_mode: int
     size: int
@@ -79,7 +83,7 @@ class DeviceTree:
     posix_acl = False
     xattr_prefix = b"user."
 
-    def __init__(self, source: Source, uid: int, gid: int) -> None:
+    def __init__(self, source: DeviceSource, uid: int, gid: int) -> None:
         self._source = source
         self._uid = uid
         self._gid = gid
@@ -102,7 +106,7 @@ class DeviceTree:
 
     async def getattr(self, node_id: int) -> ServedAttributes:
         if node_id == ROOT:
-            return _Attributes(ROOT, stat.S_IFDIR | 0o500, 0, 2, self._uid, self._gid, valid=_SOON)
+            return _DeviceAttributes(ROOT, stat.S_IFDIR | 0o500, 0, 2, self._uid, self._gid, valid=_SOON)
         return self._file(*self._known(node_id))
 
     async def readlink(self, node_id: int) -> bytes:
@@ -151,8 +155,8 @@ class DeviceTree:
     async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
         return None
 
-    def _file(self, index: str, size: int) -> _Attributes:
-        return _Attributes(_node(index), stat.S_IFREG | 0o400, size, uid=self._uid, gid=self._gid)
+    def _file(self, index: str, size: int) -> _DeviceAttributes:
+        return _DeviceAttributes(_node(index), stat.S_IFREG | 0o400, size, uid=self._uid, gid=self._gid)
 
     def _known(self, node: int) -> tuple[str, int]:
         """The device of a node, and its bytes."""
@@ -177,3 +181,80 @@ def _stale() -> StaleVersion:
 def _node(index: str) -> int:
     """63 bits of the digest, and none of the numbers that mean something to FUSE."""
     return int(index[:16], 16) & (1 << 63) - 1 | 1 << 32
+
+
+_log = logging.getLogger(__name__)
+
+
+class ServedDevices:
+    """A `DeviceSource`: the devices in `opened`.
+
+    touched: told of each read (device, offset, length). served: told of each that was answered (device). failed: told
+    of each block that could not be had.
+    space: bytes that the cache may take, and takes.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        opened: OpenDevices,
+        touched: Callable[[str, int, int], None],
+        served: Callable[[str], None],
+        failed: Callable[[str, BlockUnavailable], None],
+        space: Callable[[], tuple[int, int]],
+    ) -> None:
+        self._ledger = ledger
+        self._opened = opened
+        self._touched = touched
+        self._served = served
+        self._failed = failed
+        self._space = space
+
+    def served(self) -> Collection[str]:
+        return self._ledger.state.known
+
+    def remembered(self) -> Collection[str]:
+        return self._ledger.state.lookups
+
+    def size(self, index: str) -> int | None:
+        facts = self._ledger.state.known.get(index)
+        return int(facts["size"]) if facts is not None else None
+
+    def space(self) -> tuple[int, int]:
+        return self._space()
+
+    def looked_up(self, index: str) -> None:
+        self._ledger.record({"lookup": index})
+
+    def forgotten(self, index: str, count: int) -> None:
+        self._ledger.record({"forget": [index, count]})
+        self._opened.close_unused()
+
+    def opened(self, index: str) -> int:
+        handle = self._ledger.state.next_handle
+        self._ledger.record({"open": [handle, index]})
+        return handle
+
+    def held(self, handle: int) -> str | None:
+        return self._ledger.state.handles.get(handle)
+
+    def released(self, handle: int) -> None:
+        self._ledger.record({"release": handle})
+        self._opened.close_unused()
+
+    async def read(self, index: str, offset: int, length: int) -> Buffer:
+        device = self._opened.devices.get(index) or await self._opened.open_again(index)
+        if index not in self._ledger.state.pages:
+            self._ledger.record({"pages": index})
+        self._touched(index, offset, length)
+        try:
+            try:
+                data = await device.read(offset, length)
+            except DocumentUnreadable as error:
+                _log.warning("%s; fetching it anew", error)
+                data = await (await self._opened.renew(index)).read(offset, length)
+        except BlockUnavailable as error:
+            self._failed(index, error)
+            raise
+        self._served(index)
+        return data

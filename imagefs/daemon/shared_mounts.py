@@ -30,9 +30,9 @@ import trio
 
 from imagefs.daemon import processes
 from imagefs.daemon.helpers import run_helper
+from imagefs.daemon.liveness import ended
 from imagefs.daemon.mount_pool import LINGER
 from imagefs.daemon.state import Attachment
-from imagefs.daemon.watch import ended
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
@@ -41,13 +41,11 @@ from stripefs.errors import MountError, NotFound
 from stripefs.executor import Lane
 from stripefs.supervised import contain, supervise
 
-__all__ = ["Shares", "checked", "finder", "image_of", "shared_by"]
+__all__ = ["SharedMounts", "finder", "image_of", "shared_by", "validate"]
 
 _log = logging.getLogger(__name__)
-
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
-
 _DISK_WITHIN = 5.0
 """Seconds that the cache's disk may take for a note."""
 
@@ -63,38 +61,37 @@ _UNMOUNT_WITHIN = 600.0
 _BUSY_AGAIN = 5.0
 """Seconds until a mount that was busy is tried again: each try is a process."""
 
-
-_SHUNNED = 600.0
+_QUARANTINE = 600.0
 """Seconds for which a snapshot that could not be read is not mounted again: a job that died of it is restarted sooner,
 and a store is mended later."""
 
 
-class Shared(Protocol):
-    """Whose attachments these are; `imagefs.daemon.host` is it."""
+class SharedHost(Protocol):
+    """Whose attachments these are; `imagefs.daemon.attachments` is it."""
 
     def attachments(self) -> Mapping[str, Attachment]: ...
     def change(self, attachment: Attachment, **values: Any) -> None:
         """Let these attributes have other values, and keep them for the next worker."""
 
-    def let_go(self, attachment: Attachment) -> None:
+    def release(self, attachment: Attachment) -> None:
         """It is not mounted any more."""
 
     async def note_use(self, request: Mapping[str, Any]) -> None:
         """Let the store know that what is asked for is used."""
 
 
-class Shares:
+class SharedMounts:
     """The snapshots among the attachments of `host`. folder: keeps which of them could not be read, for the next worker
     and the next daemon: an empty file for each device, whose time says when."""
 
-    def __init__(self, host: Shared, folder: Path) -> None:
+    def __init__(self, host: SharedHost, folder: Path) -> None:
         self._host = host
         self._folder = folder
         self._nursery: trio.Nursery
         self._lane = Lane("notes of snapshots", 2)
         self._busy_until: dict[str, float] = {}
         self._unused_since: dict[str, float] = {}
-        self._shunned: dict[str, float] = {}  # until when, by device: a block was damaged, or its pack gone
+        self._quarantined: dict[str, float] = {}  # until when, by device: a block was damaged, or its pack gone
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
@@ -184,7 +181,7 @@ class Shares:
         """A block of this device could not be had. Where it was damaged, or its pack is gone, snapshots with the device
         are not mounted for a while."""
         if isinstance(error.__cause__, DamagedObject | NotFound):
-            self._shunned[index] = trio.current_time() + _SHUNNED
+            self._quarantined[index] = trio.current_time() + _QUARANTINE
             self._nursery.start_soon(contain, "noting what is not mounted", self._disk, self._note, index)
 
     async def _disk(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
@@ -196,15 +193,15 @@ class Shares:
 
     async def _load(self) -> None:
         for index, left in (await self._disk(self._noted)).items():
-            self._shunned[index] = trio.current_time() + left
+            self._quarantined[index] = trio.current_time() + left
 
     def _noted(self) -> dict[str, float]:
         """Seconds for which each device is not to be mounted yet. Notes that are too old go."""
         found = {}
         if self._folder.is_dir():
             for path in self._folder.iterdir():
-                left = path.stat().st_mtime + _SHUNNED - time.time()
-                if 0 < left <= _SHUNNED:
+                left = path.stat().st_mtime + _QUARANTINE - time.time()
+                if 0 < left <= _QUARANTINE:
                     found[path.name] = left
                 else:
                     path.unlink(missing_ok=True)
@@ -213,7 +210,7 @@ class Shares:
     def check_undamaged(self, name: str, devices: Iterable[str]) -> None:
         """Raise DamagedBlock for a snapshot with a device of which a block could not be had lately."""
         for index in devices:
-            if trio.current_time() < self._shunned.get(index, float("-inf")):
+            if trio.current_time() < self._quarantined.get(index, float("-inf")):
                 raise DamagedBlock(
                     f"a block of the snapshot {name[:12]} was damaged or gone when it was read",
                     hint="`imagefs deps verify` says more, `imagefs deps rm` takes it away",
@@ -270,7 +267,7 @@ class Shares:
         if not why:
             self._busy_until.pop(attachment.id, None)
             self._unused_since.pop(attachment.id, None)
-            self._host.let_go(attachment)
+            self._host.release(attachment)
             return
         if attachment.id not in self._busy_until:
             _log.warning("%s stays, though nobody uses it any more: %s", attachment.mountpoint, why)
@@ -299,7 +296,7 @@ def finder(request: Mapping[str, Any]) -> Callable[[Images], str] | None:
     return lambda images: image_of(images, str(request["snapshot"]["name"]), str(request["mountpoint"]))
 
 
-def checked(request: Mapping[str, Any], manifest: Manifest) -> Manifest:
+def validate(request: Mapping[str, Any], manifest: Manifest) -> Manifest:
     """The manifest, which says itself of which snapshot it is. Raises DamagedObject."""
     if "snapshot" in request:
         check_source(str(request["snapshot"]["name"]), manifest)
