@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.daemon import leftovers, processes
 from imagefs.daemon.devicefs import ServedDevices
-from imagefs.daemon.documents import CacheUpkeep, Documents
+from imagefs.daemon.documents import CacheUpkeep, Documents, first_error
 from imagefs.daemon.helpers import Sweeper
 from imagefs.daemon.leases import Leases
 from imagefs.daemon.liveness import LivenessWatch
@@ -33,10 +32,9 @@ from imagefs.daemon.protocol import SOURCE, holder_json, source_digest
 from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_by, validate
 from imagefs.daemon.start_events import Moment, identity_of
-from imagefs.daemon.state import Attachment, DeviceUse, Ledger
+from imagefs.daemon.state import Attachment, Ledger, attachment_of
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import is_digest
-from imagefs.repository.snapshots import NOTES
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.fuse.state_memory import MemoryJournal
@@ -46,20 +44,6 @@ from stripefs.supervised import contain, supervise
 __all__ = ["Attachments"]
 
 _log = logging.getLogger(__name__)
-_INNER = {
-    "store",
-    "devices",
-    "begun",
-    "owner_began",
-    "namespace",
-    "leaving",
-    "pooled",
-    "lingers",
-    "leases",
-    "shown",
-    "events",
-}
-"""Of an attachment: what `status` does not show, or in another way."""
 
 
 class Attachments:
@@ -148,7 +132,7 @@ class Attachments:
                 begun, source = Moment(), self._opened.source(store)
                 digest, offline = await self._documents.resolve(source, name, finder(request))
                 manifest = validate(request, await self._documents.manifest(digest, source))
-                if "snapshot" in request and await self._base_is_here(manifest, source):
+                if "snapshot" in request and await self._opened.has_only_base(manifest, source):
                     digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
                 with self._opened.wanting(*(one.index for one in manifest.devices)):
                     found = Moment()
@@ -162,35 +146,10 @@ class Attachments:
                 hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
             )
 
-    async def _base_is_here(self, manifest: Manifest, source: PackSource) -> bool:
-        """Whether the image that this one was made from is on this host, and the copies of the hot device are not."""
-        if not manifest.base:
-            return False
-        *others, hot = [await self._opened.is_complete(one.index, source) for one in manifest.devices]
-        return all(others) and not hot
-
     def _use(self, request: Mapping[str, Any], digest: str, manifest: Manifest) -> Attachment:
-        recording, url = request["recording"], redact(str(request["store"]["url"]))
-        attachment = Attachment(
-            id=str(request["id"]),
-            name=f"{url}#{request['image']}",
-            store=dict(request["store"]),
-            image=digest,
-            base=manifest.base or digest,
-            metadata=str(self._documents.metadata_path(manifest.metadata)),
-            devices=tuple(DeviceUse(one.tag, one.size, one.index) for one in manifest.devices),
-            since=time.time(),
-            begun=time.monotonic(),
-            workload=str(recording["workload"]),
-            owner=int(request["owner"]),
-            owner_began=int(request["owner_began"]),
-            mountpoint=str(request["mountpoint"]),
-            namespace=int(request["namespace"]),
-            ready_file=str(recording["ready_file"]),
-            record_seconds=float(recording["seconds"]) or self._settings.record_seconds,
-            events=identity_of(request.get("events")),
-            **shared_by(request),
-        )
+        recording, path = request["recording"], str(self._documents.metadata_path(manifest.metadata))
+        shared = {"events": identity_of(request.get("events")), **shared_by(request)}
+        attachment = attachment_of(request, digest, manifest, path, self._settings.record_seconds, **shared)
         for other in list(self.state.attachments.values()):
             # Its client saw nothing mounted there, so what was is gone, and nobody noticed yet.
             same = (other.mountpoint, other.namespace) == (attachment.mountpoint, attachment.namespace)
@@ -232,13 +191,7 @@ class Attachments:
 
     async def note(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """A note of a start for later ones, "" where the store has none."""
-        store, kind, name = store_settings(request["store"]), request["kind"], str(request["name"])
-        if kind not in NOTES or not is_digest(name):
-            raise ConfigError(f"{kind}/{name} names no note")
-        with self._opened.wanting(store), trio.move_on_after(float(request["timeout"])):
-            found = await self._documents.note(self._opened.source(store), kind, name)
-            return {"note": found.decode("utf-8", "replace")}
-        raise ServiceDown(f"{redact(store.url)}: no answer within {request['timeout']:g} s")
+        return {"note": await self._opened.note(request)}
 
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
         if image.startswith(SOURCE):
@@ -334,17 +287,15 @@ class Attachments:
         self._sweeper.over(attachment.id)
         _log.info("%s is let go", attachment.name)
 
-    # -- status --------------------------------------------------------------------------------------------------
-
     def snapshot(self) -> dict[str, Any]:
         return {
             "cache": self._settings.cache,
             "images": [
                 {
-                    **{key: value for key, value in one.to_json().items() if key not in _INNER},
+                    **one.shown_values(),
                     "store": redact(str(one.store["url"])),
                     "holders": [holder_json(holder) for holder in one.holders],
-                    "devices": [self._figures(use) for use in one.devices],
+                    "devices": [self._opened.figures(use) for use in one.devices],
                     **self._starts.figures(one),
                 }
                 for one in self.state.attachments.values()
@@ -352,13 +303,6 @@ class Attachments:
             "starts": self._starts.snapshot(),
             "blocks": self.blocks.snapshot(),
         }
-
-    def _figures(self, use: DeviceUse) -> dict[str, Any]:
-        device = self._opened.devices.get(use.index)
-        found = {"tag": use.tag, "size": use.size, "index": use.index, "handles": self.state.holders(use.index)}
-        if device is None:
-            return found
-        return {**found, "blocks": device.index.stored, "present": device.present, "complete": device.complete}
 
     async def _described(self, attachment: Attachment, manifest: Manifest, *, shares: bool) -> dict[str, Any]:
         """The answer to the client of an attachment. Raises MountError when the attachment was released meanwhile.
@@ -397,8 +341,6 @@ class Attachments:
                 hint="its process ended, it was unmounted, or another image is mounted at the same place",
             )
 
-    # -- devices -------------------------------------------------------------------------------------------------
-
     async def _bring(
         self, request: Mapping[str, Any], digest: str, manifest: Manifest, source: PackSource, *, offline: bool
     ) -> tuple[Attachment, dict[str, Any]]:
@@ -432,7 +374,7 @@ class Attachments:
                 self._starts.drop(attachment)  # of what was no start no trace is made
                 self.release(attachment)
             if isinstance(error, BaseExceptionGroup):
-                raise _first(error) from None
+                raise first_error(error) from None
             raise
         return attachment, answer
 
@@ -456,8 +398,6 @@ class Attachments:
             if attachment.id in self.state.attachments:
                 self._resume(attachment)
 
-    # -- the cache -----------------------------------------------------------------------------------------------
-
     def _space(self) -> tuple[int, int]:
         return self.blocks.room.limit, self.blocks.room.used
 
@@ -466,10 +406,3 @@ class Attachments:
         attached = self.state.attachments.values()
         in_use = {name for one in attached for name in (one.image, one.base, os.path.basename(one.metadata))}
         return in_use | self.state.known.keys() | self._opened.devices.keys()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

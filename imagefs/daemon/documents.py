@@ -340,3 +340,10 @@ class CacheUpkeep:
             else:
                 self._told = trio.Event()
                 await self._told.wait()
+
+
+def first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

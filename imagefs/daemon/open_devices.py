@@ -25,10 +25,12 @@ from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.blocks.upstream import Mirrors
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.protocol import FindRequest
-from imagefs.daemon.state import Attachment, DaemonState
+from imagefs.daemon.state import Attachment, DaemonState, DeviceUse
 from imagefs.errors import NoSuchImage
-from imagefs.repository.images import Images
-from stripefs.errors import StaleVersion, StripefsError
+from imagefs.format.manifest import Manifest
+from imagefs.repository.images import Images, is_digest
+from imagefs.repository.snapshots import NOTES
+from stripefs.errors import ConfigError, ServiceDown, StaleVersion, StripefsError
 from stripefs.settings import StoreSettings, redact, store_settings
 from stripefs.supervised import contain
 
@@ -91,6 +93,31 @@ class OpenDevices:
         device = await self._blocks.open(digest, index, source)
         device.close()
         return device.complete
+
+    async def has_only_base(self, manifest: Manifest, source: PackSource) -> bool:
+        """Tells whether the image that this one was made from is on this host, and the copies of the hot device are
+        not."""
+        if not manifest.base:
+            return False
+        *others, hot = [await self.is_complete(one.index, source) for one in manifest.devices]
+        return all(others) and not hot
+
+    async def note(self, request: Mapping[str, Any]) -> str:
+        """A note of a start for later ones, "" where the store has none."""
+        store, kind, name = store_settings(request["store"]), request["kind"], str(request["name"])
+        if kind not in NOTES or not is_digest(name):
+            raise ConfigError(f"{kind}/{name} names no note")
+        with self.wanting(store), trio.move_on_after(float(request["timeout"])):
+            return (await self._documents.note(self.source(store), kind, name)).decode("utf-8", "replace")
+        raise ServiceDown(f"{redact(store.url)}: no answer within {request['timeout']:g} s")
+
+    def figures(self, use: DeviceUse) -> dict[str, Any]:
+        """Facts about a device for `status`: its blocks, where it is open, and the handles that the kernel holds."""
+        device = self.devices.get(use.index)
+        found = {"tag": use.tag, "size": use.size, "index": use.index, "handles": self._state.holders(use.index)}
+        if device is None:
+            return found
+        return {**found, "blocks": device.index.stored, "present": device.present, "complete": device.complete}
 
     async def open_what_was(self) -> None:
         """Serve the devices that an earlier worker served, where their indexes are here still."""

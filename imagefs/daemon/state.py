@@ -14,15 +14,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from imagefs.daemon.protocol import Holder, Lease, MountHolder, ProcessHolder
+from imagefs.format.manifest import Manifest
 from stripefs.fuse.state_memory import MemoryJournal
+from stripefs.settings import redact
 
-__all__ = ["Attachment", "DaemonState", "DeviceUse", "Ledger", "UnknownRecord"]
+__all__ = ["Attachment", "DaemonState", "DeviceUse", "Ledger", "UnknownRecord", "attachment_of"]
 
 _log = logging.getLogger(__name__)
 _UNHEARD = 1 << 32
@@ -107,6 +110,10 @@ class Attachment:
     extra: dict[str, Any] = field(default_factory=dict)
     """What another version said of it: kept for that version, and not used."""
 
+    def shown_values(self) -> dict[str, Any]:
+        """What `status` shows of it as it is here."""
+        return {key: value for key, value in self.to_json().items() if key not in _INNER}
+
     def to_json(self) -> dict[str, Any]:
         own = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "extra"}
         return {**self.extra, **own, "devices": [one.to_json() for one in self.devices]}
@@ -132,6 +139,35 @@ class Attachment:
         for name, value in known.items():
             setattr(self, name, value)
         self.extra |= extra
+
+
+def attachment_of(
+    request: Mapping[str, Any], digest: str, manifest: Manifest, metadata: str, record_seconds: float, **shared: Any
+) -> Attachment:
+    """The attachment that a request asks for, of the image with this manifest and that digest, begun now.
+
+    metadata: path of its metadata. record_seconds: unless the request says it. shared: what else it is made of.
+    """
+    recording, url = request["recording"], redact(str(request["store"]["url"]))
+    return Attachment(
+        id=str(request["id"]),
+        name=f"{url}#{request['image']}",
+        store=dict(request["store"]),
+        image=digest,
+        base=manifest.base or digest,
+        metadata=metadata,
+        devices=tuple(DeviceUse(one.tag, one.size, one.index) for one in manifest.devices),
+        since=time.time(),
+        begun=time.monotonic(),
+        workload=str(recording["workload"]),
+        owner=int(request["owner"]),
+        owner_began=int(request["owner_began"]),
+        mountpoint=str(request["mountpoint"]),
+        namespace=int(request["namespace"]),
+        ready_file=str(recording["ready_file"]),
+        record_seconds=float(recording["seconds"]) or record_seconds,
+        **shared,
+    )
 
 
 @dataclass(slots=True)
@@ -262,3 +298,19 @@ class Ledger:
     def change(self, attachment: Attachment, **values: Any) -> None:
         """Let these attributes have other values."""
         self.record({"change": {"id": attachment.id, **values}})
+
+
+_INNER = {
+    "store",
+    "devices",
+    "begun",
+    "owner_began",
+    "namespace",
+    "leaving",
+    "pooled",
+    "lingers",
+    "leases",
+    "shown",
+    "events",
+}
+"""Of an attachment: what `status` does not show, or in another way."""
