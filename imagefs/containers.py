@@ -19,7 +19,7 @@ from stripefs.errors import MountError, StripefsError
 from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from imagefs.run.container import Layer
+    from imagefs.run.container import MountLayer
 
 __all__ = ["Image", "JobRunner", "attached", "layer_of", "release", "run", "run_job"]
 
@@ -70,7 +70,7 @@ class Image:
         self._unpacked = unpacked
         self._signals = ready_folder(client.settings.runtime, attached.id)
 
-    def layer(self) -> contextlib.AbstractContextManager[Layer]:
+    def layer(self) -> contextlib.AbstractContextManager[MountLayer]:
         """What mounts it at a directory, as long as the block lasts."""
         if self._unpacked:
             from stripefs.fuse import kernel
@@ -81,11 +81,11 @@ class Image:
     def run(
         self,
         options: RunOptions,
-        above: Sequence[Layer] = (),
+        above: Sequence[MountLayer] = (),
         kept_dir: str = "",
         *,
         marked: bool = False,
-        beside: Mapping[str, Layer] | None = None,
+        beside: Mapping[str, MountLayer] | None = None,
         on_ready: Callable[[], None] | None = None,
     ) -> int:
         """Run a container and wait for it; the exit status of its command. above: trees that lie on the image, the
@@ -134,12 +134,12 @@ class Image:
             os.close(os.open(self.recording.ready_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
-JobRunner = Callable[[Image, RunOptions, Sequence["Layer"], "str | None"], int]
+JobRunner = Callable[[Image, RunOptions, Sequence["MountLayer"], "str | None"], int]
 """Runs a job's container with trees above its image; the exit status of its command. The text names the packages in
 these trees: the key of their snapshot, "" where there are none, and None where nobody knows them."""
 
 
-def run_job(image: Image, options: RunOptions, above: Sequence[Layer], _packages: str | None) -> int:
+def run_job(image: Image, options: RunOptions, above: Sequence[MountLayer], _packages: str | None) -> int:
     """A `JobRunner` that does nothing besides."""
     return image.run(options, above, marked=True)
 
@@ -225,7 +225,7 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
 
 
 @contextlib.contextmanager
-def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -> Iterator[Layer]:
+def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -> Iterator[MountLayer]:
     """What mounts an attached image at a directory in a container's namespace.
 
     The kernel's EROFS is mounted there and ends with it. The tree plane has processes, which must not be the

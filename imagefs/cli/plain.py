@@ -231,7 +231,7 @@ def is_job_file(word: str) -> bool:
 
 def start_run(words: Sequence[str], values: Mapping[str, Any], given: Given, extra: Extra = Extra()) -> int:  # noqa: B008
     """As `begin_run`, with these surroundings."""
-    from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup, parse_userns
+    from imagefs.run.options import Bind, ResourceLimits, RunOptions, parse_cgroup, parse_userns
     from imagefs.run.privileges import parse_capabilities
     from imagefs.settings import TreeOptions
     from imagefs.startup.emission import environment, events
@@ -255,7 +255,7 @@ def start_run(words: Sequence[str], values: Mapping[str, Any], given: Given, ext
         devices=values["devices"],
         terminal=values["tty"],
         runtime=values["oci_runtime"],
-        limits=Limits.parse(values["memory"], values["cpus"], values["pids_limit"]),
+        limits=ResourceLimits.parse(values["memory"], values["cpus"], values["pids_limit"]),
         cgroup_parent=parse_cgroup(values["cgroup_parent"]),
         added=parse_capabilities("--cap-add", values["added"]),
         dropped=parse_capabilities("--cap-drop", values["dropped"]),

@@ -110,7 +110,7 @@ def _remove(folder: str | Path) -> None:
 def main() -> int:
     """The program; its exit code."""
     from imagefs.daemon import processes
-    from imagefs.run.folder import sweep
+    from imagefs.run.bundle import sweep
     from stripefs.fuse.control import find_mounts
 
     given = json.loads(sys.stdin.read())

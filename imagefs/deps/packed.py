@@ -23,7 +23,7 @@ from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from imagefs.run.container import Layer
+    from imagefs.run.container import MountLayer
 
 __all__ = ["Probe", "Tried", "try_packed"]
 
@@ -81,7 +81,7 @@ def _mounted(probe: Probe, target: str, store: StoreSettings, image: str) -> str
     return str(failure)
 
 
-def _in_child(probe: Probe, target: str, layer: Layer, told: int) -> None:
+def _in_child(probe: Probe, target: str, layer: MountLayer, told: int) -> None:
     failure = unmounted = hint = ""
     try:
         _mount(target, layer)
@@ -92,7 +92,7 @@ def _in_child(probe: Probe, target: str, layer: Layer, told: int) -> None:
         json.dump([failure, unmounted, hint], file)
 
 
-def _mount(target: str, layer: Layer) -> None:
+def _mount(target: str, layer: MountLayer) -> None:
     """For this process alone. Raises MountError."""
     try:
         namespace.private_mounts()

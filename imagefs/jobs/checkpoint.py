@@ -6,7 +6,7 @@
 Each run has mounts of its own, which share a cache folder with those of other runs of this host. They are made while
 the daemon attaches the image, and are waited for before the container is made. Both processes end with `imagefs run`,
 however that ends. Where a mount is left because its process was killed too, the sweep of the next run takes it away
-(`imagefs.run.folder`).
+(`imagefs.run.bundle`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from imagefs.errors import RunError
-from imagefs.run.folder import RunFolder
+from imagefs.run.bundle import RunFolder
 from imagefs.run.namespace import end_with
 from imagefs.run.options import Bind
 from imagefs.settings import DaemonSettings

@@ -276,7 +276,7 @@ def _clear(folder: Path) -> None:
     """End the daemon that runs there. Remove the folder and the cgroups of containers that were killed, as soon as
     nothing is mounted there and nobody writes any more."""
     from imagefs.daemon import launcher
-    from imagefs.run.folder import sweep
+    from imagefs.run.bundle import sweep
     from stripefs.fuse import kernel
 
     settings = _daemon(folder)

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from imagefs.errors import CommandNotExecutable, LayerFailed, RunError
 from imagefs.plane import overlay
 from imagefs.reference import Platform
-from imagefs.run import cgroups, host, namespace, runtime, userns, volumes
-from imagefs.run.folder import RunFolder, sweep
+from imagefs.run import host, namespace, rootfs, runtime, userns
+from imagefs.run.bundle import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
-from imagefs.run.init import SI_KERNEL, stay_behind
-from imagefs.run.marker import Marker, watched
-from imagefs.run.options import AUTO, Bind, Limits, RunOptions
-from imagefs.run.rootfs import RootTree
+from imagefs.run.namespace import SI_KERNEL, stay_behind
+from imagefs.run.options import AUTO, Bind, ResourceLimits, RunOptions
+from imagefs.run.rootfs import RootTree, add_directories, make_directories
+from imagefs.run.runtime import Marker, watched
 from imagefs.run.spec import Outside, arguments, build
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
@@ -42,9 +42,9 @@ from stripefs.fuse import kernel
 if TYPE_CHECKING:
     import logging
 
-__all__ = ["Layer", "run", "sweep"]
+__all__ = ["MountLayer", "run", "sweep"]
 
-Layer = Callable[[str], None]
+MountLayer = Callable[[str], None]
 """Mounts a tree at the directory that it is given."""
 
 _FORWARDED = (
@@ -70,13 +70,13 @@ _NOT_FOR_THE_RUNTIME = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN
 def run(
     options: RunOptions,
     config: Mapping[str, Any],
-    layers: Sequence[Layer],
+    layers: Sequence[MountLayer],
     runtime_dir: str,
     scratch_dir: str | None = None,
     kept_dir: str = "",
     started: Callable[[], None] | None = None,
     executed: Callable[[], None] | None = None,
-    beside: Mapping[str, Layer] | None = None,
+    beside: Mapping[str, MountLayer] | None = None,
 ) -> int:
     """Run a container and wait for it. Answers the exit status of its command, 128 + N where signal N ended it.
 
@@ -93,14 +93,14 @@ def run(
     run`; LayerFailed for a layer that could not be mounted.
     """
     rootless = os.geteuid() != 0
-    if rootless and (options.limits != Limits() or options.cgroup_parent != "/" or options.first_id):
+    if rootless and (options.limits != ResourceLimits() or options.cgroup_parent != "/" or options.first_id):
         raise RunError("--memory, --cpus, --pids-limit, --cgroup-parent and --userns need root", hint="sudo")
     image = ImageConfig.parse(config)
     _warn_of_machine(config.get("architecture"))
     command = arguments(options, image)[0]
     stop = parse_signal(image.stop_signal) if image.stop_signal else signal.SIGTERM
     program = runtime.find(options.runtime)
-    cgroups.check(options.limits)
+    host.check_limits(options.limits)
     outside = Outside(
         environ=os.environ,
         hostname=os.uname().nodename,
@@ -108,7 +108,7 @@ def run(
         files=[path for path in _FILES if os.path.isfile(path)],
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         terminal=host.wants_terminal(options.terminal),
-        hierarchies=cgroups.hierarchies(kernel.mounts()),
+        hierarchies=host.hierarchies(kernel.mounts()),
         capabilities=host.capabilities(),
         seccomp=host.seccomp_profile(options.seccomp),
         rootless=rootless,
@@ -157,8 +157,6 @@ def _log() -> logging.Logger:
 
 
 # The parent
-
-
 def _warn_of_machine(wanted: object) -> None:
     here = Platform.here().architecture
     if wanted and wanted not in (here, "386" if here == "amd64" else here):
@@ -251,8 +249,6 @@ def _failure(report: bytes, program: runtime.Runtime, folder: RunFolder, command
 
 
 # The child
-
-
 def _in_child(become: Callable[[], NoReturn], told: int) -> None:
     try:
         _take_no_signals()
@@ -292,8 +288,8 @@ def _become_runtime(
     outside: Outside,
     program: runtime.Runtime,
     folder: RunFolder,
-    layers: Sequence[Layer],
-    beside: Mapping[str, Layer],
+    layers: Sequence[MountLayer],
+    beside: Mapping[str, MountLayer],
     kept_dir: str,
     marker: Marker | None,
     told: int,
@@ -332,12 +328,12 @@ def _become_runtime(
             runtime.check_arguments(process["args"], process["env"], resource.getrlimit(resource.RLIMIT_STACK)[0])
             missing = [tree.real(path) for path in spec.missing]
             if spec.volumes:
-                volumes.make(folder.volumes, spec.volumes, tree, options.first_id)
+                rootfs.make_volumes(folder.volumes, spec.volumes, tree, options.first_id)
         if missing and not options.writable:
             made = os.path.join(folder.path, "directories")
-            _add_directories(root, made, missing, lowers, options.first_id, rootless=outside.rootless)
+            add_directories(root, made, missing, lowers, options.first_id, rootless=outside.rootless)
         elif not kept_dir:  # where what is written is kept, volumes are no part of it
-            _make_directories(root, missing, options.first_id)
+            make_directories(root, missing, options.first_id)
         needed = [folder.path, program.path, *outside.files]
         if users >= 0:
             mapped = [bind.target for bind in options.binds if bind.mapped]
@@ -363,7 +359,7 @@ def _become_runtime(
     os.execve(program.path, program.command(folder.path, folder.name, rootless=outside.rootless), environment)  # noqa: S606
 
 
-def _mount_layers(folder: RunFolder, layers: Sequence[Layer], users: int) -> list[str]:
+def _mount_layers(folder: RunFolder, layers: Sequence[MountLayer], users: int) -> list[str]:
     """Where they are then: one alone at the root itself. users: of `userns.namespace`."""
     alone = len(layers) == 1
     places = [folder.rootfs if alone else folder.layer(number) for number in range(len(layers))]
@@ -378,50 +374,3 @@ def _mount_layers(folder: RunFolder, layers: Sequence[Layer], users: int) -> lis
         except OSError as error:
             raise LayerFailed(_cannot_prepare(error), number=number) from error
     return places
-
-
-def _add_directories(
-    root: str, folder: str, missing: Sequence[str], lowers: Sequence[str], owner: int, *, rootless: bool
-) -> None:
-    """Let a read-only tree have the directories `missing`, by an overlay of `folder`, which holds nothing else.
-
-    lowers: what the tree is made of. One overlay shows it all, since few may stand on one another. owner: of what the
-    tree lacks.
-    """
-    os.mkdir(folder, 0o755)
-    _like(root, folder)
-    for path in missing:
-        there, made = root, folder
-        for name in path.strip("/").split("/"):
-            there, made = f"{there}/{name}", f"{made}/{name}"
-            if not os.path.isdir(made):
-                _make_directory(made, owner)
-                _like(there, made)
-    if len(lowers) > 1:
-        kernel.unmount(root, 0)
-    overlay.mount_read_only([folder, *lowers], root, rootless=rootless)
-
-
-def _make_directories(root: str, missing: Sequence[str], owner: int) -> None:
-    """In a root that can be written, where no link is in the way any more."""
-    for path in missing:
-        made = root
-        for name in path.strip("/").split("/"):
-            made = f"{made}/{name}"
-            if not os.path.isdir(made):
-                _make_directory(made, owner)
-
-
-def _make_directory(path: str, owner: int) -> None:
-    os.mkdir(path)
-    os.chown(path, owner, owner)
-    os.chmod(path, 0o755)  # noqa: S103  whatever the umask is
-
-
-def _like(there: str, made: str) -> None:
-    """Owner, mode and time of the directory that `made` will stand before, where there is one."""
-    with contextlib.suppress(FileNotFoundError):
-        status = os.stat(there, follow_symlinks=False)
-        os.chown(made, status.st_uid, status.st_gid)
-        os.chmod(made, status.st_mode & 0o7777)
-        os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -1,5 +1,11 @@
-"""The parts of this host that a container gets: devices, directories, capabilities, the filter of its system calls,
-and the standard streams of the caller, which are the caller's again when the container has ended."""
+"""The parts of this host that a container gets: devices, directories, capabilities, cgroup limits, standard streams.
+
+The filter of its system calls is found here as well. The standard streams are those of the caller, and the caller's
+again when the container has ended.
+
+runc and crun say of some cgroup controllers that they are missing, in words of their own, and crun runs a container
+without a limit of memory where version 1 has no such hierarchy. So limits are checked before they start.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +19,64 @@ from pathlib import Path
 
 from imagefs.errors import RunError
 from imagefs.reference import Platform
-from imagefs.run.options import Bind
-from imagefs.run.privileges import KNOWN
-from imagefs.run.seccomp import Profile
+from imagefs.run.options import Bind, ResourceLimits
+from imagefs.run.privileges import KNOWN, Profile
 from imagefs.run.spec import DeviceNode
+from stripefs.fuse import kernel
+from stripefs.fuse.kernel import MountPoint
 
 __all__ = [
     "capabilities",
+    "check_limits",
+    "controllers",
     "devices",
     "find_bind",
+    "hierarchies",
     "owners_kept",
     "seccomp_profile",
     "terminal_kept",
     "wants_terminal",
 ]
+
+_TOP = "/sys/fs/cgroup"
+
+
+def check_limits(limits: ResourceLimits) -> None:
+    """Raises RunError for a limit that nothing here enforces."""
+    needed = {"memory": limits.memory, "cpu": limits.cpus, "pids": limits.processes}
+    flags = {"memory": "--memory", "cpu": "--cpus", "pids": "--pids-limit"}
+    wanted = [name for name, limit in needed.items() if limit]
+    if not wanted:
+        return
+    found = controllers(kernel.mounts())
+    for name in wanted:
+        if name not in found:
+            raise RunError(
+                f"{flags[name]} cannot be kept: the cgroups of this machine have no controller {name}",
+                hint=f"mount it below {_TOP}, or leave the limit out",
+            )
+
+
+def controllers(mounts: Sequence[MountPoint]) -> set[str]:
+    """What OCI runtimes can limit: by version 2 where it is mounted at the top, else by the hierarchies of version 1.
+
+    Where version 2 lies beside version 1 they do not use it. Raises RunError where its controllers cannot be read.
+    """
+    top = next((mount for mount in reversed(mounts) if mount.path == _TOP), None)
+    if top is not None and top.fstype == "cgroup2":
+        try:
+            with open(f"{_TOP}/cgroup.controllers", encoding="ascii") as file:
+                return set(file.read().split())
+        except OSError as error:
+            raise RunError(f"{_TOP}/cgroup.controllers: {error.strerror}") from error
+    hierarchies = [mount for mount in mounts if mount.fstype == "cgroup"]
+    return {word for mount in hierarchies for word in mount.super_options.split(",")}
+
+
+def hierarchies(mounts: Sequence[MountPoint]) -> list[str]:
+    """The directories at which version 1 is mounted; runtimes name those of a container alike."""
+    return [mount.path for mount in mounts if mount.fstype == "cgroup" and mount.path.startswith(f"{_TOP}/")]
+
 
 _OWN_PROFILE = Path(__file__).with_name("seccomp.json")
 

@@ -1,8 +1,12 @@
-"""Namespaces that end with their container, whatever happens to the processes around it.
+"""Namespaces that end with their container, whatever happens to the processes around it; and their process 1.
 
 The runtime is process 1 of a PID namespace, in a mount namespace of its own, and is killed when the process that
 started it ends. With process 1 the kernel kills all that is in the namespace, the container's daemons too; with the
 last of them the mounts go, and with the mounts the loop devices and memory that they hold. Nobody has to clean up.
+
+Usually the runtime is process 1 itself. But crun ends only once it has no children any more, and every server in the
+namespace is, or becomes, a child of process 1. So where what serves the container's tree runs there too, one process
+stands before the runtime: it passes signals on, reaps, and ends as the runtime does, and all servers with it.
 """
 
 from __future__ import annotations
@@ -17,15 +21,57 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from imagefs.errors import RunError
-from imagefs.run.init import stay_behind
 from stripefs.fuse import kernel
 
-__all__ = ["become_root", "child", "end_with", "is_alone", "keep_only", "private_mounts"]
+__all__ = ["SI_KERNEL", "become_root", "child", "end_with", "is_alone", "keep_only", "private_mounts", "stay_behind"]
+
+SI_KERNEL = 0x80
+"""si_code of what a terminal sends to its foreground processes."""
+
+_OWN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+"""Not to be caught, or about this process alone."""
+
+
+def stay_behind(report: int, *, terminal: bool) -> None:
+    """Go on in a child, and be its process 1 here. `report` is for the child alone. Raises OSError.
+
+    terminal: the child sits in the same foreground group, and gets what a terminal sends by itself.
+    """
+    passed = signal.valid_signals() - _OWN
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, passed)
+    child = os.fork()
+    if child:
+        os.close(report)
+        _stand_before(child, passed, terminal)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _stand_before(child: int, passed: set[signal.Signals], terminal: bool) -> NoReturn:
+    while True:
+        received = signal.sigwaitinfo(passed)
+        if received.si_signo == signal.SIGCHLD:
+            _reap(child)
+        elif not (terminal and received.si_code == SI_KERNEL):
+            os.kill(child, received.si_signo)
+
+
+def _reap(child: int) -> None:
+    """Whoever ended; with `child` this process ends too."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
+
 
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 1 << 14, 1 << 19
 _PR_SET_PDEATHSIG = 1
-
 _PINNING = ("erofs", "overlay")
 """Types of mounts, besides those of FUSE, whose end somebody waits for."""
 

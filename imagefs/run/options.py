@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from stripefs.errors import ConfigError
 from stripefs.options import count, size
 
-__all__ = ["AUTO", "IDS", "Bind", "Limits", "Network", "RunOptions", "parse_cgroup", "parse_userns"]
+__all__ = ["AUTO", "IDS", "Bind", "Network", "ResourceLimits", "RunOptions", "parse_cgroup", "parse_userns"]
 
 Network = Literal["host", "none"]
 
@@ -59,7 +59,7 @@ class Bind(NamedTuple):
         return cls(source, posixpath.normpath("/" + target.strip("/")), "ro" not in modes, mapped="idmap" in modes)
 
 
-class Limits(NamedTuple):
+class ResourceLimits(NamedTuple):
     """Of the container's cgroup. memory: bytes; cpus: processors, 1.5 for one and a half. 0: none."""
 
     memory: int = 0
@@ -67,7 +67,7 @@ class Limits(NamedTuple):
     processes: int = 0
 
     @classmethod
-    def parse(cls, memory: str = "", cpus: str = "", processes: str = "") -> Limits:
+    def parse(cls, memory: str = "", cpus: str = "", processes: str = "") -> ResourceLimits:
         """From the texts of --memory, --cpus and --pids-limit; "" and 0 are none. Raises ConfigError."""
         given = {"--memory": (_memory, memory), "--cpus": (_cpus, cpus), "--pids-limit": (_processes, processes)}
         values: list[Any] = []
@@ -141,7 +141,7 @@ class RunOptions(NamedTuple):
     devices: Sequence[str] = ()
     terminal: bool | None = None
     runtime: str = "auto"
-    limits: Limits = Limits()
+    limits: ResourceLimits = ResourceLimits()
     cgroup_parent: str = "/"
     added: Sequence[str] = ()
     dropped: Sequence[str] = ()

@@ -1,28 +1,36 @@
-"""runc and crun: which is there, how one is called, and what their messages mean."""
+"""The OCI runtime, runc or crun: which is there, how it is called, its messages; and the marker of the command's start.
+
+A command says that it has started by creating a file. The container gets a file system of its own for that, in memory,
+so small that it holds nothing but names, with nosuid, nodev and noexec; it is on no disk of the host and no process of
+the host comes across it. The process that runs the container holds it by a descriptor and learns of the file by
+inotify, which works across mount namespaces.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
 import re
-from collections.abc import Sequence
+import select
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
+from imagefs.plane import mountapi
 from stripefs.fuse import kernel
 
-__all__ = ["Runtime", "check_arguments", "find", "hide_unified_cgroups", "read_ahead"]
+__all__ = ["Marker", "Runtime", "check_arguments", "find", "hide_unified_cgroups", "read_ahead", "watched"]
 
 _NAMES = ("crun", "runc")
 """By choice: crun takes half the time of runc and a fifth of its memory."""
 
 _UNIFIED = "/sys/fs/cgroup/unified"
-
 _NOT_FOUND = re.compile(r'executable file (.* )?not found|exec: "[^"]*": (stat .*: )?no such file or directory')
 _NOT_EXECUTABLE = re.compile(r'exec: "[^"]*": (permission denied|is a directory|exec format error)|open executable: ')
-
 _LONGEST_TEXT, _LEAST_ARGUMENTS, _MOST_ARGUMENTS = 32 * 4096, 128 << 10, 6 << 20
 """Bytes of one argument or variable, and of all together, that the kernel takes whatever the stack (fs/exec.c)."""
 
@@ -127,3 +135,85 @@ def _which(name: str) -> str:
     else:
         candidates = [os.path.join(folder, name) for folder in os.get_exec_path() if folder.startswith("/")]
     return next((path for path in candidates if os.access(path, os.X_OK) and os.path.isfile(path)), "")
+
+
+_NAME = "ready"
+_OPTIONS = {"size": "16384", "nr_inodes": "16", "mode": "1777"}
+_IN_CREATE, _IN_MOVED_TO = 0x100, 0x80
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Marker:
+    """One such file system, until `close`. Raises OSError."""
+
+    def __init__(self) -> None:
+        self._mount = mountapi.memory(_OPTIONS)
+
+    def close(self) -> None:
+        os.close(self._mount)
+
+    def show(self, target: str) -> None:
+        """Put it at `target`, once, in whichever mount namespace the caller is. Raises OSError."""
+        os.mkdir(target, 0o700)
+        mountapi.show(self._mount, target)
+
+    def watched(self, started: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
+        """Call `started` on another thread, once, when the file is there before the block ends. Raises OSError."""
+        return watched(f"/proc/self/fd/{self._mount}", self._is_there, started)
+
+    def _is_there(self) -> bool:
+        try:
+            os.stat(_NAME, dir_fd=self._mount, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+@contextlib.contextmanager
+def watched(folder: str, is_there: Callable[[], bool], call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` on another thread, once, when `is_there` is true after a name came into `folder`, or before, until
+    the block ends. Raises OSError."""
+    stop = os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        changes = _notify(folder)
+        try:
+            thread = threading.Thread(target=_wait, args=(changes, stop, is_there, call))
+            thread.start()
+            try:
+                yield
+            finally:
+                os.eventfd_write(stop, 1)
+                thread.join()
+        finally:
+            os.close(changes)
+    finally:
+        os.close(stop)
+
+
+def _wait(changes: int, stop: int, is_there: Callable[[], bool], call: Callable[[], None]) -> None:
+    poll = select.poll()
+    poll.register(changes, select.POLLIN)
+    poll.register(stop, select.POLLIN)
+    while not is_there():
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if changes not in ready:
+            return
+        os.read(changes, 4096)
+    call()
+
+
+def _notify(path: str) -> int:
+    """An inotify descriptor of the names that come into a directory. Raises OSError."""
+    descriptor = int(_libc.inotify_init1(os.O_CLOEXEC))
+    if descriptor < 0:
+        raise _error("inotify")
+    if _libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_CREATE | _IN_MOVED_TO) < 0:
+        error = _error(path)
+        os.close(descriptor)
+        raise error
+    return descriptor
+
+
+def _error(subject: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, os.strerror(number), subject)

@@ -13,19 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 from imagefs.errors import RunError
-from imagefs.run.image_config import ImageConfig
+from imagefs.run.image_config import ImageConfig, User, resolve_user
 from imagefs.run.options import IDS, Bind, RunOptions
-from imagefs.run.privileges import CGROUPS, KNOWN, MASKED, READ_ONLY, granted
-from imagefs.run.seccomp import Profile
-from imagefs.run.users import User, resolve
+from imagefs.run.privileges import CGROUPS, KNOWN, MASKED, READ_ONLY, Profile, granted
 
 __all__ = [
     "PATH",
     "DeviceNode",
-    "Kind",
     "Outside",
     "Spec",
-    "Tree",
+    "TreeKind",
+    "TreeView",
     "Volume",
     "arguments",
     "build",
@@ -67,13 +65,13 @@ MARKER = "/run/imagefs"
 
 _NAMESPACES = ("pid", "mount", "ipc", "uts", "cgroup")
 
-Kind = Literal["file", "directory", "other"]
+TreeKind = Literal["file", "directory", "other"]
 
 
-class Tree(Protocol):
+class TreeView(Protocol):
     """The tree of an image, links in it followed as if its root were /."""
 
-    def kind(self, path: str) -> Kind | None:
+    def kind(self, path: str) -> TreeKind | None:
         """What is at `path`, None when nothing is."""
 
     def read(self, path: str) -> bytes:
@@ -137,7 +135,7 @@ class Spec(NamedTuple):
 def build(
     options: RunOptions,
     image: ImageConfig,
-    tree: Tree,
+    tree: TreeView,
     outside: Outside,
     *,
     root: str,
@@ -149,7 +147,7 @@ def build(
 
     Raises RunError for what cannot be.
     """
-    user = resolve(options.user or image.user, tree.read("/etc/passwd"), tree.read("/etc/group"))
+    user = resolve_user(options.user or image.user, tree.read("/etc/passwd"), tree.read("/etc/group"))
     workdir = posixpath.normpath("/" + (options.workdir or image.workdir).lstrip("/"))
     if f"{tree.real(workdir)}/".startswith("/proc/"):  # of runtimes with CVE-2024-21626 that is a way to the host
         raise RunError(f"no command starts in {workdir}, which belongs to processes", hint="--workdir DIR")
@@ -283,7 +281,7 @@ def _read_only(options: RunOptions, outside: Outside) -> list[str]:
     return paths
 
 
-def _volumes(options: RunOptions, image: ImageConfig, tree: Tree, folder: str) -> list[Volume]:
+def _volumes(options: RunOptions, image: ImageConfig, tree: TreeView, folder: str) -> list[Volume]:
     """Those that no bind of the user's takes the place of, the outer before the inner ones. Raises RunError."""
     taken = {bind.target for bind in options.binds}
     wanted = {_FILLED, *(path for path in image.volumes if path not in _SCRATCH or tree.kind(path))} - taken
@@ -300,7 +298,7 @@ def _volumes(options: RunOptions, image: ImageConfig, tree: Tree, folder: str) -
 
 
 def _mounts(
-    options: RunOptions, image: ImageConfig, tree: Tree, outside: Outside, workdir: str, volumes: Sequence[Volume]
+    options: RunOptions, image: ImageConfig, tree: TreeView, outside: Outside, workdir: str, volumes: Sequence[Volume]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """In the order in which they are mounted; and which directories the tree lacks for them."""
     binds = sorted(options.binds, key=lambda bind: bind.target.count("/"))
@@ -352,7 +350,7 @@ def _bind(bind: Bind) -> dict[str, Any]:
     return _mount(bind.target, "bind", bind.source, (*flags, *_NO_FILES) if bind.inert else flags)
 
 
-def _check_target(bind: Bind, tree: Tree, others: Sequence[str]) -> None:
+def _check_target(bind: Bind, tree: TreeView, others: Sequence[str]) -> None:
     """Raises RunError where a read-only image has no place for it. Below other mounts the runtime makes or finds it."""
     if _is_covered(bind.target, others) or _is_covered(tree.real(bind.target), others):
         return

@@ -25,7 +25,7 @@ from imagefs.deps.use import check_whole
 from imagefs.errors import RunError
 from imagefs.format.snapshot import key_digest
 from imagefs.plane import overlay
-from imagefs.run.container import Layer
+from imagefs.run.container import MountLayer
 from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import RunOptions
 from imagefs.run.spec import PATH, arguments, variables
@@ -63,7 +63,7 @@ def runner(
     if reasons := [reason for reason, holds in refused.items() if holds]:
         raise RunError(reasons[0])
 
-    def run(image: Image, options: RunOptions, above: Sequence[Layer], packages: str | None) -> int:
+    def run(image: Image, options: RunOptions, above: Sequence[MountLayer], packages: str | None) -> int:
         config = ImageConfig.parse(image.attached.config)
         environ = variables((PATH, *config.env), options.env, os.environ)
         ours = [one for one in caches if one.variable not in environ]
@@ -98,7 +98,7 @@ class _Start:
         self._image, self._store, self._key, self._folder, self._tell = image, store, key, folder, tell
         self._name = key_digest(key)
 
-    def run(self, options: RunOptions, above: Sequence[Layer]) -> int:
+    def run(self, options: RunOptions, above: Sequence[MountLayer]) -> int:
         with contextlib.ExitStack() as used:
             found = self._hit(used)
             if not isinstance(found, Missed):
@@ -116,7 +116,7 @@ class _Start:
                 publishing.end(failed=status != 0)
             return status
 
-    def _hit(self, used: contextlib.ExitStack) -> Layer | Missed:
+    def _hit(self, used: contextlib.ExitStack) -> MountLayer | Missed:
         image, store, client, shares = self._image, self._store, self._image.client, self._image.tree.shares
         try:
             begun = time.monotonic()
@@ -136,7 +136,7 @@ class _Start:
         self._tell(f"{name} {self._name[:SHORT]}: {line}")
         events().instant("compile", name, key=self._name)
 
-    def _show(self, target: str, layer: Layer) -> None:
+    def _show(self, target: str, layer: MountLayer) -> None:
         """Called in the container's mount namespace, as `_show_empty` is."""
         try:
             layer(target)

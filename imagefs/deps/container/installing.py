@@ -24,7 +24,7 @@ from imagefs.deps.resolver import Held
 from imagefs.deps.scratch import Scratch
 from imagefs.errors import SnapshotError
 from imagefs.plane import overlay
-from imagefs.run.container import Layer
+from imagefs.run.container import MountLayer
 from imagefs.run.options import Bind, RunOptions
 from stripefs.errors import ConfigError
 
@@ -56,7 +56,7 @@ class Installation:
         """What was written."""
         return os.path.join(self._folder, "upper")
 
-    def layer(self) -> Layer:
+    def layer(self) -> MountLayer:
         """It, above the image. Nothing may be run here any more."""
         return bound(self.upper)
 

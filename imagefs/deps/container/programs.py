@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from imagefs.deps.threads import signals_for_main
-from imagefs.run.container import Layer
+from imagefs.run.container import MountLayer
 from imagefs.run.options import Bind, RunOptions
 from stripefs.errors import ConfigError
 from stripefs.fuse import kernel
@@ -27,7 +27,7 @@ _MS_BIND = 4096
 _PIECE = 1 << 16  # bytes, which is what a pipe holds
 
 
-def bound(folder: str) -> Layer:
+def bound(folder: str) -> MountLayer:
     """A directory of the host as a tree above an image."""
     return lambda target: kernel.mount(folder, target, "", _MS_BIND, "")
 

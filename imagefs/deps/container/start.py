@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from imagefs.deps.install import Outcome
     from imagefs.deps.lease import Leading
     from imagefs.deps.scratch import Scratch
-    from imagefs.run.container import Layer
+    from imagefs.run.container import MountLayer
 
 __all__ = ["Wish", "asked", "run"]
 
@@ -167,7 +167,7 @@ class _Start:
             except _Failed as failed:
                 return failed.status
 
-    def _with(self, layer: Layer, job: JobRunner) -> int:
+    def _with(self, layer: MountLayer, job: JobRunner) -> int:
         """Run the job's container with this above the image."""
         self._scratch.remove()  # the job may take days
         try:
@@ -180,14 +180,14 @@ class _Start:
                 return self._with(self._known_layer(lambda: self._install(reason, None)), job)
             return self._with(self._install(reason, None), job)
 
-    def _layer(self) -> Layer:
+    def _layer(self) -> MountLayer:
         """What lies above the image of the job's container. Raises _Failed, and RunError for what users meet."""
         wish = self._wish
         return self._hinted_layer() or self._known_layer(
             lambda: found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
         )
 
-    def _hinted_layer(self) -> Layer | None:
+    def _hinted_layer(self) -> MountLayer | None:
         """The snapshot under the key that a hint leads to; None where there is none, which nobody is told."""
         try:
             with events().begin("dependencies", "resolve"):
@@ -203,7 +203,7 @@ class _Start:
         found = used(self._name, self._hit)
         return None if isinstance(found, Missed) else found
 
-    def _known_layer(self, layer: Callable[[], Layer]) -> Layer:
+    def _known_layer(self, layer: Callable[[], MountLayer]) -> MountLayer:
         """`layer()`, once the interpreter's own word has led to the key; what is installed without a key where there is
         none. Raises as `_layer` does."""
         unread = [*self._wish.files, *self._wish.request.inputs]
@@ -230,7 +230,7 @@ class _Start:
 
     # Hit
 
-    def _hit(self) -> Layer | Missed:
+    def _hit(self) -> MountLayer | Missed:
         client, wish, image = self._image.client, self._wish, self._image
         try:
             begun = time.monotonic()
@@ -255,7 +255,7 @@ class _Start:
         self._packages = self._name
         return layer
 
-    def _failure(self, layer: Layer) -> str:
+    def _failure(self, layer: MountLayer) -> str:
         from imagefs.deps.container import trial
 
         return trial.failure(self._image, self._trial(), layer)
@@ -268,7 +268,7 @@ class _Start:
 
     # Miss
 
-    def _install(self, reason: str, leading: Leading | None) -> Layer:
+    def _install(self, reason: str, leading: Leading | None) -> MountLayer:
         self._tell(f"miss {self._name[:SHORT]}: {reason}; installing in a container")
         self._packages = None
         installation = self._installation()
@@ -347,7 +347,7 @@ class _Start:
         with publish_beside(job, self._tell, wait=wish.wait, held=[image.held]):
             pass
 
-    def _without(self, reason: str, paths: Sequence[str]) -> Layer:
+    def _without(self, reason: str, paths: Sequence[str]) -> MountLayer:
         self._tell(f"{reason}; installing without a snapshot")
         events().instant("dependencies", "miss")
         installation = self._installation()

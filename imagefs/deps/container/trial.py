@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from imagefs.containers import Image
 from imagefs.deps.container.programs import inside, output_of
 from imagefs.errors import LayerFailed
-from imagefs.run.container import Layer
+from imagefs.run.container import MountLayer
 from imagefs.run.options import RunOptions
 from stripefs.errors import StripefsError
 
@@ -20,7 +20,7 @@ def options_for(options: RunOptions, python: str, code: str, targets: Sequence[s
     return found._replace(env=[*found.env, *(f"PYTHONPATH={target}" for target in targets)])
 
 
-def failure(image: Image, options: RunOptions, layer: Layer) -> str:
+def failure(image: Image, options: RunOptions, layer: MountLayer) -> str:
     """Why it fails with this above the image, in one line; "" where it does not.
 
     Raises LayerFailed where the one or the other cannot be mounted.

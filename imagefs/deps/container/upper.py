@@ -31,8 +31,8 @@ from imagefs.errors import LayerFailed
 from imagefs.format.snapshot import SnapshotKind
 from imagefs.plane import overlay
 from imagefs.run import namespace
-from imagefs.run.container import Layer
-from imagefs.run.options import Limits, RunOptions
+from imagefs.run.container import MountLayer
+from imagefs.run.options import ResourceLimits, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.settings import DaemonSettings, TreeOptions, ready_folder
 from stripefs.errors import MountError
@@ -98,7 +98,7 @@ class Upper:
         if not inside.probe:
             return Tried("")
         options = RunOptions(*inside.probe)
-        options = options._replace(limits=Limits(*options.limits))
+        options = options._replace(limits=ResourceLimits(*options.limits))
         client, tree = Client(DaemonSettings(**inside.settings)), TreeOptions(*inside.tree)
         off = Recording(off=True)
         with containers.attached(client, store_settings(inside.store), inside.image, off, tree) as below:
@@ -148,7 +148,7 @@ def _inside(top: str, paths: Sequence[str]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _shown(layer: Layer, upper: str, folder: str) -> Iterator[tuple[str, str]]:
+def _shown(layer: MountLayer, upper: str, folder: str) -> Iterator[tuple[str, str]]:
     """Where the image is, and what the container saw: below `folder`, for this process alone."""
     namespace.private_mounts()
     kernel.mount("imagefs", folder, "tmpfs", 0, "mode=700")

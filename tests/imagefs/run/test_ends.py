@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.run import folder
+from imagefs.run import bundle
 from imagefs.run.options import Bind
 from tests.imagefs.containers import Containers, wait_for
 from tests.imagefs.run.material import TRAPS, both
@@ -77,7 +77,7 @@ def test_a_parent_that_is_killed_leaves_nothing(containers: Containers, runtime:
     assert running.end() == -signal.SIGKILL
     assert wait_for(lambda: not containers.processes())
     assert wait_for(lambda: not loops(Path(containers.image.metadata).parent))
-    assert wait_for(lambda: folder.sweep(containers.runtime_dir) == [name])
+    assert wait_for(lambda: bundle.sweep(containers.runtime_dir) == [name])
     assert containers.left() == []
 
 
@@ -124,7 +124,7 @@ def test_a_server_of_the_tree_ends_with_the_command(containers: Containers, runt
     running.send(signal.SIGKILL)
     running.end()
     assert wait_for(lambda: not containers.processes())
-    assert wait_for(lambda: folder.sweep(containers.runtime_dir))
+    assert wait_for(lambda: bundle.sweep(containers.runtime_dir))
 
 
 def command(pid: int) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.plane import overlay
-from imagefs.run.options import Bind, Limits
+from imagefs.run.options import Bind, ResourceLimits
 from stripefs.fuse.mounting import unmount
 from tests.imagefs import small_image
 from tests.imagefs.containers import Containers, Running, fill
@@ -143,7 +143,7 @@ def test_devices(containers: Containers, runtime: str) -> None:
 
 @both
 def test_limits(containers: Containers, runtime: str) -> None:
-    limits = Limits(memory=64 << 20, cpus=1.5, processes=50)
+    limits = ResourceLimits(memory=64 << 20, cpus=1.5, processes=50)
     running = containers.start("sh", "-c", TRAPS, limits=limits, runtime=runtime)
     running.says("ready")
     entries = [entry for group in containers.cgroups() for entry in group.iterdir()]
@@ -222,7 +222,7 @@ def test_a_container_finds_its_limits_in_its_cgroup(containers: Containers, runt
         "mount -o remount,rw /sys/fs/cgroup 2>/dev/null"
         " || echo read-only; find /sys/fs/cgroup -name new"
     )
-    limits = Limits(memory=64 << 20)
+    limits = ResourceLimits(memory=64 << 20)
     _, output, _ = containers.run("busybox", "sh", "-c", script, limits=limits, runtime=runtime)
     assert output == f"{64 << 20}\n/\nread-only\n"
 

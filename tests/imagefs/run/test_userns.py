@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.run.options import Bind, Limits
+from imagefs.run.options import Bind, ResourceLimits
 from tests.imagefs import small_image
 from tests.imagefs.containers import Containers, fill
 from tests.imagefs.run.material import both
@@ -132,7 +132,7 @@ def test_limits_and_devices(containers: Containers, runtime: str) -> None:
     status, output, errors = containers.run(
         *("sh", "-c", script),
         first_id=FIRST,
-        limits=Limits(memory=32 << 20),
+        limits=ResourceLimits(memory=32 << 20),
         devices=["/dev/fuse"],
         runtime=runtime,
     )

@@ -12,8 +12,8 @@ import pytest
 
 from imagefs.cli.app import app
 from imagefs.errors import RunError
-from imagefs.run import cgroups
-from imagefs.run.options import Limits, parse_cgroup
+from imagefs.run import host
+from imagefs.run.options import ResourceLimits, parse_cgroup
 from stripefs.errors import ConfigError
 from stripefs.fuse import kernel
 from stripefs.fuse.kernel import MountPoint
@@ -31,18 +31,18 @@ def hierarchy(controllers: str, version: str = "cgroup") -> MountPoint:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, Limits()),
-        ({"memory": "64MiB"}, Limits(memory=64 << 20)),
-        ({"memory": "1.5g"}, Limits(memory=3 << 29)),
-        ({"memory": "20000000"}, Limits(memory=20_000_000)),
-        ({"cpus": "1.5"}, Limits(cpus=1.5)),
-        ({"cpus": "0.01"}, Limits(cpus=0.01)),
-        ({"processes": "100"}, Limits(processes=100)),
-        ({"memory": "0", "cpus": "0", "processes": "0"}, Limits()),
+        ({}, ResourceLimits()),
+        ({"memory": "64MiB"}, ResourceLimits(memory=64 << 20)),
+        ({"memory": "1.5g"}, ResourceLimits(memory=3 << 29)),
+        ({"memory": "20000000"}, ResourceLimits(memory=20_000_000)),
+        ({"cpus": "1.5"}, ResourceLimits(cpus=1.5)),
+        ({"cpus": "0.01"}, ResourceLimits(cpus=0.01)),
+        ({"processes": "100"}, ResourceLimits(processes=100)),
+        ({"memory": "0", "cpus": "0", "processes": "0"}, ResourceLimits()),
     ],
 )
-def test_limits(given: dict[str, str], expected: Limits) -> None:
-    assert Limits.parse(**given) == expected
+def test_limits(given: dict[str, str], expected: ResourceLimits) -> None:
+    assert ResourceLimits.parse(**given) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_limits(given: dict[str, str], expected: Limits) -> None:
 )
 def test_limits_that_cannot_be(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        Limits.parse(**given)
+        ResourceLimits.parse(**given)
     assert raised.value.message == message
 
 
@@ -111,28 +111,28 @@ def test_a_shell_offers_the_flags() -> None:
 
 def test_controllers_of_version_1() -> None:
     mounts = [TOP, hierarchy("cpu,cpuacct"), hierarchy("pids"), hierarchy("memory", version="cgroup2")]
-    assert {"cpu", "pids"} <= cgroups.controllers(mounts)
-    assert "memory" not in cgroups.controllers(mounts)
+    assert {"cpu", "pids"} <= host.controllers(mounts)
+    assert "memory" not in host.controllers(mounts)
 
 
 def test_controllers_of_version_2(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "_TOP", str(tmp_path))
+    monkeypatch.setattr(host, "_TOP", str(tmp_path))
     top = TOP._replace(path=str(tmp_path), fstype="cgroup2")
     with pytest.raises(RunError, match=r"cgroup\.controllers: No such file"):
-        cgroups.controllers([top])
+        host.controllers([top])
     with open(f"{tmp_path}/cgroup.controllers", "w", encoding="ascii") as file:
         file.write("cpuset cpu memory\n")
-    assert cgroups.controllers([top]) == {"cpuset", "cpu", "memory"}
+    assert host.controllers([top]) == {"cpuset", "cpu", "memory"}
 
 
 def test_a_limit_that_nothing_enforces_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel, "mounts", lambda: [TOP, hierarchy("cpu")])
-    cgroups.check(Limits())
-    cgroups.check(Limits(cpus=1))
+    host.check_limits(ResourceLimits())
+    host.check_limits(ResourceLimits(cpus=1))
     for limits, flag, name in (
-        (Limits(memory=1 << 30, cpus=1), "--memory", "memory"),
-        (Limits(processes=9), "--pids-limit", "pids"),
+        (ResourceLimits(memory=1 << 30, cpus=1), "--memory", "memory"),
+        (ResourceLimits(processes=9), "--pids-limit", "pids"),
     ):
         with pytest.raises(RunError) as raised:
-            cgroups.check(limits)
+            host.check_limits(limits)
         assert raised.value.message == f"{flag} cannot be kept: the cgroups of this machine have no controller {name}"

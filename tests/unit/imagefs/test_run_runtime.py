@@ -10,7 +10,7 @@ import pytest
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
 from imagefs.run import runtime
-from imagefs.run.folder import RunFolder, sweep
+from imagefs.run.bundle import RunFolder, sweep
 from imagefs.run.host import devices as find_devices
 from imagefs.run.runtime import Runtime
 

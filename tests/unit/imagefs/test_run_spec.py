@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 
 from imagefs.errors import RunError
-from imagefs.run.image_config import ImageConfig, parse_signal
-from imagefs.run.options import Bind, Limits, RunOptions
+from imagefs.run.image_config import ImageConfig, User, parse_signal, resolve_user
+from imagefs.run.options import Bind, ResourceLimits, RunOptions
 from imagefs.run.privileges import CAPABILITIES
-from imagefs.run.spec import DeviceNode, Kind, Outside, Spec, Volume, arguments, build
-from imagefs.run.users import User, resolve
+from imagefs.run.spec import DeviceNode, Outside, Spec, TreeKind, Volume, arguments, build
 from stripefs.errors import ConfigError
 
 PASSWD = b"""# a comment
@@ -43,7 +42,7 @@ class FakeTree:
                 self._directories.add(path)
         self._link, _, self._to = links.partition("->")
 
-    def kind(self, path: str) -> Kind | None:
+    def kind(self, path: str) -> TreeKind | None:
         path = self.real(path)
         return "directory" if path in self._directories else "file" if path in self._files else None
 
@@ -108,18 +107,18 @@ def mounts(**more: Any) -> dict[str, dict[str, Any]]:
     ],
 )
 def test_users(wanted: str, expected: User) -> None:
-    assert resolve(wanted, PASSWD, GROUP) == expected
+    assert resolve_user(wanted, PASSWD, GROUP) == expected
 
 
 @pytest.mark.parametrize("wanted", ["bob", "short", "bad", "too", "ann:nobody", "-1", "4294967295", "1e3", "²", "+nis"])
 def test_users_that_are_not_listed(wanted: str) -> None:
     with pytest.raises(RunError, match="the image has no"):
-        resolve(wanted, PASSWD, GROUP)
+        resolve_user(wanted, PASSWD, GROUP)
 
 
 def test_an_image_without_users() -> None:
-    assert resolve("", b"", b"") == User(0, 0, [], "/")
-    assert resolve("12:13", b"\xff\0", b"\xff:::") == User(12, 13, [], "/")
+    assert resolve_user("", b"", b"") == User(0, 0, [], "/")
+    assert resolve_user("12:13", b"\xff\0", b"\xff:::") == User(12, 13, [], "/")
 
 
 def test_only_root_has_capabilities_at_once() -> None:
@@ -201,7 +200,7 @@ def test_limits() -> None:
     linux = spec().document["linux"]
     assert linux["cgroupsPath"] == "/above/c1"
     assert set(linux["resources"]) == {"devices"}
-    options = RunOptions(command=("true",), limits=Limits(1 << 30, 1.5, 99))
+    options = RunOptions(command=("true",), limits=ResourceLimits(1 << 30, 1.5, 99))
     linux = spec(options).document["linux"]
     assert linux["resources"]["memory"] == {"limit": 1 << 30}
     assert linux["resources"]["cpu"] == {"quota": 150_000, "period": 100_000}

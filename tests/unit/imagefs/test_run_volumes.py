@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.run.volumes import copy_tree
+from imagefs.run.rootfs import copy_tree
 
 pytestmark = pytest.mark.root
 

@@ -1,4 +1,4 @@
-"""The folder of one run, and the removal of what crashed runs left.
+"""The bundle of one run, a folder for its runtime, and the removal of what crashed runs left.
 
     RUNTIME/runs/.lock       held while a run's folder is made, and while one is found to be left over
     RUNTIME/runs/ID/lock     held by the run and the runtime as long as they live
