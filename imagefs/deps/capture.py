@@ -13,16 +13,16 @@ import posixpath
 from collections.abc import Sequence
 
 from imagefs.build.content import Content, scan
-from imagefs.deps.check.outside import TRANSIENT, matches
 from imagefs.deps.check.sites import inside
+from imagefs.deps.check.tree import TRANSIENT, matches
 from imagefs.deps.inventory import OPAQUE, Inventory
-from imagefs.deps.mark import ATTRIBUTE
+from imagefs.deps.target import ATTRIBUTE
 from imagefs.errors import SnapshotError
 from imagefs.format.inode import Inode, shown, walk
 
-__all__ = ["Tree", "capture_directory", "capture_upper", "is_captured"]
+__all__ = ["CapturedTree", "capture_directory", "capture_upper", "is_captured"]
 
-Tree = tuple[Inode, dict[Inode, Content]]
+CapturedTree = tuple[Inode, dict[Inode, Content]]
 """The root, and what the files below it hold."""
 
 _PREFIX = b"trusted.overlay."
@@ -30,7 +30,7 @@ _FOR_ITSELF = {_PREFIX + name for name in (b"origin", b"impure", b"nlink", b"upp
 """Of fs/overlayfs/overlayfs.h: how an upper file came to be, which says nothing once it is in a lower directory."""
 
 
-def capture_directory(seen: Inventory) -> Tree:
+def capture_directory(seen: Inventory) -> CapturedTree:
     """A directory as the root, without its label, and of all that is in it what was `seen`.
 
     Raises BuildError for what cannot be read.
@@ -43,7 +43,7 @@ def capture_directory(seen: Inventory) -> Tree:
     return root, {inode: contents[inode] for _, inode in walk(root) if inode in contents}
 
 
-def capture_upper(upper: str, targets: Sequence[str], ignored: Sequence[str] = TRANSIENT) -> Tree:
+def capture_upper(upper: str, targets: Sequence[str], ignored: Sequence[str] = TRANSIENT) -> CapturedTree:
     """What an upper directory has at and below `targets`, absolute paths in the container.
 
     ignored: patterns of what is left out, but where a target lies inside of it. Raises BuildError for what cannot be

@@ -23,8 +23,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from imagefs.deps.lock import without_secrets
 from imagefs.deps.request import Request
-from imagefs.deps.urls import without_secrets
 from imagefs.errors import FormatError
 from imagefs.format.snapshot import canonical
 

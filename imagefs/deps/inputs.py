@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from imagefs.deps.command import Call, calls, decisive
-from imagefs.deps.contents import Files
-from imagefs.deps.lock import Lock
-from imagefs.deps.present import distributions, searched
+from imagefs.deps.digest import Files
+from imagefs.deps.environment import pip_settings, preinstalled, said_by, searched_folders, uv_files, uv_table
+from imagefs.deps.lock import Lock, without_secrets
 from imagefs.deps.request import Facts, Inputs, OpenEnd, Request
 from imagefs.deps.requirements import Reader, Requirements
-from imagefs.deps.settings import pip_settings, said_by, uv_files, uv_table
-from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
 
 __all__ = ["Gathered", "gather"]
@@ -164,8 +162,8 @@ class _Gathering:
 
     def _present(self, call: Call) -> None:
         """What pip finds installed already. Of an image it is known, but for where a variable has pip look."""
-        folders = searched(call, self._set, self._environ, self._python)
-        found = folders if self._request.base_image else distributions(folders)
+        folders = searched_folders(call, self._set, self._environ, self._python)
+        found = folders if self._request.base_image else preinstalled(folders)
         if found:
             self._settings["pip.present"] = found
 

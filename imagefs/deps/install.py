@@ -21,7 +21,7 @@ from types import FrameType
 from imagefs.deps import reaper
 from imagefs.errors import SnapshotError
 
-__all__ = ["Outcome", "Survivor", "install", "installer_environment", "read_end"]
+__all__ = ["InstallOutcome", "Survivor", "install", "installer_environment", "read_end"]
 
 _OURS = {"PIP_COMPILE": ("PIP_COMPILE", "PIP_NO_COMPILE"), "UV_COMPILE_BYTECODE": ("UV_COMPILE_BYTECODE",)}
 """Variables that we set to 0, and those that say that the user did. pip takes PIP_NO_COMPILE=1 for its contrary."""
@@ -38,7 +38,7 @@ class Survivor:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class InstallOutcome:
     """status: as a shell says it, 128 and the signal's number where one ended it. survivors: what still ran then, and
     was ended."""
 
@@ -53,7 +53,7 @@ def installer_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, **ours}
 
 
-def install(command: Sequence[str], env: Mapping[str, str]) -> Outcome:
+def install(command: Sequence[str], env: Mapping[str, str]) -> InstallOutcome:
     """Run `command`, found on PATH, until it and all that it started have ended; on the main thread.
 
     Signals that this process gets meanwhile are passed on. When it is killed the command is killed. One that does not
@@ -92,13 +92,13 @@ def _left_open() -> Iterator[int]:
                 yield int(name)
 
 
-def read_end(told: str, seconds: float) -> Outcome:
+def read_end(told: str, seconds: float) -> InstallOutcome:
     """From the last line of a reaper's report, "" for none."""
     if not told:  # whoever waited for it was killed, and it with that
-        return Outcome(128 + signal.SIGKILL, (), seconds)
+        return InstallOutcome(128 + signal.SIGKILL, (), seconds)
     end = json.loads(told)
     survivors = tuple(Survivor(pid, line) for pid, line in end["survivors"])
-    return Outcome(int(end["status"]), survivors, seconds)
+    return InstallOutcome(int(end["status"]), survivors, seconds)
 
 
 class _Signals:

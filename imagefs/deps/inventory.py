@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 from imagefs.errors import SnapshotError
 
-__all__ = ["OPAQUE", "Facts", "Inventory", "changes", "take"]
+__all__ = ["OPAQUE", "FileFacts", "Inventory", "changes", "take"]
 
 OPAQUE = "trusted.overlay.opaque"
 """The attribute of a directory in an overlay's layer that hides what lower ones have in it."""
 
 
-class Facts(NamedTuple):
+class FileFacts(NamedTuple):
     """Of lstat(2). changed_ns is 0 for a file with several names, whose time changes as others come and go: uv makes
     hardlinks from its cache."""
 
@@ -58,7 +58,7 @@ class Inventory(NamedTuple):
     """
 
     top: str
-    entries: Mapping[str, Facts]
+    entries: Mapping[str, FileFacts]
 
     def path(self, name: str) -> str:
         """Where an entry lies."""
@@ -89,9 +89,9 @@ def changes(before: Inventory, after: Inventory) -> list[str]:
     return sorted(path for path in paths if before.entries.get(path) != after.entries.get(path))
 
 
-def _facts(found: os.stat_result) -> Facts:
+def _facts(found: os.stat_result) -> FileFacts:
     alone = found.st_nlink == 1 or stat.S_ISDIR(found.st_mode)
-    return Facts(
+    return FileFacts(
         found.st_mode,
         found.st_uid,
         found.st_gid,

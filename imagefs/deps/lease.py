@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from imagefs.deps.threads import signals_for_main
+from imagefs.deps.sigmask import signals_for_main
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import FOLDER, Snapshots

@@ -24,15 +24,15 @@ from typing import NamedTuple, Protocol
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from imagefs.deps.check.record import parse_record
+from imagefs.deps.check.distributions import parse_record
 from imagefs.deps.command import Call
 from imagefs.deps.inventory import Inventory
 from imagefs.deps.key import canonical
+from imagefs.deps.lock import without_secrets
 from imagefs.deps.prebuilt import covering
-from imagefs.deps.urls import without_secrets
 from imagefs.errors import SnapshotError
 
-__all__ = ["Builder", "Order", "Wheel", "build_here", "differs", "read_wheel", "wheel_in"]
+__all__ = ["BuildOrder", "Builder", "Wheel", "build_here", "differs", "read_wheel", "wheel_in"]
 
 _LONGEST = 1800.0
 """Seconds for a build, which may be of many modules in C++."""
@@ -65,7 +65,7 @@ _RAISED = re.compile(r"[\w.]*(Error|Exception): ")
 """The line of a traceback that says why."""
 
 
-class Order(NamedTuple):
+class BuildOrder(NamedTuple):
     """What is to be built.
 
     call, words: the installer of the command, and all of its words. more: options of requirements files. python: the
@@ -92,7 +92,7 @@ class Order(NamedTuple):
 class Builder(Protocol):
     """Builds in an environment; the wheels by directory. Raises SnapshotError and OSError."""
 
-    def __call__(self, order: Order, environ: Mapping[str, str]) -> Mapping[str, Wheel]: ...
+    def __call__(self, order: BuildOrder, environ: Mapping[str, str]) -> Mapping[str, Wheel]: ...
 
 
 class Wheel(NamedTuple):
@@ -106,7 +106,7 @@ class Wheel(NamedTuple):
 
 
 def build_here(
-    order: Order, environ: Mapping[str, str], keep: Callable[[str, Path], None] | None = None
+    order: BuildOrder, environ: Mapping[str, str], keep: Callable[[str, Path], None] | None = None
 ) -> dict[str, Wheel]:
     """A `Builder` on this host. The directories stay as they are wherever that is possible.
 

@@ -1,15 +1,19 @@
-"""A resolved lock: the distributions that an installation will bring, each with its version, kind and digests.
+"""A resolved lock: the distributions that an installation will bring, each with its version, kind and digests. Pure.
 
 A lock is what a resolver answers for a set of requirements, an interpreter and an index. It is part of the key of a
 dependency snapshot, the installer is held to it, and it is kept beside the snapshot. Two locks are equal if and only if
-an installation of either brings the same distributions; order of answers and spelling of names do not count.
+an installation of either brings the same distributions; order of answers and spelling of names do not count. No URL in
+it has what gives access.
 
-Pure.
+Lock files are `pylock.toml` (PEP 751) and `uv.lock`. Each names every package with one version, a commit, or hashes, so
+nothing of them is open; only directories of this host are inputs besides.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -17,12 +21,25 @@ from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion, Version
 
 from imagefs.deps.key import Value
-from imagefs.deps.urls import without_secrets
 from imagefs.errors import FormatError
+from stripefs.errors import ConfigError
 
-__all__ = ["Kind", "Lock", "LockedRequirement"]
+__all__ = ["Lock", "LockedRequirement", "RequirementKind", "is_pylock", "read_lock", "without_secrets"]
 
-Kind = Literal["wheel", "sdist", "vcs", "local", "editable"]
+_USERINFO = re.compile(r"(?<=://)[^/?#\s\"'\\]*@")
+_PARAMETER = re.compile(
+    r"(?i)([?&](?=[^=&#\s]*=)[^=&#\s]*(?:auth|credential|key|passw|secret|signature|token)[^=&#\s]*=)[^&#\s\"'\\]*"
+    r"|[?&][^=&#\s]*"
+)
+"""What has no secret is matched as well, as a whole: to try each of its characters takes the square of the time."""
+
+
+def without_secrets(text: str) -> str:
+    """`text` in which no URL has a user, a password, or the value of a parameter that is called like a secret."""
+    return _PARAMETER.sub(lambda found: found[1] or found[0], _USERINFO.sub("", text))
+
+
+RequirementKind = Literal["wheel", "sdist", "vcs", "local", "editable"]
 """How a distribution comes: as a wheel, as an archive of sources, from a repository, from a file or directory of this
 host, or as a link to such a directory."""
 
@@ -39,7 +56,7 @@ class LockedRequirement(NamedTuple):
 
     name: str
     version: str
-    kind: Kind
+    kind: RequirementKind
     digests: Sequence[str] = ()
     source: str = ""
 
@@ -141,7 +158,7 @@ class Lock(NamedTuple):
 
 def _entry(value: Any) -> LockedRequirement:
     name, version, kind, digests, source = value
-    if kind not in get_args(Kind) or not all(_DIGEST.fullmatch(_text(one)) for one in digests):
+    if kind not in get_args(RequirementKind) or not all(_DIGEST.fullmatch(_text(one)) for one in digests):
         raise ValueError(kind)
     return LockedRequirement(_text(name), _text(version), kind, tuple(digests), _text(source))
 
@@ -158,3 +175,73 @@ def _version(text: str) -> str:
         return str(Version(text))
     except InvalidVersion:
         return text
+
+
+_SOURCES = ("directory", "path", "editable")  # of uv, those that lie on this host
+
+
+def is_pylock(path: str) -> bool:
+    """Whether a file of this name is one that pip and uv take for a `pylock.toml`."""
+    return bool(re.fullmatch(r"pylock\.([^.]+\.)?toml", posixpath.basename(path)))
+
+
+def read_lock(path: str, data: bytes) -> list[LockedRequirement]:
+    """The packages of a lock file; of which kind it is its name says. The source of a directory of this host is its
+    path as the file writes it. Raises ConfigError."""
+    try:
+        document = tomllib.loads(data.decode())
+        return _of_pylock(document) if is_pylock(path) else _of_uv(document)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"{path} is no lock file: {why}") from error
+
+
+def _of_pylock(document: dict[str, Any]) -> list[LockedRequirement]:
+    from packaging.pylock import Pylock, PylockValidationError  # which few need
+
+    try:
+        packages = Pylock.from_dict(document).packages
+    except PylockValidationError as error:
+        raise ValueError(str(error)) from error
+    found = []
+    for package in packages:
+        kind = _kind([wheel.filename for wheel in package.wheels or ()], package.sdist)
+        source = ""
+        files: list[Any] = [*(package.wheels or ()), *filter(None, [package.sdist, package.archive])]
+        if package.vcs is not None:
+            kind, source = "vcs", f"{package.vcs.type}+{package.vcs.url or package.vcs.path}@{package.vcs.commit_id}"
+        elif package.directory is not None:
+            kind, source = "editable" if package.directory.editable else "local", package.directory.path
+        elif package.archive is not None:
+            source = package.archive.url or ""
+            kind = "wheel" if (source or package.archive.path or "").endswith(".whl") else "sdist"
+        digests = [f"{name}:{value}" for file in files for name, value in file.hashes.items()]
+        found.append(LockedRequirement(package.name, str(package.version or ""), kind, digests, source))
+    return found
+
+
+def _of_uv(document: dict[str, Any]) -> list[LockedRequirement]:
+    found = []
+    for package in document["package"]:
+        source = package["source"]
+        if "virtual" in source:  # a project of which only the dependencies are installed
+            continue
+        wheels, sdist = package.get("wheels", []), package.get("sdist")
+        kind = _kind([file.get("url") or file.get("path") or file["filename"] for file in wheels], sdist)
+        place = next((source[one] for one in _SOURCES if one in source), "")
+        if place:
+            kind = "editable" if "editable" in source else "local"
+        elif "git" in source:
+            kind, place = "vcs", f"git+{source['git']}"
+        digests = [file["hash"] for file in (*wheels, *([sdist] if sdist else ())) if "hash" in file]
+        if not all(isinstance(text, str) for text in (package["name"], package.get("version", ""), place, *digests)):
+            raise TypeError("a package has a name, version, digest or path that is no text")
+        found.append(LockedRequirement(package["name"], package.get("version", ""), kind, digests, place))
+    return found
+
+
+def _kind(wheels: Sequence[str], sdist: object) -> RequirementKind:
+    """What is installed of a distribution with these wheels, by name, and an sdist, if any. Where no wheel is for every
+    host that may be the sdist."""
+    any_host = any(name.endswith("-none-any.whl") for name in wheels)
+    return "wheel" if any_host or (wheels and sdist is None) else "sdist"

@@ -14,18 +14,17 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from imagefs.daemon import processes
-from imagefs.deps import inventory, outcome, pending
+from imagefs.deps import inventory, publications
 from imagefs.deps.bytecode import compile_tree
-from imagefs.deps.check.finding import Finding
-from imagefs.deps.check.verdict import outcome_findings
+from imagefs.deps.check.report import Finding, outcome_findings
 from imagefs.deps.command import joined
-from imagefs.deps.course import CHANGED, SHORT
-from imagefs.deps.install import Outcome, install, installer_environment
+from imagefs.deps.engine import CHANGED, SHORT
+from imagefs.deps.host_request import HostRequest
+from imagefs.deps.install import InstallOutcome, install, installer_environment
 from imagefs.deps.lease import Leading
-from imagefs.deps.packed import Probe
-from imagefs.deps.publish import Job
-from imagefs.deps.target import Target
-from imagefs.deps.wish import Wish
+from imagefs.deps.publish import PublishJob
+from imagefs.deps.smoketest import Probe
+from imagefs.deps.target import TargetDirectory
 from imagefs.errors import SnapshotError
 from imagefs.format.snapshot import key_digest
 from imagefs.settings import DaemonSettings
@@ -54,9 +53,9 @@ _UNKNOWN = ""
 
 
 def install_here(
-    wish: Wish,
+    wish: HostRequest,
     settings: DaemonSettings,
-    target: Target,
+    target: TargetDirectory,
     name: str,
     reason: str,
     leading: Leading | None,
@@ -87,14 +86,14 @@ def install_here(
     return 0
 
 
-def _installed(wish: Wish, tell: Callable[[str], None]) -> tuple[Outcome, str]:
+def _installed(wish: HostRequest, tell: Callable[[str], None]) -> tuple[InstallOutcome, str]:
     """How the installer ended, and why it did not do what was resolved before.
 
     One that fails with a lock of an earlier start is run once more without that, for an index may have lost a file.
     """
     environ = installer_environment(os.environ)
 
-    def run(command: Sequence[str]) -> Outcome:
+    def run(command: Sequence[str]) -> InstallOutcome:
         return install(wish.scratch.command(command) if wish.scratch is not None else command, environ)
 
     if wish.held is None:
@@ -124,11 +123,11 @@ def text_of(path: str) -> str | None:
 
 
 def _keep(
-    wish: Wish,
+    wish: HostRequest,
     settings: DaemonSettings,
-    target: Target,
+    target: TargetDirectory,
     name: str,
-    done: Outcome,
+    done: InstallOutcome,
     broken: str,
     leading: Leading | None,
     tell: Callable[[str], None],
@@ -153,7 +152,7 @@ def _keep(
         return
     findings = course_findings(done, [os.path.relpath(path, wish.target) for path in failed])
     probe = Probe(wish.interpreter, wish.probe, os.getcwd(), settings._asdict(), wish.tree)
-    job = Job(
+    job = PublishJob(
         wish.store._asdict(),
         settings.cache,
         wish.key,
@@ -173,25 +172,29 @@ def _keep(
         wheels=wish.wheels,
         doubted=leading.doubted,
     )
-    descriptor = pending.begin(job.cache, job.name, job._asdict())
+    descriptor = publications.begin_publication(job.cache, job.name, job._asdict())
     _publish_here(job, target, descriptor, tell, wait=wish.wait)
 
 
-def publish_again(wish: Wish, target: Target, left: pending.Left, tell: Callable[[str], None]) -> None:
+def publish_again(
+    wish: HostRequest, target: TargetDirectory, left: publications.Unfinished, tell: Callable[[str], None]
+) -> None:
     """Publish after all what an earlier start of this host installed, whose publisher came to no answer.
 
     Raises OSError.
     """
     try:
-        job = Job(**left.job)
+        job = PublishJob(**left.job)
     except TypeError:  # of another version, which nobody goes on with
         os.close(left.descriptor)
-        pending.end(target.cache, key_digest(wish.key))
+        publications.end_publication(target.cache, key_digest(wish.key))
     else:
         _publish_here(job, target, left.descriptor, tell, wait=wish.wait)
 
 
-def _publish_here(job: Job, target: Target, descriptor: int, tell: Callable[[str], None], *, wait: bool) -> None:
+def _publish_here(
+    job: PublishJob, target: TargetDirectory, descriptor: int, tell: Callable[[str], None], *, wait: bool
+) -> None:
     """descriptor: with the lock of what is pending; it is closed."""
     try:
         with publish_beside(job, tell, wait=wait, held=[descriptor]) as publisher:
@@ -200,14 +203,16 @@ def _publish_here(job: Job, target: Target, descriptor: int, tell: Callable[[str
         os.close(descriptor)
 
 
-def course_findings(done: Outcome, uncompiled: Sequence[str]) -> list[Finding]:
+def course_findings(done: InstallOutcome, uncompiled: Sequence[str]) -> list[Finding]:
     """Findings about the course of an installation. uncompiled: paths of sources."""
     findings = outcome_findings(done.status, [(one.pid, one.command) for one in done.survivors])
     return [*findings, *(Finding("bytecode", path) for path in uncompiled)]
 
 
 @contextlib.contextmanager
-def publish_beside(job: Job, tell: Callable[[str], None], *, wait: bool, held: Sequence[int] = ()) -> Iterator[int]:
+def publish_beside(
+    job: PublishJob, tell: Callable[[str], None], *, wait: bool, held: Sequence[int] = ()
+) -> Iterator[int]:
     """Publish in the background; the process that does. With `wait` it has ended after the block.
 
     held: descriptors that it is to keep. Raises OSError.
@@ -218,14 +223,14 @@ def publish_beside(job: Job, tell: Callable[[str], None], *, wait: bool, held: S
         tell(f"snapshot {job.name[:SHORT]} is published in the background (process {publisher.pid})")
         return
     status = publisher.wait()
-    told = outcome.log_of(job.cache, job.name).read_text(errors="replace").splitlines()
+    told = publications.log_of(job.cache, job.name).read_text(errors="replace").splitlines()
     for line in told or [f"snapshot {job.name[:SHORT]}: what publishes it ended with status {status}"]:
         tell(line.removeprefix("imagefs: "))
 
 
-def _publisher(job: Job, held: Sequence[int]) -> subprocess.Popen[bytes]:
+def _publisher(job: PublishJob, held: Sequence[int]) -> subprocess.Popen[bytes]:
     """The process that publishes, which outlives this one and its group."""
-    with open(outcome.log_of(job.cache, job.name), "wb") as log:
+    with open(publications.log_of(job.cache, job.name), "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "imagefs.deps.publisher"],
             stdin=subprocess.PIPE,

@@ -15,36 +15,35 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from imagefs.build.image import build
-from imagefs.deps.capture import Tree, capture_directory
-from imagefs.deps.check.finding import Finding
+from imagefs.deps.capture import CapturedTree, capture_directory
+from imagefs.deps.check.report import Finding, Verdict, judge
 from imagefs.deps.check.tree import Findings, Installation, check_tree
-from imagefs.deps.check.verdict import Verdict, judge
 from imagefs.deps.inventory import Inventory, take
 from imagefs.deps.local import Wheel, differs
 from imagefs.deps.lock import Lock
-from imagefs.deps.outcome import Outcome
-from imagefs.deps.packed import Probe, Tried, try_packed
-from imagefs.deps.target import Target
+from imagefs.deps.publications import PublishOutcome
+from imagefs.deps.smoketest import Probe, Tried, try_packed
+from imagefs.deps.target import TargetDirectory
 from imagefs.format.snapshot import Snapshot, SnapshotKind, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import StoreError
 from stripefs.settings import store_settings
 
-__all__ = ["Directory", "Job", "Place", "publish"]
+__all__ = ["DirectoryPlace", "PublishJob", "SnapshotPlace", "publish"]
 
 _TOLD = 3
 """Distributions that a line names."""
 
 
-class Job(NamedTuple):
+class PublishJob(NamedTuple):
     """What is to be published, in values that can be JSON.
 
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
     took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked,
     tolerant and setuid: as in `Installation`. owner: of the lead that is handed over, "" for none. lock: the document
-    of the lock, None where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on
-    a host. probe: fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, nor in a container:
+    of the lock, None where anything may be installed. inside: fields of `imagefs.deps.container.install.Inside`, none
+    on a host. probe: fields of `imagefs.deps.smoketest.Probe`, none where nothing is to be tried, nor in a container:
     `inside` has that. wheels: fields of `imagefs.deps.local.Wheel`, of what directories were built to. hint: name and
     document of the one that leads starts to the snapshot (`imagefs.deps.hint`), none on a host.
     """
@@ -75,7 +74,7 @@ class Job(NamedTuple):
         return key_digest(self.key)
 
 
-class Place(Protocol):
+class SnapshotPlace(Protocol):
     """Where it was installed."""
 
     kind: SnapshotKind
@@ -87,21 +86,21 @@ class Place(Protocol):
     def look(self) -> tuple[Inventory, Findings]:
         """What there is to be published, and what speaks against that."""
 
-    def capture(self) -> Tree:
+    def capture(self) -> CapturedTree:
         """What is to be packed."""
 
     def tried(self, image: str) -> Tried:
         """How the trial of what was packed went, the image of this digest. Raises StripefsError and OSError."""
 
 
-class Directory:
+class DirectoryPlace:
     """The target of a job on a host."""
 
     kind: SnapshotKind = "host"
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: PublishJob) -> None:
         self._job = job
-        self._target = Target(job.target, job.cache)
+        self._target = TargetDirectory(job.target, job.cache)
         self.targets: tuple[str, ...] = (job.target,)
 
     def changed(self) -> Sequence[str]:
@@ -123,7 +122,7 @@ class Directory:
             ),
         )
 
-    def capture(self) -> Tree:
+    def capture(self) -> CapturedTree:
         return capture_directory(self._installed())
 
     def tried(self, image: str) -> Tried:
@@ -141,13 +140,15 @@ class Directory:
         return seen._replace(entries={path: facts for path, facts in kept.items() if path not in empty})
 
 
-def publish(job: Job, images: Images, still_leads: Callable[[], None], place: Place | None = None) -> Outcome:
+def publish(
+    job: PublishJob, images: Images, still_leads: Callable[[], None], place: SnapshotPlace | None = None
+) -> PublishOutcome:
     """Check what was installed, and publish it unless something speaks against that.
 
     still_leads: raises when somebody else does by now. place: where it was installed, the target on this host unless
     given. Raises what goes wrong in the store and on the way there.
     """
-    done = _publish(job, images, still_leads, place or Directory(job))
+    done = _publish(job, images, still_leads, place or DirectoryPlace(job))
     if done.published and job.hint:
         name, document = job.hint
         with contextlib.suppress(StoreError):  # starts find the snapshot without it, and store it
@@ -155,24 +156,24 @@ def publish(job: Job, images: Images, still_leads: Callable[[], None], place: Pl
     return done
 
 
-def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: Place) -> Outcome:
+def _publish(job: PublishJob, images: Images, still_leads: Callable[[], None], place: SnapshotPlace) -> PublishOutcome:
     snapshots = Snapshots(images)
     verdict = _verdict(job, place)
     if not verdict.publish:
-        return Outcome(False, verdict.lines, time.time())
+        return PublishOutcome(False, verdict.lines, time.time())
     if job.doubted:  # the bytes that this host could not use decide, and not only how many there are
         images.damaged_packs = snapshots.damaged_packs(job.name)
     if snapshots.is_usable(job.name):
-        return Outcome(True, verdict.lines, time.time())
+        return PublishOutcome(True, verdict.lines, time.time())
     root, contents = place.capture()
     report = build(root, contents, images, source=job.name)
     published = False
     try:
         if changed := _changed(place):
-            return Outcome(False, judge([changed]).lines, time.time())
+            return PublishOutcome(False, judge([changed]).lines, time.time())
         tried = place.tried(report.digest)
         if tried.failure:
-            return Outcome(False, (f"the probe failed: {tried.failure}", *_noted(tried)), time.time())
+            return PublishOutcome(False, (f"the probe failed: {tried.failure}", *_noted(tried)), time.time())
         lines = (*verdict.lines, *_noted(tried))
         still_leads()
         published = snapshots.put(
@@ -181,14 +182,14 @@ def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: P
     finally:
         if not published:
             snapshots.take_back(job.name, report.digest)
-    return Outcome(True, lines, time.time(), report.digest, report.new_bytes)
+    return PublishOutcome(True, lines, time.time(), report.digest, report.new_bytes)
 
 
 def _noted(tried: Tried) -> tuple[str, ...]:
     return (f"the probe ran on what was installed: {tried.unmounted}",) if tried.unmounted else ()
 
 
-def _verdict(job: Job, place: Place) -> Verdict:
+def _verdict(job: PublishJob, place: SnapshotPlace) -> Verdict:
     if changed := _changed(place):
         return judge([changed])
     course = [Finding(kind, subject, what) for kind, subject, what in job.findings]  # type: ignore[arg-type]
@@ -208,7 +209,7 @@ def _strange(lock: Lock, distributions: Iterable[str]) -> str:
     return f"these were installed and are not what was resolved before: {', '.join(found[:_TOLD])}{more}"
 
 
-def _changed(place: Place) -> Finding | None:
+def _changed(place: SnapshotPlace) -> Finding | None:
     changes = place.changed()
     return (
         Finding("changed", changes[0], f"and {len(changes) - 1} more" if len(changes) > 1 else "") if changes else None

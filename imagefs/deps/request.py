@@ -2,7 +2,7 @@
 
 Three things make a key: the request as the user wrote it, the facts of the host and of the target's Python
 (`imagefs.deps.facts` asks for them), and the inputs, which is what the request's files and settings say
-(`imagefs.deps.inputs` reads them). `imagefs.deps.asking.ask` does all of it.
+(`imagefs.deps.inputs` reads them). `imagefs.deps.keybuilder.ask` does all of it.
 """
 
 from __future__ import annotations

@@ -19,14 +19,12 @@ from urllib.parse import unquote, urlsplit
 import pip_requirements_parser as pip
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
-from imagefs.deps.lines import line_parser, lines_of
-from imagefs.deps.lock import Kind, LockedRequirement
-from imagefs.deps.lockfiles import is_pylock, read_lock
+from imagefs.deps.lock import LockedRequirement, RequirementKind, is_pylock, read_lock, without_secrets
 from imagefs.deps.request import OpenEnd
-from imagefs.deps.urls import without_secrets
+from imagefs.deps.requirement_lines import line_parser, lines_of
 from stripefs.errors import ConfigError
 
-__all__ = ["Reader", "Requirements", "Source"]
+__all__ = ["Reader", "RequirementSource", "Requirements"]
 
 _UNREADABLE = (
     *(pip.PipError, pip.OptionParsingError, ValueError, TypeError, AttributeError, AssertionError),
@@ -59,7 +57,7 @@ _EDITABLE = "it is editable, so of files that stay where they are and may change
 _NO_HASH = "what is there may change; put #sha256=… behind it"
 
 
-class Source(NamedTuple):
+class RequirementSource(NamedTuple):
     """A file or directory of this host that is installed from. editable: it is linked to from what is installed."""
 
     path: str
@@ -77,8 +75,8 @@ class Requirements(NamedTuple):
     resolver has to.
     """
 
-    sources: Sequence[Source]
-    find_links: Sequence[Source]
+    sources: Sequence[RequirementSource]
+    find_links: Sequence[RequirementSource]
     pinned: frozenset[str]
     open_ends: Sequence[OpenEnd]
     unpinned: Sequence[OpenEnd]
@@ -121,8 +119,8 @@ class Reader:
         self._parse_line = line_parser()
         self._seen: set[tuple[str, bool]] = set()
         self._depth = 0
-        self._sources: list[Source] = []
-        self._find_links: list[Source] = []
+        self._sources: list[RequirementSource] = []
+        self._find_links: list[RequirementSource] = []
         self._pinned: set[str] = set()
         self._locked: list[LockedRequirement] = []
         self._build_options: list[str] = []
@@ -143,7 +141,7 @@ class Reader:
                 package = package._replace(kind="local")
             if package.kind in ("local", "editable"):
                 place = posixpath.normpath(posixpath.join(posixpath.dirname(path), package.source))
-                self._sources.append(Source(place, name, package.kind == "editable"))
+                self._sources.append(RequirementSource(place, name, package.kind == "editable"))
                 if package.kind == "editable":
                     self.open(name, str(package), _EDITABLE)
                 package = package._replace(source=place)
@@ -291,7 +289,9 @@ class Reader:
             why = "what is listed there may change; copy it to this host, or give hashes"
             self._findings.append(_Finding(_open_end(where, value, why), loose=True, resolved=True))
         else:
-            self._find_links.append(Source(posixpath.join(folder, _local_path(value)), where, editable=False))
+            self._find_links.append(
+                RequirementSource(posixpath.join(folder, _local_path(value)), where, editable=False)
+            )
 
     def _requirement(self, where: str, text: str, editable: bool, constraint: bool, options: Mapping[str, Any]) -> None:
         build = pip.build_editable_req if editable else pip.build_install_req
@@ -338,7 +338,7 @@ class Reader:
                 self.open(where, text, _NO_COMMIT)
         elif link.scheme in ("", "file"):
             path = posixpath.normpath(posixpath.join(self._folder, _local_path(link.url)))
-            self._sources.append(Source(path, where, editable))
+            self._sources.append(RequirementSource(path, where, editable))
             if editable:
                 self.open(where, text, _EDITABLE)
             name = name or _name_of_sdist(path)
@@ -360,7 +360,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _kind(link: Any) -> Kind:
+def _kind(link: Any) -> RequirementKind:
     return "wheel" if link.is_wheel else "sdist"
 
 

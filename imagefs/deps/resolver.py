@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from imagefs.deps.command import Call
-from imagefs.deps.lock import Kind, Lock, LockedRequirement
-from imagefs.deps.lockfiles import read_lock
+from imagefs.deps.lock import Lock, LockedRequirement, RequirementKind, read_lock
 from imagefs.errors import FormatError
 
 __all__ = ["Held", "Question", "caching", "is_uncached", "of_report", "question_for", "read_answer"]
@@ -162,7 +161,7 @@ def of_report(report: Any) -> Iterator[LockedRequirement]:
         yield LockedRequirement(metadata["name"], metadata["version"], kind, digests, source)
 
 
-def _origin(info: Mapping[str, Any], *, direct: bool) -> tuple[Kind, Sequence[str], str]:
+def _origin(info: Mapping[str, Any], *, direct: bool) -> tuple[RequirementKind, Sequence[str], str]:
     url = info["url"]
     if "vcs_info" in info:
         repository = info["vcs_info"]

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from imagefs.deps.local import Order, Wheel, build_here
+from imagefs.deps.local import BuildOrder, Wheel, build_here
+from imagefs.deps.lock_cache import run_here
 from imagefs.deps.prebuilt import covering, stand_in
-from imagefs.deps.resolve import run_here
 from imagefs.deps.resolver import Question
 
 __all__ = ["Scratch"]
@@ -57,7 +57,7 @@ class Scratch:
         self._folder = self._folder or tempfile.mkdtemp(prefix="imagefs-deps-")
         return os.path.join(self._folder, name)
 
-    def build(self, order: Order, environ: Mapping[str, str]) -> Mapping[str, Wheel]:
+    def build(self, order: BuildOrder, environ: Mapping[str, str]) -> Mapping[str, Wheel]:
         """A `Builder`. Raises SnapshotError and OSError."""
         return build_here(order, environ, self.keep if "--no-use-pep517" not in order.words else None)
 
@@ -82,5 +82,5 @@ class Scratch:
         return [*covering(self.path(f"written{self._runs}"), self._wheels), *command]
 
     def run(self, question: Question, folder: str, environ: Mapping[str, str], paths: Sequence[str]) -> str:
-        """As `imagefs.deps.resolve.run_here`. Raises SnapshotError."""
+        """As `imagefs.deps.lock_cache.run_here`. Raises SnapshotError."""
         return run_here(question._replace(command=self.command(question.command)), folder, environ, paths)

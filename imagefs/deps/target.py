@@ -1,10 +1,10 @@
-"""The directory that is installed into, on a host: whose turn it is, what is in it, and whether that is ours.
+"""The target directory of an installation on a host: whose turn it is, what is in it, and whether that is ours.
 
 A node that missed has what it installed in the directory itself. A mark in the cache says of which key that is, so that
 the next start takes it as it is, and one with another key knows that it may be emptied. What the mark does not know of
 is never touched:
 
-    CACHE/deps/targets/HASH.json    the mark (`imagefs.deps.mark`)
+    CACHE/deps/targets/HASH.json    the mark
     CACHE/deps/targets/HASH.begun   there while the directory is installed into, or emptied; what is in it may go
     CACHE/deps/targets/HASH.files   of each file in a finished one 8 bytes that change with it, sorted
     CACHE/deps/targets/HASH.users   of what is mounted there: its key, and the processes that use it
@@ -12,6 +12,10 @@ is never touched:
 
 HASH is that of the path. Files that come later beside finished ones do no harm: programs keep caches among their
 modules.
+
+Whoever puts another directory in its place has taken what was installed away. Numbers of devices change with a reboot,
+and with each mount of an overlay, and the number of an inode is soon given to the next directory. So a directory gets
+an extended attribute with a random value; where the file system has no such attributes its device and inode count.
 """
 
 from __future__ import annotations
@@ -21,35 +25,105 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
+from imagefs.daemon import processes
 from imagefs.deps import inventory
-from imagefs.deps.mark import Mark, User, label, living, load, save, which
 from imagefs.errors import SnapshotError
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import users
 from stripefs.osutil import atomic_file
 
-__all__ = ["Refused", "State", "Target"]
+__all__ = [
+    "ATTRIBUTE",
+    "Mark",
+    "TargetDirectory",
+    "TargetRefused",
+    "TargetState",
+    "TargetUser",
+    "identity_of",
+    "label_directory",
+    "living_users",
+    "load_mark",
+    "save_mark",
+]
+
+TargetUser = tuple[int, int]
+"""A process, and when it began."""
+
+ATTRIBUTE = "user.imagefs.target"
+"""Tells a directory from another one that is put in its place."""
+
+
+class Mark(NamedTuple):
+    """path: of the directory. directory: which one that is. key: what was installed there. finished: whether all of it
+    is there, and known. users: who uses it."""
+
+    path: str
+    directory: str
+    key: str
+    finished: bool
+    users: Sequence[TargetUser]
+
+
+def load_mark(path: Path) -> Mark | None:
+    """The mark in a file; None where there is none, or one that makes no sense."""
+    try:
+        told = json.loads(path.read_text())
+        users = [(int(process), int(began)) for process, began in told["users"]]
+        mark = Mark(told["path"], told["directory"], told["key"], told["finished"] is True, users)
+        return mark if all(isinstance(one, str) for one in mark[:3]) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def save_mark(path: Path, mark: Mark) -> None:
+    """Raises OSError."""
+    with atomic_file(path) as file:
+        file.write(json.dumps(mark._asdict()).encode())
+
+
+def living_users(users: Sequence[Sequence[int]]) -> list[TargetUser]:
+    """Those that have not ended. Raises ValueError for what are no users."""
+    return [(process, began) for process, began in users if began and processes.began(process) == began]
+
+
+def identity_of(path: str) -> str:
+    """Which directory stands at `path`. Raises OSError."""
+    there = os.stat(path)
+    with contextlib.suppress(OSError):  # it has none, or the file system knows of none
+        return f"label {os.getxattr(path, ATTRIBUTE).decode(errors='replace')}"
+    return f"inode {there.st_dev} {there.st_ino}"
+
+
+def label_directory(path: str) -> str:
+    """Give the directory at `path` a label that no other one has, as far as its file system can; `which` it is then.
+    Raises OSError."""
+    with contextlib.suppress(OSError):
+        os.setxattr(path, ATTRIBUTE, secrets.token_hex(16).encode())
+    return identity_of(path)
+
 
 _PAUSE = 0.05
 _PATIENCE = 1.0
 """Seconds after which somebody who waits for the turn is told."""
 
 
-class Refused(StripefsError):
+class TargetRefused(StripefsError):
     """The target cannot be installed into at all, with a snapshot or without."""
 
     exit_code = 2
 
 
-class State(Enum):
+class TargetState(Enum):
     """What a directory is for one key."""
 
     EMPTY = "empty"  # or not there, or a mountpoint of ours
@@ -61,7 +135,7 @@ class State(Enum):
     FOREIGN = "foreign"  # with files that we know nothing of
 
 
-class Target:
+class TargetDirectory:
     """The directory at `path`, absolute with links resolved; `cache` is that of the daemon. Calls raise OSError."""
 
     def __init__(self, path: str, cache: str) -> None:
@@ -85,46 +159,46 @@ class Target:
 
     # What is there
 
-    def state(self, key: str) -> State:
-        """What it is for the snapshot `key`. Raises Refused for a path that is no directory."""
+    def state(self, key: str) -> TargetState:
+        """What it is for the snapshot `key`. Raises TargetRefused for a path that is no directory."""
         if (here := kernel.find_mount(self.path)) is not None and here.fstype in ("erofs", "fuse.imagefs"):
-            return State.EMPTY
+            return TargetState.EMPTY
         try:
             if not os.listdir(self.path):
-                return State.EMPTY
+                return TargetState.EMPTY
         except FileNotFoundError:
-            return State.EMPTY
+            return TargetState.EMPTY
         except NotADirectoryError as error:
-            raise Refused(f"{self.path} is no directory", hint="name another --target") from error
+            raise TargetRefused(f"{self.path} is no directory", hint="name another --target") from error
         mark = self._own_mark()
         if mark is None:
-            return State.FOREIGN
+            return TargetState.FOREIGN
         if self._begun.exists():
-            return State.OURS
+            return TargetState.OURS
         if not mark.finished:
-            return State.UNSURE if mark.key == key else State.FOREIGN
+            return TargetState.UNSURE if mark.key == key else TargetState.FOREIGN
         if mark.key != key:
-            return State.IN_USE if self.users() else State.OURS
+            return TargetState.IN_USE if self.users() else TargetState.OURS
         known = self._known()
         if known is None:
-            return State.UNSURE
-        return State.FINISHED if known <= set(_prints(inventory.take(self.path))) else State.CHANGED
+            return TargetState.UNSURE
+        return TargetState.FINISHED if known <= set(_prints(inventory.take(self.path))) else TargetState.CHANGED
 
     def users(self) -> list[str]:
         """Who uses what is in it, for people to read: the processes that it was installed for, else those that stand or
         keep files there."""
         mark = self._own_mark()
-        told = [f"process {process}" for process, _ in living(mark.users)] if mark is not None else []
+        told = [f"process {process}" for process, _ in living_users(mark.users)] if mark is not None else []
         return told or [one for one in users(self.path) if not one.startswith(f"process {os.getpid()} ")]
 
     # What is done with it
 
-    def begin(self, key: str, users: Sequence[User]) -> None:
+    def begin(self, key: str, users: Sequence[TargetUser]) -> None:
         """Make it where it is missing; from now on what is in it is ours, and of that key, for these users."""
         os.makedirs(self.path, exist_ok=True)
         self._files.unlink(missing_ok=True)
         self._begun.touch()
-        save(self._json, Mark(self.path, label(self.path), key, finished=False, users=users))
+        save_mark(self._json, Mark(self.path, label_directory(self.path), key, finished=False, users=users))
 
     def hand_over(self) -> None:
         """What is in it is its users' from now on, whole or not, and not to be emptied. Needs no room on the disk."""
@@ -139,21 +213,21 @@ class Target:
             )
         with atomic_file(self._files) as file:
             file.write(_prints(seen).tobytes())
-        save(self._json, mark._replace(finished=True, key=key))
+        save_mark(self._json, mark._replace(finished=True, key=key))
         self.hand_over()
 
-    def note_plain(self, key: str, users: Sequence[User]) -> None:
+    def note_plain(self, key: str, users: Sequence[TargetUser]) -> None:
         """The command of that key fills it on its own, so nobody will know whether it is whole."""
         mark = self._own_mark()
         if mark is None or not mark.finished:
-            save(self._json, Mark(self.path, label(self.path), key, finished=False, users=users))
+            save_mark(self._json, Mark(self.path, label_directory(self.path), key, finished=False, users=users))
         self.hand_over()
 
-    def join(self, users: Sequence[User]) -> None:
+    def join(self, users: Sequence[TargetUser]) -> None:
         """These use what is in it."""
         mark = self._own_mark()
         if mark is not None:
-            save(self._json, mark._replace(users=[*living(mark.users), *users]))
+            save_mark(self._json, mark._replace(users=[*living_users(mark.users), *users]))
 
     def changes(self, seen: inventory.Inventory) -> list[str]:
         """Files that came, went or changed between when it was finished and when it was `seen`, by name as far as they
@@ -173,29 +247,29 @@ class Target:
         came = sorted(path for path, one in prints.items() if one not in known)
         return came, not known <= set(prints.values())
 
-    def mounted_for(self, key: str) -> list[User]:
+    def mounted_for(self, key: str) -> list[TargetUser]:
         """Who uses what is mounted here for this key: a daemon that was killed has forgotten them."""
         try:
             noted = json.loads(self._mark.with_suffix(".users").read_text())
-            return living(noted["users"]) if noted["key"] == key else []
+            return living_users(noted["users"]) if noted["key"] == key else []
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
-    def note_mounted(self, key: str, users: Sequence[User]) -> None:
+    def note_mounted(self, key: str, users: Sequence[TargetUser]) -> None:
         """For `mounted_for`."""
         with atomic_file(self._mark.with_suffix(".users")) as file:
             file.write(json.dumps({"key": key, "users": users}).encode())
 
     def clear(self) -> None:
-        """Empty a directory that is `State.OURS`. Raises Refused where others have put files there, and where it
-        cannot be done: then nobody can install there."""
+        """Empty a directory that is `TargetState.OURS`. Raises TargetRefused where others have put files there, and
+        where it cannot be done: then nobody can install there."""
         mark = self._own_mark()
         if mark is None:
             return
         if mark.finished and not self._begun.exists():
             strange = [path for path in self.changes(inventory.take(self.path)) if not _is_cache(path)]
             if strange:
-                raise Refused(
+                raise TargetRefused(
                     f"{self.path} holds files that came later or were changed, such as {strange[0]}",
                     hint="move them away, or name another --target",
                 )
@@ -203,7 +277,7 @@ class Target:
         try:
             _empty(self.path)
         except OSError as error:
-            raise Refused(
+            raise TargetRefused(
                 f"{error.filename or self.path} cannot be removed: {error.strerror}",
                 hint="what an earlier start installed there is in the way; name another --target",
             ) from error
@@ -233,8 +307,8 @@ class Target:
 
     def _own_mark(self) -> Mark | None:
         """None where there is none of the directory that stands there now."""
-        mark = load(self._json)
-        return mark if mark is not None and mark.directory == which(self.path) else None
+        mark = load_mark(self._json)
+        return mark if mark is not None and mark.directory == identity_of(self.path) else None
 
 
 def _is_cache(path: str) -> bool:
@@ -268,7 +342,7 @@ def _prints(seen: inventory.Inventory) -> array[int]:
     return array("Q", sorted(_print(path, facts) for path, facts in seen.entries.items() if not facts.is_directory))
 
 
-def _print(path: str, facts: inventory.Facts) -> int:
+def _print(path: str, facts: inventory.FileFacts) -> int:
     """A number that is another one when the file was changed, moved or replaced; not when the host was started again,
     which may give another number to the device."""
     text = f"{path}\0{facts._replace(device=0)}".encode("utf-8", "surrogateescape")

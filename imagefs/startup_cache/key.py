@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imagefs.deps.urls import without_secrets
+from imagefs.deps.lock import without_secrets
 from imagefs.errors import RunError
 
 __all__ = [

@@ -1,11 +1,12 @@
 """The process that publishes the caches a job has filled, while the job goes on: its beginning and end, and itself.
 
-`python -m imagefs.startup_cache.publisher` takes one line on standard input, a JSON object: `job` (a `Job` of
+`python -m imagefs.startup_cache.publisher` takes one line on standard input, a JSON object: `job` (a `PublishJob` of
 `imagefs.deps.publish`), `folder` (the directory that the container writes to) and `copy` (a path where nothing is yet).
 When its standard input ends it ends as well, with nothing published that was not yet; so it never outlives the run.
 
-The job goes on and may write to its caches. So the files that are whole are copied first, and the copy, a `Place` of
-`imagefs.deps.publish`, is packed. docs/startup-caches.md tells which files are whole, and what is refused.
+The job goes on and may write to its caches. So the files that are whole are copied first, and the copy, a
+`SnapshotPlace` of `imagefs.deps.publish`, is packed. docs/startup-caches.md tells which files are whole, and what is
+refused.
 
 A job may put a link in the place of a directory meanwhile. What was looked at is therefore opened without following
 any, and nothing outside of the folder is read.
@@ -33,12 +34,12 @@ from pathlib import Path
 
 from imagefs.build.content import scan
 from imagefs.deps import inventory
-from imagefs.deps.capture import Tree
+from imagefs.deps.capture import CapturedTree
 from imagefs.deps.check.tree import Findings, check_privileged
-from imagefs.deps.inventory import Facts, Inventory
-from imagefs.deps.packed import Tried
-from imagefs.deps.publish import Job, Place
+from imagefs.deps.inventory import FileFacts, Inventory
+from imagefs.deps.publish import PublishJob, SnapshotPlace
 from imagefs.deps.publisher import conclude
+from imagefs.deps.smoketest import Tried
 from imagefs.errors import SnapshotError
 from imagefs.format.snapshot import SnapshotKind
 from imagefs.startup_cache.key import FOLDER
@@ -63,7 +64,7 @@ for ever, for a `lock` beside an extension that it loads."""
 class Publishing:
     """The process, as the run of the job sees it. `tell` gets the lines for people."""
 
-    def __init__(self, job: Job, folder: str, copy: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, job: PublishJob, folder: str, copy: str, tell: Callable[[str], None]) -> None:
         self._job, self._folder, self._copy, self._tell = job, folder, copy, tell
         self._log = Path(f"{copy}.log")  # of this run alone: others may publish under the same key
         self._process: subprocess.Popen[bytes] | None = None
@@ -110,7 +111,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the run holds it back for itself
     threading.Thread(target=_end_with_input, daemon=True).start()
-    return conclude(Job(**wish["job"]), captured(wish["folder"], wish["copy"]))
+    return conclude(PublishJob(**wish["job"]), captured(wish["folder"], wish["copy"]))
 
 
 def _end_with_input() -> None:
@@ -120,7 +121,7 @@ def _end_with_input() -> None:
 
 
 class Captured:
-    """A copy of the caches, which nobody writes to. A `Place`."""
+    """A copy of the caches, which nobody writes to. A `SnapshotPlace`."""
 
     kind: SnapshotKind = "cache"
     targets: tuple[str, ...] = (FOLDER,)
@@ -134,7 +135,7 @@ class Captured:
     def look(self) -> tuple[Inventory, Findings]:
         return inventory.take(self._copy), Findings((), ())
 
-    def capture(self) -> Tree:
+    def capture(self) -> CapturedTree:
         return scan(self._copy)
 
     def tried(self, image: str) -> Tried:
@@ -142,7 +143,7 @@ class Captured:
 
 
 @contextlib.contextmanager
-def captured(folder: str, copy: str) -> Iterator[Place | None]:
+def captured(folder: str, copy: str) -> Iterator[SnapshotPlace | None]:
     """Copy the files that are whole below `folder` to `copy` until the block ends. Raises SnapshotError, OSError."""
     try:
         seen = inventory.take(os.path.realpath(folder))
@@ -170,7 +171,7 @@ def captured(folder: str, copy: str) -> Iterator[Place | None]:
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _copy(source: str, target: str, facts: Facts) -> bool:
+def _copy(source: str, target: str, facts: FileFacts) -> bool:
     """Copy one entry; whether a file was copied whole, and is not left out."""
     with (
         contextlib.suppress(FileNotFoundError),  # it was removed since, or what it lies in was not copied
@@ -192,7 +193,7 @@ def _copy(source: str, target: str, facts: Facts) -> bool:
 
 
 @contextlib.contextmanager
-def _opened(path: str, facts: Facts) -> Iterator[int]:
+def _opened(path: str, facts: FileFacts) -> Iterator[int]:
     """A descriptor of an entry. Raises FileNotFoundError where there is something else, or a link above it."""
     how = os.O_RDONLY | os.O_NONBLOCK if facts.is_file else os.O_PATH
     try:
@@ -210,13 +211,13 @@ def _opened(path: str, facts: Facts) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _describe(target: str, facts: Facts) -> None:
+def _describe(target: str, facts: FileFacts) -> None:
     os.chown(target, facts.uid, facts.gid)
     os.chmod(target, stat.S_IMODE(facts.mode))
     os.utime(target, ns=(facts.modified_ns, facts.modified_ns))
 
 
-def _is_same(descriptor: int, facts: Facts) -> bool:
+def _is_same(descriptor: int, facts: FileFacts) -> bool:
     found = os.fstat(descriptor)
     now = (found.st_nlink, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
     return now == (1, facts.inode, facts.size, facts.modified_ns, facts.changed_ns)

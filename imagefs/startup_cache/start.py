@@ -19,9 +19,8 @@ from typing import Any
 from imagefs import containers
 from imagefs.containers import Image, JobRunner
 from imagefs.daemon.protocol import Recording
-from imagefs.deps.course import SHORT, Missed, absent, missed
-from imagefs.deps.publish import Job as Publication
-from imagefs.deps.use import check_whole
+from imagefs.deps.engine import SHORT, Missed, absent, check_whole, missed
+from imagefs.deps.publish import PublishJob as Publication
 from imagefs.errors import RunError
 from imagefs.format.snapshot import key_digest
 from imagefs.plane import overlay

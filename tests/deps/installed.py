@@ -16,7 +16,7 @@ from imagefs.daemon import processes
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.daemon.protocol import SnapshotUse as Wanted
-from imagefs.deps.use import Used, use
+from imagefs.deps.engine import Used, use
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots

@@ -16,8 +16,8 @@ from typing import Any
 
 from imagefs.daemon import processes
 from imagefs.daemon.client import Client
-from imagefs.deps.flow import run
-from imagefs.deps.wish import Wish
+from imagefs.deps.host import run
+from imagefs.deps.host_request import HostRequest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
@@ -99,7 +99,7 @@ def _main(job: dict[str, Any]) -> int:
     store, target, command = StoreSettings(url=job.pop("store")), job.pop("target"), job.pop("command")
     key = key_of(target, job.pop("salt", ""))
     users = [(user, processes.began(user))]
-    wish = Wish(store, key, target, command, sys.executable, {}, users, **job)
+    wish = HostRequest(store, key, target, command, sys.executable, {}, users, **job)
     try:
         status = run(client, wish, lambda line: print(line, file=sys.stderr, flush=True))
     except StripefsError as error:

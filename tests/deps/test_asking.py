@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from imagefs.deps.asking import Answer, ask, unchanged
 from imagefs.deps.key import Key, diff
+from imagefs.deps.keybuilder import Answer, ask, unchanged
 from tests.unit.imagefs.deps.asked import (
     PIP,
     UV,

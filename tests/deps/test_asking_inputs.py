@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.asking import ask
 from imagefs.deps.key import Key, diff
-from imagefs.deps.local import Order, Wheel
+from imagefs.deps.keybuilder import ask
+from imagefs.deps.local import BuildOrder, Wheel
 from imagefs.deps.lock import Lock, LockedRequirement
 from stripefs.errors import ConfigError
 from tests.unit.imagefs.deps.asked import (
@@ -50,9 +50,9 @@ def test_a_project_counts_by_what_it_is_built_to(job: Path) -> None:
 def test_what_a_project_is_built_with(job: Path) -> None:
     """Options that say where build requirements come from, of the command and of files."""
     (job / "more.txt").write_text("--extra-index-url https://u:p@other\n--find-links wheels\nnumpy==1.26.4\n")
-    orders: list[Order] = []
+    orders: list[BuildOrder] = []
 
-    def build(order: Order, _environ: object) -> dict[str, Wheel]:
+    def build(order: BuildOrder, _environ: object) -> dict[str, Wheel]:
         orders.append(order)
         return built(order, _environ)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.build.image import build
-from imagefs.deps.capture import Tree, capture_directory, capture_upper
+from imagefs.deps.capture import CapturedTree, capture_directory, capture_upper
 from imagefs.deps.inventory import take
 from imagefs.plane import overlay
 from stripefs.fuse import kernel
@@ -60,7 +60,7 @@ def container(base: Path, disk: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def seen(tree: Tree, base: Path, folder: Path) -> Iterator[Path]:
+def seen(tree: CapturedTree, base: Path, folder: Path) -> Iterator[Path]:
     """The tree, packed, above `base`."""
     images = images_in(folder / "store")
     with contextlib.closing(LocalImage(images, build(*tree, images).digest, folder / "image")) as image:

@@ -19,9 +19,8 @@ import pytest
 from packaging.markers import default_environment
 
 from imagefs.deps.bytecode import compile_tree
-from imagefs.deps.check.finding import Finding
+from imagefs.deps.check.report import Finding, judge
 from imagefs.deps.check.tree import Findings, Installation, check_tree
-from imagefs.deps.check.verdict import judge
 from imagefs.deps.inventory import take
 from tests.deps.wheels import UV, editable, install, pip, sdist_in_c, uv, venv, wheel
 from tests.waiting import eventually

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps import outcome
+from imagefs.deps import publications
 from imagefs.housekeeping.verify import verify
 from stripefs.fuse import kernel
 from tests.deps.conftest import Job
@@ -174,7 +174,7 @@ def test_users_outlive_a_daemon_that_is_killed(
 def test_what_was_published_is_remembered(service: Service, store: Path, wheels: Path, target: Path) -> None:
     done(service, store, target, by_uv(wheels, target), wait=True)
     (name,) = snapshots_in(store).stored()
-    found = outcome.last(service.settings.cache, name)
+    found = publications.last_outcome(service.settings.cache, name)
     assert found is not None
     assert found.published
     assert found.stored > 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.deps.use import Used
+from imagefs.deps.engine import Used
 from stripefs.fuse import kernel
 from tests.deps.conftest import Job
 from tests.deps.installed import published, snapshots_in, use_here

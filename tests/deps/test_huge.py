@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.deps.contents import Files
-from imagefs.deps.lines import LONGEST, line_parser
+from imagefs.deps.digest import Files
+from imagefs.deps.lock import without_secrets
 from imagefs.deps.request import OpenEnd
+from imagefs.deps.requirement_lines import LONGEST, line_parser
 from imagefs.deps.requirements import Reader, Requirements
-from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
 
 MANY = 20_000

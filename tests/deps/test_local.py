@@ -14,10 +14,10 @@ import pytest
 
 from imagefs.deps import inventory
 from imagefs.deps.command import calls
-from imagefs.deps.local import Order, Wheel, build_here, differs, read_wheel
+from imagefs.deps.environment import build_variables, compilers
+from imagefs.deps.local import BuildOrder, Wheel, build_here, differs, read_wheel
 from imagefs.deps.prebuilt import stand_in
 from imagefs.deps.scratch import Scratch
-from imagefs.deps.toolchain import build_variables, compilers
 from imagefs.errors import SnapshotError
 from tests.deps.wheels import UV, install, pip, wheel
 
@@ -61,7 +61,7 @@ def project(tmp_path: Path) -> Path:
 
 def built(project: Path, command: Sequence[str]) -> Wheel:
     (call,) = calls(command)
-    order = Order(call, command, (), sys.executable, [str(project)], str(project.parent))
+    order = BuildOrder(call, command, (), sys.executable, [str(project)], str(project.parent))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
     return build_here(order, {**kept, "UV_NO_CONFIG": "1"})[str(project)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps import facts
-from imagefs.deps.settings import pip_settings, uv_files, uv_table
-from imagefs.deps.urls import without_secrets
+from imagefs.deps.environment import pip_settings, uv_files, uv_table
+from imagefs.deps.lock import without_secrets
 from stripefs.errors import ConfigError
 
 

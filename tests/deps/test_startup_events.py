@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps import lease
-from imagefs.deps.course import Missed, found_or_installed
+from imagefs.deps.engine import Missed, found_or_installed
 from imagefs.startup.emission import Events, events
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ProcessIdentity, Writer
@@ -71,7 +71,7 @@ class Published:
 def test_a_wait_for_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(str(tmp_path), ProcessIdentity(run="r7"), "imagefs")
     ours = Events(writer)
-    monkeypatch.setattr("imagefs.deps.course.events", lambda: ours)
+    monkeypatch.setattr("imagefs.deps.engine.events", lambda: ours)
     monkeypatch.setattr(lease, "Leading", Published)
     found = iter([Missed("it is not there", absent=True), "mounted"])
     told: list[str] = []

@@ -10,7 +10,7 @@ import pytest
 
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
-from imagefs.deps.use import PATIENCE
+from imagefs.deps.engine import PATIENCE
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings

@@ -22,7 +22,7 @@ from stripefs.cli.exit_errors import tell
 from stripefs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from imagefs.deps.asking import Answer
+    from imagefs.deps.keybuilder import Answer
 
 __all__ = ["begin_above"]
 
@@ -54,7 +54,7 @@ def begin_above(
             "--userns and --deps do not go together: what pip writes would belong to users of one namespace",
             hint="--userns host",
         )
-    wish = start.Wish(
+    wish = start.ContainerRequest(
         settings.snapshots,
         _request(values),
         [os.path.abspath(path) for path in values["deps"]],

@@ -12,8 +12,8 @@ from stripefs.osutil import umask
 
 if TYPE_CHECKING:
     from imagefs.config import Settings
+    from imagefs.deps.lock_cache import LockCache, RunResolver
     from imagefs.deps.request import Request
-    from imagefs.deps.resolve import Locks, Run
 
 __all__ = ["REQUEST", "locks_of", "request_of"]
 
@@ -50,12 +50,12 @@ def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
     return Request(targets, tuple(command), os.getcwd(), **others)
 
 
-def locks_of(settings: Settings, run: Run | None = None, *, make: bool = True) -> Locks:
+def locks_of(settings: Settings, run: RunResolver | None = None, *, make: bool = True) -> LockCache:
     """What resolves requirements with these settings, and keeps the answers in the cache and in the named store.
 
     run: the resolver, that of this host by default. make: whether a store that is not there yet is made.
     """
-    from imagefs.deps.resolve import Locks
+    from imagefs.deps.lock_cache import LockCache
 
     store = settings.store if settings.deps.store else None
-    return Locks(settings.daemon.cache, store, settings.deps.resolve_age, run, make=make)
+    return LockCache(settings.daemon.cache, store, settings.deps.resolve_age, run, make=make)

@@ -95,7 +95,7 @@ def begin(form: str, words: Sequence[str], values: Mapping[str, Any], given: Giv
     """Have what is asked for in its target; the exit status of the installer, 0 where none had to run.
 
     values: of the flags in `INSTALL`, by field. given: settings, as flags say them. Raises ConfigError, and what
-    `imagefs.deps.flow.run` raises; of all else people are told, and the installer runs.
+    `imagefs.deps.host.run` raises; of all else people are told, and the installer runs.
     """
     if len(values["targets"]) != 1:
         raise ConfigError("a host has one target", hint="--target DIR names the directory that is installed into")
@@ -104,11 +104,11 @@ def begin(form: str, words: Sequence[str], values: Mapping[str, Any], given: Giv
     try:
         target = request_of(values, ()).targets[0].path
     except FileNotFoundError:
-        from imagefs.deps import flow
+        from imagefs.deps import host
 
         target, python = values["targets"][0], values["python"]
         lost = Request((), command_of(form, words, target, python), "", setup=setup_of(form, target, python))
-        flow.install_without("the working directory is gone", lost.argv, _told)
+        host.install_without("the working directory is gone", lost.argv, _told)
     request = request_of(values, command_of(form, words, target, values["python"]))
     request = checked(request._replace(setup=setup_of(form, target, values["python"])))
     return _start(request, values, settings, users, record)
@@ -142,9 +142,9 @@ def _asked(
     record: Recording,
     scratch: Scratch,
 ) -> int:
-    from imagefs.deps import flow
-    from imagefs.deps.asking import ask, unchanged
-    from imagefs.deps.wish import Wish
+    from imagefs.deps import host
+    from imagefs.deps.host_request import HostRequest
+    from imagefs.deps.keybuilder import ask, unchanged
 
     locks, why = locks_of(settings, scratch.run), ""
     try:
@@ -158,7 +158,7 @@ def _asked(
         _without(request, settings, why)
     assert isinstance(answer.found, Key)
     python = answer.facts.python
-    wish = Wish(
+    wish = HostRequest(
         settings.store,
         answer.found.to_document(),
         request.targets[0].path,
@@ -185,17 +185,17 @@ def _asked(
         recording=record,
         tree=TreeOptions(plane=values["plane"], backing=values["backing"]),
     )
-    return flow.run(Client(settings.daemon, settings.asked), wish, _told)
+    return host.run(Client(settings.daemon, settings.asked), wish, _told)
 
 
 def _without(request: Request, settings: Settings, reason: str) -> NoReturn:
     """Become the installer. What it leaves in the target is not for a later start to remove."""
-    from imagefs.deps import flow
-    from imagefs.deps.target import Target
+    from imagefs.deps import host
+    from imagefs.deps.target import TargetDirectory
 
     with contextlib.suppress(OSError):
-        Target(request.targets[0].path, settings.daemon.cache).hand_over()
-    flow.install_without(reason, request.argv, _told)
+        TargetDirectory(request.targets[0].path, settings.daemon.cache).hand_over()
+    host.install_without(reason, request.argv, _told)
 
 
 def _fills_directory(command: Sequence[str]) -> bool:

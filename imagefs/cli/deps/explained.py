@@ -12,7 +12,7 @@ from stripefs.cli.output import table
 from stripefs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from imagefs.deps.asking import Answer
+    from imagefs.deps.keybuilder import Answer
 
 __all__ = ["show"]
 

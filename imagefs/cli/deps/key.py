@@ -15,7 +15,7 @@ from imagefs.config import Settings, resolve
 from stripefs.cli.flags import SettingsCommand
 
 if TYPE_CHECKING:
-    from imagefs.deps.asking import Answer
+    from imagefs.deps.keybuilder import Answer
 
 __all__ = ["command"]
 
@@ -31,7 +31,7 @@ def command(words: tuple[str, ...], explain: bool, as_json: bool, **values: Any)
     COMMAND is what would install. What may change while nothing here does, such as a name without a version, is a line
     each; then there is no key without --epoch or --allow-unpinned.
     """
-    from imagefs.deps.asking import ask
+    from imagefs.deps.keybuilder import ask
 
     request, locks = request_of(values, words), locks_of(_settings(), make=False)
 

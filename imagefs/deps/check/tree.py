@@ -1,23 +1,190 @@
-"""All checks of a tree, in one go."""
+"""All checks of an installed tree at once; among them secrets, privileged files, and writes outside the targets.
+
+Secrets are files that others must not read, by name and by content. What a RECORD names and whose digest is right came
+with a package, from where others get it too: packages do ship keys and addresses, for their tests. So only other files
+are looked into, and what an installer writes about where a package came from.
+
+What a container's installer wrote outside the targets that were declared for it is lost to whoever mounts the snapshot
+of the targets alone, so it is told, file by file. What programs write for a while only, or could make anew, does not
+count.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import posixpath
+import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from imagefs.deps.check.consistent import check_consistent, describe_folder, describe_site
-from imagefs.deps.check.editable import check_editable
-from imagefs.deps.check.finding import Finding
-from imagefs.deps.check.orphans import check_orphans
-from imagefs.deps.check.record import check_records
-from imagefs.deps.check.secrets import check_secrets
-from imagefs.deps.check.sites import distributions_in, find_sites, prefix_of
-from imagefs.deps.inventory import Facts, Inventory
+from imagefs.deps.check.distributions import (
+    check_consistent,
+    check_editable,
+    check_records,
+    describe_folder,
+    describe_site,
+)
+from imagefs.deps.check.report import Finding
+from imagefs.deps.check.sites import check_orphans, distributions_in, find_sites, inside, prefix_of
+from imagefs.deps.inventory import OPAQUE, FileFacts, Inventory
 
-__all__ = ["Findings", "Installation", "check_privileged", "check_tree"]
+__all__ = [
+    "IGNORED",
+    "TRANSIENT",
+    "Findings",
+    "Installation",
+    "check_outside",
+    "check_privileged",
+    "check_secrets",
+    "check_tree",
+    "matches",
+    "secret_content",
+    "secret_name",
+]
+
+_NAMES = {
+    ".netrc": "passwords of hosts",
+    "_netrc": "passwords of hosts",
+    ".git-credentials": "passwords of repositories",
+    ".pypirc": "passwords of package indexes",
+    "pip.conf": "settings of pip, which may name an index with its password",
+    "pip.ini": "settings of pip, which may name an index with its password",
+    ".npmrc": "tokens of package indexes",
+    ".pgpass": "passwords of databases",
+    "id_rsa*": "a private key of ssh",
+    "id_dsa*": "a private key of ssh",
+    "id_ecdsa*": "a private key of ssh",
+    "id_ed25519*": "a private key of ssh",
+}
+_PATHS = {
+    "*.aws/credentials": "keys of AWS",
+    "*.docker/config.json": "passwords of registries",
+    "*.kube/config": "keys of a cluster",
+    "*gcloud/application_default_credentials.json": "keys of Google Cloud",
+    "*huggingface/token": "a token of Hugging Face",
+}
+_LIMIT = 1 << 20
+"""Bytes of a file that is looked into: nothing that people or installers write settings into is larger."""
+
+_KEY = re.compile(rb"-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY( BLOCK)?-----")
+_ADDRESS = re.compile(rb"\b[a-z][a-z0-9+.-]{1,20}://([^\s/?#@:'\"<>{}$]*):([^\s/?#@'\"<>]{1,200})@[^\s/@'\"<>]")
+_TOKEN_ADDRESS = re.compile(rb"\bhttps?://[A-Za-z0-9_-]{20,}@[^\s/@'\"<>]")
+_TOKEN = re.compile(
+    rb"\b(AKIA|ASIA)[A-Z0-9]{16}\b"  # AWS
+    rb"|\bgh[pousr]_[A-Za-z0-9]{36,}\b|\bgithub_pat_[A-Za-z0-9_]{50,}|\bglpat-[A-Za-z0-9_-]{20,}"  # GitHub, GitLab
+    rb"|\bpypi-AgE[A-Za-z0-9_-]{50,}|\bhf_[A-Za-z0-9]{30,}\b"  # PyPI, Hugging Face
+    rb"|\bxox[baprs]-[A-Za-z0-9-]{10,}"  # Slack
+)
+_PLACEHOLDER = re.compile(rb"[*x.]+|pass(word|wd)?|secret|token|\$.*|%.*|\{.*|<.*", re.IGNORECASE)
+_TOLD = ("direct_url.json", "uv_build.json", "uv_cache.json")
+"""Of installers, about where a distribution came from. They have digests, but from no package."""
+
+
+def check_secrets(inventory: Inventory, verified: Collection[str]) -> list[Finding]:
+    """One finding for each file of a tree. verified: paths whose bytes came with a package."""
+    found = []
+    for path, facts in inventory.entries.items():
+        if not facts.is_file or path.endswith(".pyc"):
+            continue  # bytecode says what its source says
+        if path in verified and posixpath.basename(path) not in _TOLD:
+            continue
+        what = secret_name(path)
+        if not what and 0 < facts.size <= _LIMIT:
+            try:
+                with open(inventory.path(path), "rb") as file:
+                    what = secret_content(file.read(_LIMIT))
+            except OSError as error:
+                what = f"cannot be read: {error.strerror}"
+        if what:
+            found.append(Finding("secret", path, what))
+    return sorted(found)
+
+
+def secret_name(path: str) -> str:
+    """What a file of this name holds that others must not read; "" for nothing."""
+    for pattern, what in _NAMES.items():
+        if fnmatch.fnmatchcase(posixpath.basename(path), pattern) and not path.endswith(".pub"):
+            return what
+    return next((what for pattern, what in _PATHS.items() if fnmatch.fnmatchcase(path, pattern)), "")
+
+
+def secret_content(data: bytes) -> str:
+    """What there is in a text that others must not read; "" for nothing, or for what is no text."""
+    if b"\0" in data:
+        return ""
+    if _KEY.search(data):
+        return "a private key"
+    if _TOKEN.search(data):
+        return "a token"
+    if _TOKEN_ADDRESS.search(data) or any(_passwords(data)):
+        return "an address with a password"
+    return ""
+
+
+def _passwords(data: bytes) -> Iterator[bytes]:
+    for match in _ADDRESS.finditer(data):
+        if not _PLACEHOLDER.fullmatch(match[2]):
+            yield match[2]
+
+
+TRANSIENT = (
+    *("/tmp", "/var/tmp", "/run", "/var/run", "/dev", "/proc", "/sys"),  # noqa: S108 memory, or the kernel's
+    *("/root/.cache", "/home/*/.cache", "/var/cache"),  # pip's and uv's are here
+    *("/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/etc/mtab"),  # runtimes mount theirs there
+)
+"""Patterns of what is never captured, but where a target lies inside of it."""
+
+IGNORED = (*TRANSIENT, "*/__pycache__")
+"""Patterns of what may be written outside targets: also bytecode of the interpreter and the installer."""
+
+
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Whether an absolute path matches one of these, which are as a shell's but that * stands for / too. One that
+    matches a directory holds for all below it."""
+    return any(fnmatch.fnmatchcase(path, one) or fnmatch.fnmatchcase(path, f"{one}/*") for one in patterns)
+
+
+def check_outside(
+    inventory: Inventory, targets: Sequence[str], ignored: Sequence[str] = IGNORED, lower: str = ""
+) -> list[Finding]:
+    """One finding for each change in an upper directory that is in none of `targets`, absolute paths, nor ignored.
+
+    lower: where the image is mounted that the upper directory was above: a directory that is as there was only copied
+    for something in it. Without it, directories count only when they hide what is there.
+    """
+    wanted = [target.strip("/") for target in targets]
+    found = []
+    for path, facts in sorted(inventory.entries.items()):
+        if (
+            not path
+            or any(inside(path, target) or inside(target, path) for target in wanted)
+            or matches(f"/{path}", ignored)
+        ):
+            continue
+        if what := _change(inventory, path, facts, lower):
+            found.append(Finding("outside", f"/{path}", what))
+    return found
+
+
+def _change(inventory: Inventory, path: str, facts: FileFacts, lower: str) -> str:
+    """What was done there; "" for nothing."""
+    if facts.is_whiteout:
+        return "removed"
+    if not facts.is_directory:
+        return "written"
+    if OPAQUE in os.listxattr(inventory.path(path)):
+        return "replaced"
+    if not lower:
+        return ""
+    try:
+        before = os.lstat(os.path.join(lower, path))
+    except FileNotFoundError:
+        return "made"
+    same = (before.st_mode, before.st_uid, before.st_gid) == (facts.mode, facts.uid, facts.gid)
+    return "" if same else "changed"
+
 
 _CAPABILITIES = "security.capability"
 
@@ -85,7 +252,7 @@ def check_privileged(inventory: Inventory) -> list[Finding]:
     ]
 
 
-def _privilege(inventory: Inventory, path: str, facts: Facts) -> str:
+def _privilege(inventory: Inventory, path: str, facts: FileFacts) -> str:
     if stat.S_ISBLK(facts.mode) or (stat.S_ISCHR(facts.mode) and not facts.is_whiteout):
         return "a device"
     if not facts.is_file:

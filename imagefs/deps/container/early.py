@@ -20,11 +20,11 @@ from pathlib import Path
 from imagefs import containers
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Attached, Recording
+from imagefs.deps.engine import PATIENCE
 from imagefs.deps.facts import own_level
 from imagefs.deps.hint import Hint, name_of
 from imagefs.deps.request import Request
-from imagefs.deps.threads import signals_for_main
-from imagefs.deps.use import PATIENCE
+from imagefs.deps.sigmask import signals_for_main
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
 

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from imagefs.containers import Image
 from imagefs.daemon.protocol import Attached
-from imagefs.deps.asking import Answer, ask, unchanged
 from imagefs.deps.container.early import Early
-from imagefs.deps.container.programs import DOWNLOADS, given, inside, output_of, shown
-from imagefs.deps.container.python import Interpreter
+from imagefs.deps.container.programs import DOWNLOADS, Interpreter, given, inside, output_of, shown
 from imagefs.deps.hint import Hint
+from imagefs.deps.keybuilder import Answer, ask, unchanged
+from imagefs.deps.lock_cache import QUIET, LockCache
 from imagefs.deps.request import Facts, Request, Target
-from imagefs.deps.resolve import QUIET, Locks
 from imagefs.deps.resolver import Question
 from imagefs.deps.scratch import Scratch
 from imagefs.errors import RunError, SnapshotError
@@ -29,8 +28,8 @@ from imagefs.run.spec import PATH, own_mount, variables
 from stripefs.errors import ConfigError
 
 if TYPE_CHECKING:
-    from imagefs.deps.container.start import Wish
-    from imagefs.deps.local import Order, Wheel
+    from imagefs.deps.container.start import ContainerRequest
+    from imagefs.deps.local import BuildOrder, Wheel
 
 __all__ = ["KeyBuilder"]
 
@@ -47,7 +46,14 @@ class KeyBuilder:
     """
 
     def __init__(
-        self, image: Image, options: RunOptions, wish: Wish, scratch: Scratch, early: Early | None, *, make: bool = True
+        self,
+        image: Image,
+        options: RunOptions,
+        wish: ContainerRequest,
+        scratch: Scratch,
+        early: Early | None,
+        *,
+        make: bool = True,
     ) -> None:
         self._image = image
         self._options = options
@@ -70,7 +76,7 @@ class KeyBuilder:
         self._interpreter = Interpreter(image, options, search, self.python, level)
         read = early.lock if early is not None else None
         cache, age = image.client.settings.cache, wish.resolve_age
-        self.locks = Locks(cache, wish.store, age, self._resolve, make=make, read=read)
+        self.locks = LockCache(cache, wish.store, age, self._resolve, make=make, read=read)
         self.request: Request
         self.managed = False
         self.hinted = False
@@ -130,7 +136,7 @@ class KeyBuilder:
         files = [word for file in self._wish.files for word in ("-r", file)]
         return [self.python, "-m", "pip", "install", *into, *files]
 
-    def _build(self, order: Order, environ: Mapping[str, str]) -> Mapping[str, Wheel]:
+    def _build(self, order: BuildOrder, environ: Mapping[str, str]) -> Mapping[str, Wheel]:
         """What the image's pip makes of directories of the host, in a container that goes afterwards. pip writes beside
         the sources there, as it does when it installs. Raises SnapshotError, OSError."""
         from imagefs.deps.local import read_wheel, wheel_in

@@ -1,29 +1,59 @@
-"""Programs of ours in a container of the image, before the job's own: for its Python, with streams that are not the
-job's, as root, and with nothing of the host but what they are given."""
+"""Programs of ours in a container of the image, before the job's own: for its Python, and for the user's probe.
+
+Their streams are not the job's, they run as root, and have nothing of the host but what they are given.
+
+What the Python of an image is, is asked in a container of it once, and kept:
+
+    CACHE/deps/interpreters/HASH     what it printed
+
+HASH is that of the image, of the machine, of the PATH on which the interpreter is looked for, and of what it is asked.
+The tree of an image never changes, so neither does the answer.
+
+The probe (`--deps-probe`) runs in a container of the same image, with what was installed above that.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from imagefs.deps.threads import signals_for_main
+from imagefs.containers import Image
+from imagefs.deps import facts, publications
+from imagefs.deps.request import Facts
+from imagefs.deps.sigmask import signals_for_main
+from imagefs.errors import LayerFailed
 from imagefs.run.container import MountLayer
 from imagefs.run.options import Bind, RunOptions
-from stripefs.errors import ConfigError
+from stripefs.errors import ConfigError, StripefsError
 from stripefs.fuse import kernel
 
-__all__ = ["DOWNLOADS", "bound", "given", "inside", "outermost", "output_of", "shown", "streams", "told"]
+__all__ = [
+    "DOWNLOADS",
+    "Interpreter",
+    "bound",
+    "given",
+    "inside",
+    "outermost",
+    "output_of",
+    "probe_failure",
+    "probe_options",
+    "shown",
+    "streams",
+    "told",
+]
 
 DOWNLOADS = "/run/imagefs-downloads"
 """Where containers have the cache that the resolver and the installer share."""
 
 _MS_BIND = 4096
-
 _PIECE = 1 << 16  # bytes, which is what a pipe holds
 
 
@@ -140,3 +170,61 @@ def shown(paths: Sequence[str], seen: Callable[[str], str] = lambda _path: "") -
         alone = not any(other.startswith(f"{path}/") for other in needed)
         found.append(Bind((alone and seen(path)) or path, path, os.path.isdir(path)))
     return found
+
+
+class Interpreter:
+    """One of an image, in containers like the job's.
+
+    search: the PATH that containers have. python: its name or path. cpu_level: the one that the user wants, "" for the
+    processor's. asked: HASH. told: what it printed, once that is known.
+    """
+
+    def __init__(self, image: Image, options: RunOptions, search: str, python: str, cpu_level: str) -> None:
+        self._image = image
+        self._options = options
+        self._command = facts.inside_command(python)
+        self._level = cpu_level
+        name = json.dumps([image.attached.base, os.uname().machine, search, self._command])
+        self.asked = hashlib.sha256(name.encode()).hexdigest()
+        self.told = ""
+        self._kept = Path(image.client.settings.cache, "deps/interpreters", self.asked)
+
+    def kept(self) -> Facts | None:
+        """The facts of an installation for it, as it told this host earlier; None where it has not."""
+        try:
+            return self.take(self._kept.read_text())
+        except (OSError, ValueError, ConfigError):
+            return None
+
+    def take(self, told: str) -> Facts:
+        """The facts, from what it printed. Raises ConfigError."""
+        found = facts.read_inside(told, self._level)
+        self.told = told
+        return found
+
+    def ask(self) -> Facts:
+        """The facts, as it tells them in a container. Raises ConfigError, RunError and OSError."""
+        options = inside(self._options, self._command)._replace(network="none")
+        found = self.take(output_of(self._image.run, options))
+        publications.keep_file(self._kept, self.told)
+        return found
+
+
+def probe_options(options: RunOptions, python: str, code: str, targets: Sequence[str]) -> RunOptions:
+    """A container like the job's, for `python -c code` with the packages of these targets besides."""
+    found = inside(options, [python, "-c", code])
+    return found._replace(env=[*found.env, *(f"PYTHONPATH={target}" for target in targets)])
+
+
+def probe_failure(image: Image, options: RunOptions, layer: MountLayer) -> str:
+    """Why it fails with this above the image, in one line; "" where it does not.
+
+    Raises LayerFailed where the one or the other cannot be mounted.
+    """
+    try:
+        output_of(lambda given: image.run(given, [layer]), options)
+    except LayerFailed:
+        raise
+    except (StripefsError, OSError) as error:
+        return str(error)
+    return ""

@@ -24,9 +24,8 @@ from imagefs.containers import Image, JobRunner
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.deps.container.early import Early, hint_name
-from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed, used
+from imagefs.deps.engine import CHANGED, PATIENCE, SHORT, Missed, absent, check_whole, found_or_installed, missed, used
 from imagefs.deps.request import Refusal, Request, checked
-from imagefs.deps.use import PATIENCE, check_whole
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.run.options import RunOptions
 from imagefs.run.spec import variables
@@ -36,23 +35,24 @@ from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from imagefs.deps.asking import Answer
-    from imagefs.deps.container.installing import Installation
-    from imagefs.deps.install import Outcome
+    from imagefs.deps.container.install import ContainerInstallation
+    from imagefs.deps.install import InstallOutcome
+    from imagefs.deps.keybuilder import Answer
     from imagefs.deps.lease import Leading
     from imagefs.deps.scratch import Scratch
     from imagefs.run.container import MountLayer
 
-__all__ = ["Wish", "asked", "run"]
+__all__ = ["ContainerRequest", "asked", "run"]
 
 
-class Wish(NamedTuple):
+class ContainerRequest(NamedTuple):
     """What is wanted above an image.
 
     store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
     there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
     absolute. outside: patterns of what may be written outside the targets. resolve_age: seconds for which what they
-    were resolved to is believed. wait, patience, checked, allowed, tolerant, setuid: as in `imagefs.deps.wish.Wish`.
+    were resolved to is believed. wait, patience, checked, allowed, tolerant, setuid: as in
+    `imagefs.deps.host_request.HostRequest`.
     """
 
     store: StoreSettings
@@ -76,7 +76,7 @@ def run(
     options: RunOptions,
     tree: TreeOptions,
     recording: Recording,
-    wish: Wish,
+    wish: ContainerRequest,
     tell: Callable[[str], None],
     job: JobRunner = containers.run_job,
 ) -> int:
@@ -91,7 +91,7 @@ def run(
         from imagefs.deps.scratch import Scratch  # which is loaded by now
 
         with Scratch() as scratch:
-            return _Start(store, found, options, wish, tell, scratch, early).run(job)
+            return _ContainerStart(store, found, options, wish, tell, scratch, early).run(job)
 
 
 def _load() -> None:
@@ -99,7 +99,7 @@ def _load() -> None:
     from imagefs.deps.container import keybuilder  # noqa: F401
 
 
-def _early(client: Client, image: str, options: RunOptions, tree: TreeOptions, wish: Wish) -> Early | None:
+def _early(client: Client, image: str, options: RunOptions, tree: TreeOptions, wish: ContainerRequest) -> Early | None:
     """None for a request of which something cannot be read, as the start will find out, and where a process is forked
     to copy the image, beside which there is to be no thread."""
     if tree.unpack:
@@ -113,7 +113,7 @@ def _early(client: Client, image: str, options: RunOptions, tree: TreeOptions, w
 
 
 def asked(
-    client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, wish: Wish
+    client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, wish: ContainerRequest
 ) -> Answer:
     """What decides the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
     from imagefs.deps.container.keybuilder import KeyBuilder
@@ -133,13 +133,13 @@ class _Failed(Exception):
         self.status = status
 
 
-class _Start:
+class _ContainerStart:
     def __init__(
         self,
         store: StoreSettings,
         image: Image,
         options: RunOptions,
-        wish: Wish,
+        wish: ContainerRequest,
         tell: Callable[[str], None],
         scratch: Scratch,
         early: Early | None,
@@ -256,15 +256,15 @@ class _Start:
         return layer
 
     def _failure(self, layer: MountLayer) -> str:
-        from imagefs.deps.container import trial
+        from imagefs.deps.container import programs
 
-        return trial.failure(self._image, self._trial(), layer)
+        return programs.probe_failure(self._image, self._trial(), layer)
 
     def _trial(self) -> RunOptions:
-        from imagefs.deps.container import trial
+        from imagefs.deps.container import programs
 
         targets = [target.path for target in self._wish.request.targets]
-        return trial.options_for(self._options, self._key.python, self._wish.probe, targets)
+        return programs.probe_options(self._options, self._key.python, self._wish.probe, targets)
 
     # Miss
 
@@ -287,7 +287,7 @@ class _Start:
                 leading.give_up(str(error))
         return installation.layer()
 
-    def _run(self, installation: Installation) -> tuple[Outcome, str]:
+    def _run(self, installation: ContainerInstallation) -> tuple[InstallOutcome, str]:
         """How pip ended, and why it did not do what was resolved before."""
         from imagefs.deps.miss import BY_SIGNAL, RESOLVED_EARLIER, UNHELD
 
@@ -301,11 +301,13 @@ class _Start:
             unheld = UNHELD
         return installation.run(self._key.command, answer.paths, compiles=False), unheld
 
-    def _keep(self, installation: Installation, done: Outcome, broken: str, leading: Leading | None) -> None:
+    def _keep(
+        self, installation: ContainerInstallation, done: InstallOutcome, broken: str, leading: Leading | None
+    ) -> None:
         """Raises StripefsError and OSError."""
-        from imagefs.deps.container.upper import Inside
+        from imagefs.deps.container.install import Inside
         from imagefs.deps.miss import course_findings, publish_beside
-        from imagefs.deps.publish import Job
+        from imagefs.deps.publish import PublishJob
 
         wish, image, answer = self._wish, self._image, self._answer
         try:
@@ -323,7 +325,7 @@ class _Start:
             settings._asdict(), self._store._asdict(), image.attached.image, tree, identifier, image.held,
             self._targets, wish.outside, self._trial() if wish.probe else (),
         )  # fmt: skip
-        job = Job(
+        job = PublishJob(
             wish.store._asdict(),
             settings.cache,
             answer.found.to_document(),
@@ -357,15 +359,15 @@ class _Start:
             raise _Failed(done.status)
         return installation.layer()
 
-    def _installation(self) -> Installation:
+    def _installation(self) -> ContainerInstallation:
         self._key.end_early()
         with contextlib.suppress(StripefsError):  # a trace of pip would do little harm
             self._image.client.unrecord(self._image.attached.id, "what it needs was installed first")
-        from imagefs.deps.container.installing import Installation  # not needed by most, who find what they want
+        from imagefs.deps.container.install import ContainerInstallation  # not needed by most, who find what they want
 
         if self._key.managed:
             self._tell(
                 "the image's Python is managed by its system (PEP 668), so pip has --break-system-packages: the image "
                 "itself stays as it is"
             )
-        return Installation(self._image, self._options, self._key.of_pip, self._key.python, self._scratch)
+        return ContainerInstallation(self._image, self._options, self._key.of_pip, self._key.python, self._scratch)

@@ -7,7 +7,7 @@ import random
 import re
 from pathlib import Path
 
-from imagefs.deps.container.installing import EXCHANGE
+from imagefs.deps.container.install import EXCHANGE
 from stripefs.fuse import kernel
 from tests.deps.wheels import wheel
 from tests.imagefs.service import PATIENCE, Service, eventually

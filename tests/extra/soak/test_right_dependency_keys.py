@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.deps import asking
+from imagefs.deps import keybuilder
 from tests.hdfs_instance import HdfsInstance
 from tests.soak.right import dependency_keys
 from tests.soak.right.context import Context, Violation
@@ -33,7 +33,7 @@ def test_a_key_that_lacks_what_a_project_is_built_to_is_seen(tmp_path: Path, mon
     def blind(request: Any, gathered: Any, *_more: Any) -> Any:
         return gathered, ()
 
-    monkeypatch.setattr(asking, "_built", blind)
+    monkeypatch.setattr(keybuilder, "_built", blind)
     monkeypatch.setattr(dependency_keys, "_CHOICES", {"module": 3})
     monkeypatch.setattr(dependency_keys, "_FIXED", {**dependency_keys._FIXED, "project": 1})
     with pytest.raises(Violation, match="hits a snapshot of another tree"):

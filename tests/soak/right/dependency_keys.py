@@ -21,11 +21,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from imagefs.deps import inventory
-from imagefs.deps.asking import Answer, ask
 from imagefs.deps.key import Key
+from imagefs.deps.keybuilder import Answer, ask
 from imagefs.deps.local import differs
+from imagefs.deps.lock_cache import LockCache
 from imagefs.deps.request import Facts, Request, Target
-from imagefs.deps.resolve import Locks
 from stripefs.errors import StripefsError
 from tests.deps.wheels import UV, sdist, wheel
 from tests.soak.right.context import Context, Violation
@@ -197,7 +197,7 @@ class _Job:
         """What a start asks; None where it cannot be resolved or built."""
         facts, request = self._facts(tool), self._request(tool)
         try:
-            return ask(request, Locks(self._cache, None, 0.0), self._environ, facts)
+            return ask(request, LockCache(self._cache, None, 0.0), self._environ, facts)
         except StripefsError:
             return None
 
@@ -270,9 +270,9 @@ class _Nothing:
 
     def lock(self, *_asked: object) -> object:
         from imagefs.deps.lock import Lock
-        from imagefs.deps.resolve import Found
+        from imagefs.deps.lock_cache import ResolvedLock
 
-        return Found(Lock.of([]), cached=False)
+        return ResolvedLock(Lock.of([]), cached=False)
 
 
 class _Quiet(SimpleHTTPRequestHandler):

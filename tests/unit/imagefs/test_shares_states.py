@@ -75,7 +75,7 @@ class World:
         return {}
 
     async def job(self, shares: SharedMounts, name: str) -> None:
-        """As `imagefs.deps.use`, for a process of its own."""
+        """As `imagefs.deps.engine`, for a process of its own."""
         self.number += 1
         user = self.number
         self.alive[user] = trio.Event()

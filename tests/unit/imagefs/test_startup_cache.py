@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.deps.publish import Job as Publication
+from imagefs.deps.publish import PublishJob as Publication
 from imagefs.deps.publish import publish
 from imagefs.errors import RunError, SnapshotError
 from imagefs.format.snapshot import key_digest

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from imagefs.deps.asking import Answer, ask
-from imagefs.deps.contents import digest_of_tree
+from imagefs.deps.digest import digest_of_tree
 from imagefs.deps.key import Key
-from imagefs.deps.local import Order, Wheel
+from imagefs.deps.keybuilder import Answer, ask
+from imagefs.deps.local import BuildOrder, Wheel
 from imagefs.deps.lock import Lock
+from imagefs.deps.lock_cache import ResolvedLock
 from imagefs.deps.request import Facts, Refusal, Request, Target
-from imagefs.deps.resolve import Found
 
 PIP = [sys.executable, "-m", "pip", "install"]
 UV = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
@@ -48,12 +48,12 @@ class NoIndex:
         self.asked: list[str] = []
         self._lock = lock or Lock.of([])
 
-    def lock(self, name: str, *_more: object) -> Found:
+    def lock(self, name: str, *_more: object) -> ResolvedLock:
         self.asked.append(name)
-        return Found(self._lock, cached=False)
+        return ResolvedLock(self._lock, cached=False)
 
 
-def built(order: Order, _environ: object) -> dict[str, Wheel]:
+def built(order: BuildOrder, _environ: object) -> dict[str, Wheel]:
     """Wheels of the sources as they are."""
     return {source: Wheel("own", "1", digest_of_tree(source), ()) for source in order.sources}
 

@@ -6,12 +6,12 @@ import posixpath
 import stat
 from collections.abc import Iterable
 
-from imagefs.deps.inventory import Facts
+from imagefs.deps.inventory import FileFacts
 
 __all__ = ["entries_of"]
 
 
-def entries_of(paths: Iterable[str], removed: Iterable[str] = ()) -> dict[str, Facts]:
+def entries_of(paths: Iterable[str], removed: Iterable[str] = ()) -> dict[str, FileFacts]:
     """Empty files with these paths, whiteouts, and the directories above them."""
     found = {"": _facts(stat.S_IFDIR | 0o755)}
     for mode, path in [*((stat.S_IFREG, path) for path in paths), *((stat.S_IFCHR, path) for path in removed)]:
@@ -21,5 +21,5 @@ def entries_of(paths: Iterable[str], removed: Iterable[str] = ()) -> dict[str, F
     return found
 
 
-def _facts(mode: int) -> Facts:
-    return Facts(mode, 0, 0, 0, 1, 1, 0, 0, 0)
+def _facts(mode: int) -> FileFacts:
+    return FileFacts(mode, 0, 0, 0, 1, 1, 0, 0, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagefs.deps.check.consistent import Described, check_consistent, describe, describe_site
+from imagefs.deps.check.distributions import Described, check_consistent, describe, describe_site
 
 HERE = {
     "implementation_name": "cpython",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.contents import Files, digest_of_file, digest_of_tree
+from imagefs.deps.digest import Files, digest_of_file, digest_of_tree
 from stripefs.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.deps.lock import Kind, Lock, LockedRequirement
+from imagefs.deps.lock import Lock, LockedRequirement, RequirementKind
 from imagefs.errors import FormatError
 
 _DIGESTS = st.lists(st.integers(0, 5).map(lambda one: f"sha256:{one:064x}"), max_size=3)
@@ -19,7 +19,7 @@ _ENTRIES = st.lists(
         LockedRequirement,
         st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True),
         st.integers(0, 9).map(lambda one: f"1.{one}"),
-        st.sampled_from(get_args(Kind)),
+        st.sampled_from(get_args(RequirementKind)),
         _DIGESTS,
         st.sampled_from(["", "https://host/a.whl", "/src/a"]),
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps.capture import capture_upper
-from imagefs.deps.check.outside import IGNORED, check_outside, matches
+from imagefs.deps.check.tree import IGNORED, check_outside, matches
 from imagefs.deps.inventory import take
 from imagefs.errors import SnapshotError
 from imagefs.format.inode import walk

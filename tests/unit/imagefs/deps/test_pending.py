@@ -14,12 +14,12 @@ from typing import cast
 
 import pytest
 
-from imagefs.deps import pending, publisher
+from imagefs.deps import publications, publisher
+from imagefs.deps.host_request import HostRequest
 from imagefs.deps.miss import publish_again
-from imagefs.deps.outcome import Outcome, last
-from imagefs.deps.publish import Job
-from imagefs.deps.target import Target
-from imagefs.deps.wish import Wish
+from imagefs.deps.publications import PublishOutcome, last_outcome
+from imagefs.deps.publish import PublishJob
+from imagefs.deps.target import TargetDirectory
 from imagefs.format.snapshot import key_digest
 from stripefs.errors import ServiceDown, StoreError
 
@@ -28,35 +28,35 @@ NAME = "a" * 64
 
 def test_who_publishes_holds_it(tmp_path: Path) -> None:
     cache = str(tmp_path)
-    assert pending.left(cache, NAME) is None
-    held = pending.begin(cache, NAME, {"key": 7})
-    assert pending.left(cache, NAME) is None
+    assert publications.unfinished(cache, NAME) is None
+    held = publications.begin_publication(cache, NAME, {"key": 7})
+    assert publications.unfinished(cache, NAME) is None
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[held])
     os.close(held)
-    assert pending.left(cache, NAME) is None
+    assert publications.unfinished(cache, NAME) is None
     process.kill()
     process.communicate()
-    found = pending.left(cache, NAME)
+    found = publications.unfinished(cache, NAME)
     assert found is not None
     assert found.job == {"key": 7}
-    assert pending.left(cache, NAME) is None  # now we do
+    assert publications.unfinished(cache, NAME) is None  # now we do
     os.close(found.descriptor)
-    pending.end(cache, NAME)
-    assert pending.left(cache, NAME) is None
-    pending.end(cache, NAME)
+    publications.end_publication(cache, NAME)
+    assert publications.unfinished(cache, NAME) is None
+    publications.end_publication(cache, NAME)
 
 
 @pytest.mark.parametrize("spoilt", ["", "{", "[1]", "null"])
 def test_what_a_power_cut_leaves_is_removed(tmp_path: Path, spoilt: str) -> None:
-    os.close(pending.begin(str(tmp_path), NAME, {}))
+    os.close(publications.begin_publication(str(tmp_path), NAME, {}))
     (path,) = tmp_path.rglob("*.json")
     path.write_text(spoilt)
-    assert pending.left(str(tmp_path), NAME) is None
+    assert publications.unfinished(str(tmp_path), NAME) is None
     assert not path.exists()
 
 
 def test_it_is_its_owners_alone(tmp_path: Path) -> None:
-    os.close(pending.begin(str(tmp_path), NAME, {"store": "with a password"}))
+    os.close(publications.begin_publication(str(tmp_path), NAME, {"store": "with a password"}))
     (path,) = tmp_path.rglob("*.json")
     assert path.stat().st_mode & 0o077 == 0
 
@@ -64,8 +64,8 @@ def test_it_is_its_owners_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ends", "stays"),
     [
-        (Outcome(True, (), 1.0), False),
-        (Outcome(False, ("a secret",), 1.0), False),
+        (PublishOutcome(True, (), 1.0), False),
+        (PublishOutcome(False, ("a secret",), 1.0), False),
         (ServiceDown("away"), True),
         (StoreError("refused"), True),
         (OSError(28, "No space left on device"), True),
@@ -73,29 +73,31 @@ def test_it_is_its_owners_alone(tmp_path: Path) -> None:
     ids=str,
 )
 def test_trouble_is_no_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Outcome | Exception, stays: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: PublishOutcome | Exception, stays: bool
 ) -> None:
     """What speaks against it will do so tomorrow; a store may be back by then."""
 
-    def publish(*_given: object) -> Outcome:
+    def publish(*_given: object) -> PublishOutcome:
         if isinstance(ends, Exception):
             raise ends
         return ends
 
-    job = Job({"url": str(tmp_path / "store")}, str(tmp_path / "cache"), {"salt": time.time_ns()}, "/opt/deps", 1.0)
-    descriptor = pending.begin(job.cache, job.name, job._asdict())
+    job = PublishJob(
+        {"url": str(tmp_path / "store")}, str(tmp_path / "cache"), {"salt": time.time_ns()}, "/opt/deps", 1.0
+    )
+    descriptor = publications.begin_publication(job.cache, job.name, job._asdict())
     monkeypatch.setattr(publisher, "publish", publish)
     monkeypatch.setattr(os, "nice", lambda _by: 0)
     monkeypatch.setattr("signal.pthread_sigmask", lambda *_given: set())
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job._asdict())))
-    assert publisher.main() == (not isinstance(ends, Outcome) or not ends.published)
+    assert publisher.main() == (not isinstance(ends, PublishOutcome) or not ends.published)
     os.close(descriptor)
-    found = pending.left(job.cache, job.name)
+    found = publications.unfinished(job.cache, job.name)
     assert (found is not None) == stays
     if found is not None:
         assert found.job == json.loads(json.dumps(job._asdict()))
         os.close(found.descriptor)
-    told = last(job.cache, job.name)
+    told = last_outcome(job.cache, job.name)
     assert told is not None
     assert told.broken == stays
 
@@ -103,10 +105,10 @@ def test_trouble_is_no_answer(
 def test_what_another_version_left_nobody_goes_on_with(tmp_path: Path) -> None:
     wish = SimpleNamespace(key={"salt": 1}, wait=False)
     name = key_digest(wish.key)
-    os.close(pending.begin(str(tmp_path), name, {"of another version": True}))
-    found = pending.left(str(tmp_path), name)
+    os.close(publications.begin_publication(str(tmp_path), name, {"of another version": True}))
+    found = publications.unfinished(str(tmp_path), name)
     assert found is not None
-    publish_again(cast("Wish", wish), Target("/opt/deps", str(tmp_path)), found, pytest.fail)
+    publish_again(cast("HostRequest", wish), TargetDirectory("/opt/deps", str(tmp_path)), found, pytest.fail)
     assert not list(tmp_path.rglob("*.json"))
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(found.descriptor)

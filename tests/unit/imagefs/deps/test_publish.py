@@ -13,10 +13,10 @@ import pytest
 from imagefs.build.content import scan
 from imagefs.deps import capture, inventory, publish
 from imagefs.deps.lock import Lock, LockedRequirement
-from imagefs.deps.publish import Job
-from imagefs.deps.target import Target
-from imagefs.deps.trees import describe
+from imagefs.deps.publish import PublishJob
+from imagefs.deps.target import TargetDirectory
 from imagefs.format.snapshot import Snapshot
+from imagefs.housekeeping.snapshots import describe
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.trace.references import open_image
@@ -33,11 +33,11 @@ def images(tmp_path: Path) -> Images:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> PublishJob:
     """Of a directory that was finished."""
     folder = tmp_path / "deps"
-    job = Job({}, str(tmp_path / "cache"), KEY, str(folder), 2.5)
-    target = Target(job.target, job.cache)
+    job = PublishJob({}, str(tmp_path / "cache"), KEY, str(folder), 2.5)
+    target = TargetDirectory(job.target, job.cache)
     with target.turn(lambda: None):
         target.begin(job.name, [])
         site = folder / "heavy-1.0.dist-info"
@@ -55,9 +55,9 @@ def record(site: Path) -> None:
     (site / "RECORD").write_text(f"{site.name}/RECORD,,\n{site.name}/METADATA,sha256={digest},{len(data)}\n")
 
 
-def require(what: str, job: Job) -> None:
+def require(what: str, job: PublishJob) -> None:
     """What was finished is finished once more, and requires another distribution."""
-    target, site = Target(job.target, job.cache), Path(job.target, "heavy-1.0.dist-info")
+    target, site = TargetDirectory(job.target, job.cache), Path(job.target, "heavy-1.0.dist-info")
     target.begin(job.name, [])
     (site / "METADATA").write_text(f"Metadata-Version: 2.1\nName: heavy\nVersion: 1.0\nRequires-Dist: {what}\n")
     record(site)
@@ -68,7 +68,7 @@ def leads() -> None:
     """This host does, as far as anybody knows."""
 
 
-def test_what_is_without_doubt_is_published(images: Images, job: Job) -> None:
+def test_what_is_without_doubt_is_published(images: Images, job: PublishJob) -> None:
     done = publish.publish(job, images, leads)
     assert (done.published, done.lines) == (True, ())
     snapshot = Snapshots(images).load(job.name)
@@ -79,7 +79,7 @@ def test_what_is_without_doubt_is_published(images: Images, job: Job) -> None:
 
 
 def test_a_pack_with_other_bytes_is_replaced_once_somebody_could_not_read_it(
-    images: Images, job: Job, tmp_path: Path
+    images: Images, job: PublishJob, tmp_path: Path
 ) -> None:
     require(f"packaging\nSummary: {random.Random(1).randbytes(20_000).hex()}", job)  # more than is kept in the metadata
     doubting = job._replace(tolerant=True, doubted=True)
@@ -96,14 +96,14 @@ def test_a_pack_with_other_bytes_is_replaced_once_somebody_could_not_read_it(
     assert pack.read_bytes() == good
 
 
-def test_what_was_found_while_it_was_installed_counts(images: Images, job: Job) -> None:
+def test_what_was_found_while_it_was_installed_counts(images: Images, job: PublishJob) -> None:
     done = publish.publish(job._replace(findings=[["survivor", "4711 (daemon)", ""]]), images, leads)
     assert not done.published
     assert "4711 (daemon)" in done.lines[0]
     assert images.images() == {}
 
 
-def test_conflicts_that_are_allowed_are_noted(images: Images, job: Job) -> None:
+def test_conflicts_that_are_allowed_are_noted(images: Images, job: PublishJob) -> None:
     require("torch", job)
     done = publish.publish(job, images, leads)
     assert not done.published
@@ -114,7 +114,7 @@ def test_conflicts_that_are_allowed_are_noted(images: Images, job: Job) -> None:
     assert noted == "packages do not fit one another: heavy 1.0: requires torch, which is not installed"
 
 
-def test_versions_that_are_not_in_the_lock(images: Images, job: Job) -> None:
+def test_versions_that_are_not_in_the_lock(images: Images, job: PublishJob) -> None:
     other, own = (Lock.of([LockedRequirement("heavy", one, "wheel")]).to_document() for one in ("2.0", "1"))
     done = publish.publish(job._replace(lock=other), images, leads)
     assert not done.published
@@ -122,7 +122,7 @@ def test_versions_that_are_not_in_the_lock(images: Images, job: Job) -> None:
     assert publish.publish(job._replace(lock=own), images, leads).published
 
 
-def test_a_directory_that_was_changed_since_it_was_installed(images: Images, job: Job) -> None:
+def test_a_directory_that_was_changed_since_it_was_installed(images: Images, job: PublishJob) -> None:
     Path(job.target, "more.py").write_text("x = 1\n")
     done = publish.publish(job, images, leads)
     assert not done.published
@@ -131,7 +131,7 @@ def test_a_directory_that_was_changed_since_it_was_installed(images: Images, job
 
 @pytest.mark.parametrize("how", ["more", "fewer", "other"])
 def test_a_directory_that_changes_while_it_is_packed(
-    images: Images, job: Job, monkeypatch: pytest.MonkeyPatch, how: str
+    images: Images, job: PublishJob, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     build, metadata = publish.build, Path(job.target, "heavy-1.0.dist-info/METADATA")
 
@@ -153,7 +153,7 @@ def test_a_directory_that_changes_while_it_is_packed(
 
 
 def test_what_programs_keep_beside_modules_is_left_out(
-    images: Images, job: Job, monkeypatch: pytest.MonkeyPatch
+    images: Images, job: PublishJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It came since it was installed, or while it is packed; as the bytecode of `python -O` does."""
     scan_, caches = capture.scan, Path(job.target, "__pycache__")
@@ -175,7 +175,7 @@ def test_what_programs_keep_beside_modules_is_left_out(
     ]
 
 
-def test_a_lead_that_was_lost(images: Images, job: Job) -> None:
+def test_a_lead_that_was_lost(images: Images, job: PublishJob) -> None:
     def lost() -> None:
         raise Busy("another leads")
 
@@ -185,7 +185,7 @@ def test_a_lead_that_was_lost(images: Images, job: Job) -> None:
     assert Snapshots(images).stored() == {}
 
 
-def test_another_that_was_first(images: Images, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_that_was_first(images: Images, job: PublishJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its snapshot stays, and so does its image; what was built here goes."""
     build = publish.build
     others: list[str] = []

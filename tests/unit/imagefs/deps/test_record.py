@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.check.finding import Finding
-from imagefs.deps.check.record import Owned, Row, check_records, parse_record
+from imagefs.deps.check.distributions import Owned, RecordRow, check_records, parse_record
+from imagefs.deps.check.report import Finding
 from imagefs.deps.check.sites import distributions_in, find_sites
 from imagefs.deps.inventory import take
 
@@ -47,9 +47,9 @@ def test_rows() -> None:
     text = 'a.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\r\n"b,c.py",,\n\nd.pyc,,12\n'
     empty = hashlib.sha256().digest()
     assert parse_record(text) == [
-        Row("a.py", "sha256", empty, 0),
-        Row("b,c.py", "", b"", -1),
-        Row("d.pyc", "", b"", 12),
+        RecordRow("a.py", "sha256", empty, 0),
+        RecordRow("b,c.py", "", b"", -1),
+        RecordRow("d.pyc", "", b"", 12),
     ]
 
 

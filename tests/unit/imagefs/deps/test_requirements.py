@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from imagefs.deps.lock import LockedRequirement
 from imagefs.deps.request import OpenEnd
-from imagefs.deps.requirements import Reader, Requirements, Source
+from imagefs.deps.requirements import Reader, Requirements, RequirementSource
 from stripefs.errors import ConfigError
 from tests.unit.imagefs.deps.locks import UV_LOCK
 
@@ -172,11 +172,11 @@ def test_sources_are_found_from_where_the_installer_runs() -> None:
     reader.file("sub/main.txt")
     said = reader.finish()
     assert said.sources == [
-        Source("/job/a.whl-is-none", "main.txt:1", False),
-        Source("/job/six-1-py2.py3-none-any.whl", "main.txt:2", False),
-        Source("/src", "main.txt:3", True),
-        Source("/job/six-1.tar.gz", "main.txt:4", False),
-        Source("/job/plain", "main.txt:5", False),
+        RequirementSource("/job/a.whl-is-none", "main.txt:1", False),
+        RequirementSource("/job/six-1-py2.py3-none-any.whl", "main.txt:2", False),
+        RequirementSource("/src", "main.txt:3", True),
+        RequirementSource("/job/six-1.tar.gz", "main.txt:4", False),
+        RequirementSource("/job/plain", "main.txt:5", False),
     ]
     assert (said.pinned, said.locked) == ({"six"}, None)
 
@@ -236,7 +236,7 @@ def read_named(name: str, text: str) -> Requirements:
 def test_a_pylock_is_closed(name: str) -> None:
     said = read_named(name, PYLOCK)
     assert [one.what for one in ends(said)] == ["own @ ../own"]
-    assert said.sources == [Source("/job/own", name, True)]
+    assert said.sources == [RequirementSource("/job/own", name, True)]
     assert said.pinned == {"other", "own", "six"}
     assert said.locked == [
         LockedRequirement("six", "1.16", "wheel", ["sha256:ab"]),
@@ -248,7 +248,10 @@ def test_a_pylock_is_closed(name: str) -> None:
 def test_a_lock_of_uv_is_closed() -> None:
     said = read_named("uv.lock", UV_LOCK)
     assert [one.what for one in ends(said)] == ["app @ ."]
-    assert said.sources == [Source("/job/locks", "uv.lock", True), Source("/job/own", "uv.lock", False)]
+    assert said.sources == [
+        RequirementSource("/job/locks", "uv.lock", True),
+        RequirementSource("/job/own", "uv.lock", False),
+    ]
     assert said.locked is not None
     assert [(one.name, one.version, one.kind) for one in said.locked] == [
         ("app", "1", "editable"),
@@ -272,7 +275,7 @@ def test_requirements_of_a_command_line() -> None:
     reader.requirement("command", "$NAME")
     said = reader.finish()
     assert [one.what for one in ends(said)] == [".", "$NAME", "numpy>=1"]
-    assert said.sources == [Source("/job", "command", True)]
+    assert said.sources == [RequirementSource("/job", "command", True)]
 
 
 def test_what_takes_the_place_of_others_is_closed_by_nothing_else() -> None:

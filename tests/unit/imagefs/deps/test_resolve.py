@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps.lock import LockedRequirement
-from imagefs.deps.resolve import Found, Locks, Run, run_here
+from imagefs.deps.lock_cache import LockCache, ResolvedLock, RunResolver, run_here
 from imagefs.deps.resolver import Question
 from imagefs.errors import SnapshotError
 from stripefs.settings import StoreSettings
@@ -33,11 +33,11 @@ class Index:
         return json.dumps({"install": [one]})
 
 
-def found(locks: Locks, name: str = NAME) -> Found:
+def found(locks: LockCache, name: str = NAME) -> ResolvedLock:
     return locks.lock(name, ("pip", "24.0"), Question(["pip"]), "/", {}, [])
 
 
-def version(answer: Found) -> str:
+def version(answer: ResolvedLock) -> str:
     (one,) = answer.lock.requirements
     return one.version
 
@@ -47,8 +47,8 @@ def index() -> Index:
     return Index()
 
 
-def locks(folder: Path, host: str, run: Run, age: float = 3600.0, *, make: bool = True) -> Locks:
-    return Locks(str(folder / host), StoreSettings(url=str(folder / "store")), age, run, make=make)
+def locks(folder: Path, host: str, run: RunResolver, age: float = 3600.0, *, make: bool = True) -> LockCache:
+    return LockCache(str(folder / host), StoreSettings(url=str(folder / "store")), age, run, make=make)
 
 
 def test_an_answer_is_kept_by_the_host_and_by_the_store(tmp_path: Path, index: Index) -> None:
@@ -66,7 +66,7 @@ def test_an_answer_of_the_store_may_come_by_another_way(tmp_path: Path, index: I
     found(locks(tmp_path, "a", index.run))
     documents = {NAME: (tmp_path / "store/locks" / NAME).read_bytes()}
     away = StoreSettings(url="http://127.0.0.1:1/store")
-    other = Locks(str(tmp_path / "b"), away, 3600.0, index.run, read=lambda name: documents.get(name, b""))
+    other = LockCache(str(tmp_path / "b"), away, 3600.0, index.run, read=lambda name: documents.get(name, b""))
     assert found(other).cached
     assert not found(other, "cd" * 32).cached
 
@@ -79,7 +79,7 @@ def test_an_old_answer_is_not_believed(tmp_path: Path, index: Index) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"at": "x"}', b'{"at": 9e99, "lock": {}}'])
 def test_an_answer_that_is_damaged_is_asked_for_anew(tmp_path: Path, index: Index, data: bytes) -> None:
-    host = Locks(str(tmp_path), None, 3600.0, index.run)
+    host = LockCache(str(tmp_path), None, 3600.0, index.run)
     found(host)
     (kept,) = (tmp_path / "deps/locks").iterdir()
     kept.write_bytes(data)
@@ -88,7 +88,7 @@ def test_an_answer_that_is_damaged_is_asked_for_anew(tmp_path: Path, index: Inde
 
 
 def test_a_clock_that_is_ahead_by_much_is_not_believed(tmp_path: Path, index: Index) -> None:
-    host = Locks(str(tmp_path), None, 3600.0, index.run)
+    host = LockCache(str(tmp_path), None, 3600.0, index.run)
     found(host)
     (kept,) = (tmp_path / "deps/locks").iterdir()
     document = json.loads(kept.read_text())
@@ -110,7 +110,7 @@ def test_hosts_that_ask_at_once_take_the_first_answer(tmp_path: Path, index: Ind
 
 
 def test_an_answer_that_is_forgotten(tmp_path: Path, index: Index) -> None:
-    host = Locks(str(tmp_path), None, 3600.0, index.run)
+    host = LockCache(str(tmp_path), None, 3600.0, index.run)
     found(host)
     host.forget(NAME)
     host.forget(NAME)
@@ -123,7 +123,7 @@ def test_a_store_is_made_only_for_a_start(tmp_path: Path, index: Index) -> None:
 
 
 def test_a_store_that_is_away_is_done_without(tmp_path: Path, index: Index) -> None:
-    away = Locks(str(tmp_path), StoreSettings(url="http://127.0.0.1:1/store"), 3600.0, index.run)
+    away = LockCache(str(tmp_path), StoreSettings(url="http://127.0.0.1:1/store"), 3600.0, index.run)
     assert found(away).lock.requirements == (LockedRequirement("six", "1.0", "wheel", (f"sha256:{'ab' * 32}",)),)
 
 

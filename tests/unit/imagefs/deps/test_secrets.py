@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.check.secrets import check_secrets, secret_content, secret_name
+from imagefs.deps.check.tree import check_secrets, secret_content, secret_name
 from imagefs.deps.inventory import take
 
 KEY = "-----BEGIN {}PRIVATE KEY-----\nMIIE\n"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagefs.deps.check.finding import KINDS, Finding, Kind
-from imagefs.deps.check.verdict import judge, outcome_findings
+from imagefs.deps.check.report import KINDS, Finding, FindingKind, judge, outcome_findings
 
 
 def test_nothing_found_is_published() -> None:
@@ -14,7 +13,7 @@ def test_nothing_found_is_published() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_doubt_stands_against_it(kind: Kind) -> None:
+def test_any_doubt_stands_against_it(kind: FindingKind) -> None:
     verdict = judge([Finding(kind, "the/path", "the reason")])
     assert verdict.publish is (kind in ("unmet", "bytecode"))
     assert "the/path: the reason" in verdict.lines[0]

@@ -1,4 +1,4 @@
-"""Threads beside a main thread that waits for a container or an installer, to pass its signals on to."""
+"""The signal mask of threads beside a main thread that waits for a container or an installer."""
 
 from __future__ import annotations
 

@@ -1,31 +1,74 @@
-"""The trial of what was packed, before anybody can find it: the image, mounted where it was installed, for the trial
-alone.
+"""The smoke test of an installation (`--probe`): a program of the user's, mostly a few imports, that must run with it.
 
-The daemon serves the image as it will serve the snapshot. A child that is process 1 of a PID namespace mounts it in a
-mount namespace of its own, over what was installed, which the job may be using; so nobody else sees it there, and it
-goes with the child, however this process ends. Where that cannot be done, the trial is of what was installed.
+What was packed is tried before anybody can find it: the daemon serves the image as it will serve the snapshot. A child
+that is process 1 of a PID namespace mounts it in a mount namespace of its own, over what was installed, which the job
+may be using; so nobody else sees it there, and it goes with the child, however this process ends. Where that cannot be
+done, the test is of what was installed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagefs import containers
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
-from imagefs.deps import trial
 from imagefs.run import namespace
 from imagefs.settings import DaemonSettings, TreeOptions
 from stripefs.errors import MountError
+from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
     from imagefs.run.container import MountLayer
 
-__all__ = ["Probe", "Tried", "try_packed"]
+__all__ = ["Probe", "Tried", "probe_failure", "read_only", "try_packed"]
+
+_MS_RDONLY, _MS_BIND, _MS_REMOUNT = 1, 4096, 32
+
+
+def probe_failure(
+    interpreter: str, code: str, target: str, folder: str | None = None, before: Callable[[], None] | None = None
+) -> str:
+    """Why `interpreter -c code` fails with the packages in `target`, in one line; "" where it does not.
+
+    folder: where it runs, by default the working directory. before: called in the child before it becomes the
+    interpreter.
+    """
+    paths = [target, *filter(None, [os.environ.get("PYTHONPATH")])]
+    try:
+        done = subprocess.run(
+            [interpreter, "-c", code],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            preexec_fn=before,
+        )
+    except OSError as error:  # the interpreter may be one of the files that are tried
+        return f"{interpreter} cannot be run: {error.strerror}"
+    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1] if done.returncode else ""
+
+
+def read_only(target: str) -> Callable[[], None]:
+    """What makes `target` for the caller's process, where it may do that, as it will be when it is mounted: nobody can
+    write there."""
+
+    def make() -> None:
+        with contextlib.suppress(OSError):  # plain users cannot
+            namespace.private_mounts()
+            kernel.mount(target, target, "", _MS_BIND, "")
+            kernel.mount("", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY, "")
+
+    return make
 
 
 class Probe(NamedTuple):
@@ -57,7 +100,7 @@ def try_packed(probe: Probe, target: str, store: StoreSettings, image: str) -> T
     try:
         return Tried(_mounted(probe, target, store, image))
     except MountError as error:
-        failure = trial.failure(probe.interpreter, probe.code, target, probe.folder, trial.read_only(target))
+        failure = probe_failure(probe.interpreter, probe.code, target, probe.folder, read_only(target))
         return Tried(failure, str(error))
 
 
@@ -85,7 +128,7 @@ def _in_child(probe: Probe, target: str, layer: MountLayer, told: int) -> None:
     failure = unmounted = hint = ""
     try:
         _mount(target, layer)
-        failure = trial.failure(probe.interpreter, probe.code, target, probe.folder)
+        failure = probe_failure(probe.interpreter, probe.code, target, probe.folder)
     except MountError as error:
         unmounted, hint = error.message, error.hint
     with open(told, "w", closefd=False) as file:

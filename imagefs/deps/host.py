@@ -1,6 +1,6 @@
 """A start on a host: what was asked for is there in the end, mounted where that is possible, installed where not.
 
-A directory that was filled by an earlier start of this host is used as it is; for the rest see `imagefs.deps.course`.
+A directory that was filled by an earlier start of this host is used as it is; for the rest see `imagefs.deps.engine`.
 Whatever goes wrong on our side (a store that is away, a document that is damaged, a mount that is refused, a disk that
 is full) ends in the plain installation, and one line says why. The exit status is the installer's. Only a directory in
 which nobody may install is refused: one with files that are not ours, or that others use for something else.
@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import SharedSnapshot, SnapshotUse
-from imagefs.deps import inventory, pending, trial
-from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
-from imagefs.deps.target import Refused, State, Target
-from imagefs.deps.use import Used, release, use
-from imagefs.deps.wish import Wish
+from imagefs.deps import inventory, publications, smoketest
+from imagefs.deps.engine import SHORT, Missed, Used, absent, found_or_installed, missed, release, use
+from imagefs.deps.host_request import HostRequest
+from imagefs.deps.target import TargetDirectory, TargetRefused, TargetState
 from imagefs.errors import CommandNotExecutable, CommandNotFound
 from imagefs.format.snapshot import key_digest
 from imagefs.startup.emission import events
@@ -33,10 +32,10 @@ if TYPE_CHECKING:
 __all__ = ["install_without", "run"]
 
 
-def run(client: Client, wish: Wish, tell: Callable[[str], None]) -> int:
+def run(client: Client, wish: HostRequest, tell: Callable[[str], None]) -> int:
     """Have it there; the exit status of the installer, 0 where none had to run. `tell` gets the lines for people.
 
-    Raises Refused, and CommandNotFound or CommandNotExecutable for an installer that cannot be run without us.
+    Raises TargetRefused, and CommandNotFound or CommandNotExecutable for an installer that cannot be run without us.
     """
     return _Flow(client, wish, tell).run()
 
@@ -57,52 +56,52 @@ def install_without(reason: str, command: Sequence[str], tell: Callable[[str], N
 
 
 class _Flow:
-    def __init__(self, client: Client, wish: Wish, tell: Callable[[str], None]) -> None:
+    def __init__(self, client: Client, wish: HostRequest, tell: Callable[[str], None]) -> None:
         self._client = client
         self._wish = wish
         self._tell = tell
         self._name = key_digest(wish.key)
         self._short = self._name[:SHORT]
-        self._target = Target(wish.target, client.settings.cache)
+        self._target = TargetDirectory(wish.target, client.settings.cache)
 
     def run(self) -> int:
         try:
             with self._target.turn(self._wait_for_turn):
                 return self._run()
-        except (Refused, CommandNotFound, CommandNotExecutable):
+        except (TargetRefused, CommandNotFound, CommandNotExecutable):
             raise
         except (StripefsError, OSError) as error:
             self._without(str(error))
 
     def _run(self) -> int:
         state = self._target.state(self._name)
-        if state is State.FINISHED:
+        if state is TargetState.FINISHED:
             self._note(lambda: self._target.join(self._wish.users))
             events().instant("dependencies", "hit", key=self._name)
             self._tell(f"hit {self._short}: {self._wish.target} was installed by an earlier start")
             self._publish_after_all()
             return 0
-        if state is State.CHANGED:
+        if state is TargetState.CHANGED:
             changed = self._target.changes(inventory.take(self._wish.target)) or ["a file"]
             self._without(f"{changed[0]} in {self._wish.target} was changed since it was installed")
-        if state is State.UNSURE:
+        if state is TargetState.UNSURE:
             self._without(f"nobody knows whether what an earlier start left in {self._wish.target} is whole")
-        if state is State.OURS:
+        if state is TargetState.OURS:
             self._target.clear()
-        elif state is not State.EMPTY:
+        elif state is not TargetState.EMPTY:
             raise self._refusal(state)
         wish = self._wish
         return found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
 
-    def _refusal(self, state: State) -> Refused:
+    def _refusal(self, state: TargetState) -> TargetRefused:
         path = self._wish.target
-        if state is State.IN_USE:
+        if state is TargetState.IN_USE:
             users = ", ".join(self._target.users())
-            return Refused(
+            return TargetRefused(
                 f"{path} holds another installation, which {users} uses",
                 hint="name another --target, or remove it when nothing needs it any more",
             )
-        return Refused(
+        return TargetRefused(
             f"{path} is not empty, and what is in it is no installation of imagefs", hint="name a new or empty --target"
         )
 
@@ -119,7 +118,7 @@ class _Flow:
         except (StripefsError, OSError) as error:
             here = kernel.find_mount(wish.target)
             if here is not None and here.fstype in ("erofs", "fuse.imagefs"):
-                raise Refused(str(error)) from error
+                raise TargetRefused(str(error)) from error
             return missed(error)
         if used is None:
             return absent(wish.store, self._client.settings.cache, self._name)
@@ -131,7 +130,7 @@ class _Flow:
         return 0
 
     def _failure(self) -> str:
-        return trial.failure(self._wish.interpreter, self._wish.probe, self._wish.target)
+        return smoketest.probe_failure(self._wish.interpreter, self._wish.probe, self._wish.target)
 
     # Miss
 
@@ -144,7 +143,7 @@ class _Flow:
     def _publish_after_all(self) -> None:
         """What that start has not, because its publisher was killed or the store was away."""
         try:
-            if left := pending.left(self._client.settings.cache, self._name):
+            if left := publications.unfinished(self._client.settings.cache, self._name):
                 from imagefs.deps.miss import publish_again  # which is rarely needed here
 
                 publish_again(self._wish, self._target, left, self._tell)

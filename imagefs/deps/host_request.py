@@ -1,4 +1,4 @@
-"""What a start on a host is asked for. Plain values."""
+"""The request of a start on a host, as plain values."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagefs.daemon.protocol import Recording
-from imagefs.deps.mark import User
 from imagefs.deps.resolver import Held
 from imagefs.deps.scratch import Scratch
+from imagefs.deps.target import TargetUser
 from imagefs.settings import TreeOptions
 from stripefs.settings import StoreSettings
 
-__all__ = ["Wish"]
+__all__ = ["HostRequest"]
 
 
-class Wish(NamedTuple):
+class HostRequest(NamedTuple):
     """What is wanted on this host.
 
     key: the document of the key. target: where, absolute, with links resolved. command: installs it. python: the
     interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
     stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
     probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed,
-    tolerant and setuid: as in `imagefs.deps.check.tree.Installation`; lock: as in `imagefs.deps.publish.Job`. held: how
-    the installer is held to it, None for not at all; forget: drops a lock that does not hold any more. scratch:
-    what the installer shares with the resolver. unchanged:
-    whether the key is still that of what is installed from, which may change meanwhile.
+    tolerant and setuid: as in `imagefs.deps.check.tree.Installation`; lock: as in `imagefs.deps.publish.PublishJob`.
+    held: how the installer is held to it, None for not at all; forget: drops a lock that does not hold any more.
+    scratch: what the installer shares with the resolver. unchanged: whether the key is still that of what is installed
+    from, which may change meanwhile.
     """
 
     store: StoreSettings
@@ -35,7 +35,7 @@ class Wish(NamedTuple):
     command: Sequence[str]
     python: str
     environment: Mapping[str, str]
-    users: Sequence[User]
+    users: Sequence[TargetUser]
     sites: Sequence[str] = ()
     beside: Sequence[str] = ()
     kept: bool = False

@@ -1,4 +1,4 @@
-"""From what was found to whether it is published, and what people read about it. Pure.
+"""The report of the checks: findings, and the verdict whether an installation is published. Pure.
 
 Doubt never publishes, and never fails the job: what was installed stays in use where it is.
 """
@@ -6,16 +6,54 @@ Doubt never publishes, and never fails the job: what was installed stays in use 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from imagefs.deps.check.finding import KINDS, Finding, Kind
+__all__ = ["KINDS", "Finding", "FindingKind", "Verdict", "judge", "outcome_findings"]
 
-__all__ = ["Verdict", "judge", "outcome_findings"]
+FindingKind = Literal[
+    "status",
+    "survivor",
+    "outside",
+    "record",
+    "orphan",
+    "conflict",
+    "secret",
+    "editable",
+    "privileged",
+    "changed",
+    "unmet",
+    "bytecode",
+]
+KINDS: dict[FindingKind, bool] = {
+    "status": True,  # the installer failed
+    "survivor": True,  # something of it still ran
+    "outside": True,  # it wrote where nothing is captured
+    "record": True,  # a file is not what the distribution it belongs to says
+    "orphan": True,  # a file belongs to no distribution
+    "conflict": True,  # distributions do not fit one another
+    "secret": True,  # a file that others must not read
+    "editable": True,  # a source that may change
+    "privileged": True,  # a program that gives privileges, or a device
+    "changed": True,  # a file changed while it was packed
+    "unmet": False,  # distributions do not fit one another, and need not
+    "bytecode": False,  # a source that is no valid program
+}
+"""Every kind, by importance, and whether it stands against publishing."""
+
+
+class Finding(NamedTuple):
+    """subject: the path or name it is about, without what is secret. what: a few words on it, "" where the kind says
+    all."""
+
+    kind: FindingKind
+    subject: str
+    what: str = ""
+
 
 _SHOWN = 3
 """Findings of one kind that are told one by one."""
 
-_WORDS: dict[Kind, tuple[str, str]] = {
+_WORDS: dict[FindingKind, tuple[str, str]] = {
     "status": ("the installer failed", ""),
     "survivor": ("processes still ran when the installer had ended", "start them from the job's own command"),
     "outside": ("it wrote outside the targets", "--ignore-outside PATTERN publishes without them"),
@@ -40,7 +78,7 @@ class Verdict(NamedTuple):
 
 def judge(findings: Iterable[Finding]) -> Verdict:
     """Whether nothing speaks against publishing."""
-    by_kind: dict[Kind, list[Finding]] = {kind: [] for kind in KINDS}
+    by_kind: dict[FindingKind, list[Finding]] = {kind: [] for kind in KINDS}
     for finding in findings:
         by_kind[finding.kind].append(finding)
     present = [kind for kind, found in by_kind.items() if found]
@@ -55,7 +93,7 @@ def outcome_findings(status: int, survivors: Iterable[tuple[int, str]]) -> list[
     return [*found, *(Finding("survivor", f"{pid} ({command})" if command else str(pid)) for pid, command in survivors)]
 
 
-def _line(kind: Kind, findings: list[Finding]) -> str:
+def _line(kind: FindingKind, findings: list[Finding]) -> str:
     title, hint = _WORDS[kind]
     told = [f"{one.subject}: {one.what}" if one.what else one.subject for one in findings[:_SHOWN]]
     if len(findings) > _SHOWN:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from io import BufferedReader
 
 from imagefs.deps.key import Value, canonical
-from imagefs.deps.lines import lines_of
-from imagefs.deps.urls import without_secrets
+from imagefs.deps.lock import without_secrets
+from imagefs.deps.requirement_lines import lines_of
 from stripefs.errors import ConfigError
 
 __all__ = ["Files", "digest_of_file", "digest_of_tree"]

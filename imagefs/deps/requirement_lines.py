@@ -1,5 +1,7 @@
-"""The lines of requirements files, joined and split by pip's own parser; those that it would read for minutes are told
-instead. Pure."""
+"""The lines of requirements files, joined and split by pip's own parser. Pure.
+
+A line that the parser would read for minutes is told instead.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pip_requirements_parser as pip
 
-__all__ = ["LONGEST", "Line", "line_parser", "lines_of"]
+__all__ = ["LONGEST", "RequirementLine", "line_parser", "lines_of"]
 
 LONGEST = 65_536
 """Characters of a line with all that continues it: 800 hashes. Releases have some hundreds of files at most."""
@@ -20,7 +22,7 @@ _BLANK = re.compile(r"\s{1000}")
 """More than people write in one place. The parser looks for comments in a time that grows with the square of it."""
 
 
-class Line(NamedTuple):
+class RequirementLine(NamedTuple):
     """number: of its first line in the file. why: it is not to be read, "" for nothing."""
 
     number: int
@@ -28,19 +30,19 @@ class Line(NamedTuple):
     why: str
 
 
-def lines_of(data: bytes) -> Iterator[Line]:
+def lines_of(data: bytes) -> Iterator[RequirementLine]:
     """Those that say something. Raises ValueError for what is no text."""
     for number, text in pip.join_lines(enumerate(pip.auto_decode(data).splitlines(), start=1)):
         if text.lstrip().startswith("#"):
             continue
         if len(text) > LONGEST:
-            yield Line(number, text, f"it is longer than {LONGEST} characters; break it up")
+            yield RequirementLine(number, text, f"it is longer than {LONGEST} characters; break it up")
         elif _BLANK.search(text):
-            yield Line(number, text, "it has a thousand blanks in a row; take them out")
+            yield RequirementLine(number, text, "it has a thousand blanks in a row; take them out")
         else:
             for found in pip.split_comments([(number, text)]):
                 if not isinstance(found, pip.CommentLine):
-                    yield Line(number, found[1], "")
+                    yield RequirementLine(number, found[1], "")
 
 
 def line_parser() -> Callable[[str], tuple[str, Any, Sequence[str]]]:

@@ -1,4 +1,4 @@
-"""The lock of a set of requirements: kept by this host or the store for a while, else asked of the resolver.
+"""The cache of locks: the lock of a set of requirements, kept by this host or the store, else asked of the resolver.
 
     CACHE/deps/locks/NAME     a document: `at`, seconds since 1970, and `lock`
     STORE/locks/NAME          the same
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from imagefs.deps import notes
+from imagefs.deps import publications
 from imagefs.deps.lock import Lock
 from imagefs.deps.resolver import Question, read_answer
 from imagefs.errors import FormatError, SnapshotError
@@ -28,7 +28,7 @@ from stripefs.settings import StoreSettings
 if TYPE_CHECKING:
     from imagefs.repository.snapshots import Snapshots
 
-__all__ = ["QUIET", "Found", "Locks", "Resolver", "Run", "run_here"]
+__all__ = ["QUIET", "LockCache", "ResolvedLock", "Resolver", "RunResolver", "run_here"]
 
 _LONGEST = 600.0
 """Seconds for a resolver, which may have to build packages to learn what they need."""
@@ -39,12 +39,12 @@ QUIET = {"PIP_VERBOSE": "0", "PIP_QUIET": "0"}
 _SKEW = 60.0
 """Seconds by which the clock of another host may be ahead."""
 
-Run = Callable[[Question, str, Mapping[str, str], Sequence[str]], str]
+RunResolver = Callable[[Question, str, Mapping[str, str], Sequence[str]], str]
 """Runs a question in a folder and an environment, where these paths of the host are seen; what it printed. Raises
 SnapshotError with the reason where that fails."""
 
 
-class Found(NamedTuple):
+class ResolvedLock(NamedTuple):
     """cached: whether it was resolved by an earlier start."""
 
     lock: Lock
@@ -62,11 +62,11 @@ class Resolver(Protocol):
         folder: str,
         environ: Mapping[str, str],
         paths: Sequence[str],
-    ) -> Found: ...
+    ) -> ResolvedLock: ...
 
 
-class Locks:
-    """Locks of this host's cache and of a store, and the resolver that `run` runs. store: None for no store.
+class LockCache:
+    """LockCache of this host's cache and of a store, and the resolver that `run` runs. store: None for no store.
 
     make: whether a store that is not there yet is made. read: the document of this name in the store, nothing where
     there is none, in place of reading it here. Raises StripefsError."""
@@ -76,7 +76,7 @@ class Locks:
         cache: str,
         store: StoreSettings | None,
         age: float,
-        run: Run | None = None,
+        run: RunResolver | None = None,
         *,
         make: bool = True,
         read: Callable[[str], bytes] | None = None,
@@ -96,20 +96,20 @@ class Locks:
         folder: str,
         environ: Mapping[str, str],
         paths: Sequence[str],
-    ) -> Found:
+    ) -> ResolvedLock:
         """The lock. tool: name and version of the resolver. Raises SnapshotError."""
         if (known := self._here(name)) is not None:
-            return Found(known, cached=True)
+            return ResolvedLock(known, cached=True)
         if (known := self._stored(name)) is not None:
             self._keep(name, known)
-            return Found(known, cached=True)
+            return ResolvedLock(known, cached=True)
         try:
             lock = read_answer(tool[0], self._run(question, folder, environ, paths), " ".join(tool))
         except FormatError as error:
             raise SnapshotError(error.message) from error
         other = self._put(name, lock)
         self._keep(name, other or lock)
-        return Found(other or lock, cached=other is not None)
+        return ResolvedLock(other or lock, cached=other is not None)
 
     def forget(self, name: str) -> None:
         """It does not hold any more. Other hosts believe it until it is old."""
@@ -123,7 +123,7 @@ class Locks:
 
     def _keep(self, name: str, lock: Lock) -> None:
         with contextlib.suppress(OSError):  # then the next start asks again
-            notes.keep(self._path(name), _document(lock).decode())
+            publications.keep_file(self._path(name), _document(lock).decode())
 
     def _path(self, name: str) -> Path:
         return Path(self._cache, "deps/locks", name)

@@ -1,4 +1,4 @@
-"""From a request to its key: asks the host, reads the inputs, and puts the key together."""
+"""Builds the key of a request: asks the host, reads the inputs, resolves what may change, and puts the key together."""
 
 from __future__ import annotations
 
@@ -9,30 +9,20 @@ from typing import NamedTuple
 
 from imagefs.deps import facts
 from imagefs.deps.command import calls
+from imagefs.deps.environment import build_variables, compilers
 from imagefs.deps.facts import version_command
 from imagefs.deps.inputs import Gathered, gather
 from imagefs.deps.key import Key, Value
-from imagefs.deps.local import Builder, Order, Wheel, build_here
+from imagefs.deps.local import Builder, BuildOrder, Wheel, build_here
 from imagefs.deps.lock import Lock
-from imagefs.deps.request import (
-    Facts,
-    Refusal,
-    Request,
-    checked,
-    key_of,
-    refusal_of,
-    refusal_of_lock,
-    takes_open_ends,
-)
-from imagefs.deps.resolve import Resolver
+from imagefs.deps.lock_cache import Resolver
+from imagefs.deps.request import Facts, Refusal, Request, checked, key_of, refusal_of, refusal_of_lock, takes_open_ends
 from imagefs.deps.resolver import Held, caching, is_uncached, question_for
-from imagefs.deps.toolchain import build_variables, compilers
 from stripefs.errors import StripefsError
 
 __all__ = ["Answer", "ask", "unchanged"]
 
-
-_FOLDER = re.compile(r"/(#[0-9]+)?$")  # how `imagefs.deps.contents.Files` names directories
+_FOLDER = re.compile(r"/(#[0-9]+)?$")  # how `imagefs.deps.digest.Files` names directories
 
 
 class Answer(NamedTuple):
@@ -115,7 +105,7 @@ def _built(
         return gathered, ()
     python = known.python.executable if known.python is not None else ""
     sources = sorted(gathered.projects.values())
-    order = Order(gathered.call, command, gathered.options, python, sources, request.folder)
+    order = BuildOrder(gathered.call, command, gathered.options, python, sources, request.folder)
     wheels = build(order, environ)
     digests = {name: wheels[path].digest for name, path in gathered.projects.items()}
     files = {**gathered.inputs.files, **digests}

@@ -1,0 +1,210 @@
+"""The engine of a start with a snapshot: hit, wait for another host, or install and publish; and the mount of a hit.
+
+    the store has a snapshot           hit: it is used
+    another host is installing         wait for what it publishes, then a hit
+    nothing                            miss: install, go on, publish in the background
+
+`imagefs.deps.host` does this for a directory of a host, `imagefs.deps.container` for a container.
+
+On a host the image of a snapshot is mounted read-only at the path that it was installed to. All jobs of a host that
+want one snapshot share one mount; the daemon counts the processes that use it, and unmounts it when the last has ended.
+Whoever mounts has the turn at the target (`imagefs.deps.target`), so that one of several that come at once mounts, and
+the others find it mounted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from imagefs import mounts
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Attached, Recording, SharedSnapshot, SnapshotUse
+from imagefs.deps import publications
+from imagefs.errors import DamagedBlock, DamagedObject
+from imagefs.plane import erofs
+from imagefs.settings import TreeOptions
+from imagefs.startup.emission import events
+from stripefs.errors import MountError, NotFound, StripefsError
+from stripefs.fuse import kernel
+from stripefs.settings import StoreSettings, redact
+
+if TYPE_CHECKING:
+    from imagefs.deps.lease import Leading
+
+__all__ = [
+    "CHANGED",
+    "PATIENCE",
+    "SHORT",
+    "Missed",
+    "Used",
+    "absent",
+    "check_whole",
+    "found_or_installed",
+    "missed",
+    "release",
+    "use",
+    "used",
+]
+
+CHANGED = "what it is installed from was changed meanwhile"
+"""Why something is not published: nobody knows what the installer read."""
+
+SHORT = 12
+"""Digits of a key that people are shown."""
+
+_T = TypeVar("_T")
+
+
+class Missed(NamedTuple):
+    """Why there is no hit. absent: maybe because the store has no such snapshot, or a broken one, so one may be
+    published. mountable: whether one that another host publishes would be of use here. doubted: the store has one, of
+    which this host could not read a block."""
+
+    reason: str
+    absent: bool
+    mountable: bool = True
+    doubted: bool = False
+
+
+def missed(error: Exception) -> Missed:
+    """For something that kept a snapshot from being used."""
+    # The store itself may have to be made. One who has the lead sees whether a damaged snapshot is damaged for others
+    # too. Where nothing can be mounted, nobody has asked the store.
+    unmountable = isinstance(error, MountError)
+    broken = isinstance(error, NotFound | DamagedObject)
+    return Missed(
+        str(error), absent=unmountable or broken, mountable=not unmountable, doubted=isinstance(error, DamagedBlock)
+    )
+
+
+def absent(store: StoreSettings, cache: str, name: str) -> Missed:
+    """For a store that has no snapshot of this name; why, where this host tried to publish it."""
+    last = publications.last_outcome(cache, name)
+    tried = f" (not published the last time: {last.lines[0]})" if last and not last.published and last.lines else ""
+    return Missed(f"{redact(store.url)} has no such snapshot{tried}", absent=True)
+
+
+def found_or_installed(
+    store: StoreSettings,
+    name: str,
+    patience: float,
+    hit: Callable[[], _T | Missed],
+    install: Callable[[str, Leading | None], _T],
+    tell: Callable[[str], None],
+) -> _T:
+    """What `hit` has, or `install` makes for the reason that it is given; it publishes where it has the lead.
+
+    patience: seconds to wait for another host that installs the same. Raises what these two raise.
+    """
+    found = used(name, hit)
+    if not isinstance(found, Missed):
+        return found
+    events().instant("dependencies", "miss", key=name)
+    if not found.absent:
+        return install(found.reason, None)
+    from imagefs.deps.lease import Leading  # not needed by most, who find what they want
+
+    waits = contextlib.ExitStack()
+
+    def waiting(who: str) -> None:
+        told: dict[str, Any] = {"cause": "lease", "key": name} | ({"host": who} if who else {})
+        waits.enter_context(events().begin("dependencies", "wait", kind="wait", **told))
+        tell(f"miss {name[:SHORT]}: waiting for what another host installs{f' ({who})' if who else ''}")
+
+    with waits:
+        leads = Leading(store, name, patience if found.mountable else 0.0, waiting, doubted=found.doubted)
+    with leads as leading:
+        if not leading.published:
+            return install(f"{found.reason}{leading.remark}", leading)
+        again = used(name, hit) if found.mountable else found
+        return install(again.reason, None) if isinstance(again, Missed) else again
+
+
+def used(name: str, hit: Callable[[], _T | Missed]) -> _T | Missed:
+    """The result of `hit`; a hit, and the time that it took, are events."""
+    begun = time.monotonic()
+    found = hit()
+    if not isinstance(found, Missed):
+        events().begin("dependencies", "mount", ago=time.monotonic() - begun, key=name).end()
+        events().instant("dependencies", "hit", key=name)
+    return found
+
+
+PATIENCE = 30.0
+"""Seconds for a store to give the documents of a snapshot: an installation takes hardly longer."""
+
+_TRIES = 3
+"""A mount that a daemon which is gone left is taken away once; another may be unmounted by its daemon meanwhile."""
+
+_SOURCE = "deps/"
+"""What begins the source of a mount of the tree plane."""
+
+
+class Used(NamedTuple):
+    """A snapshot that is mounted. answered: seconds that the daemon took to answer, before anything was mounted."""
+
+    image: str
+    answered: float
+    attachment: Attached | SharedSnapshot
+
+
+def use(
+    client: Client, store: StoreSettings, snapshot: SnapshotUse, target: str, recording: Recording, options: TreeOptions
+) -> Used | None:
+    """Have the snapshot at `target`, an empty directory or where it is mounted already; None where there is none.
+
+    Raises MountError and what the daemon says went wrong, with nothing mounted that was not before: a document or
+    metadata that fails its check, a store that is away, another snapshot at that place.
+    """
+    for _ in range(_TRIES):
+        here = kernel.find_mount(target)
+        mounted = here is not None and _is_ours(client, here)
+        begun = time.monotonic()
+        answer = client.use(store, snapshot, recording, mountpoint=target, mounted=mounted, timeout=PATIENCE)
+        answered = time.monotonic() - begun
+        if answer is None:
+            return None
+        if answer == "stale":
+            mounts.take_away(target, lazy=True)
+            continue
+        if isinstance(answer, Attached):
+            _mount(client, answer, target, options, snapshot.name)
+        return Used(answer.image, answered, answer)
+    raise MountError(f"{target} is mounted and unmounted all the time", hint="who else mounts there?")
+
+
+def release(client: Client, used: Used, target: str) -> None:
+    """What `use` has just mounted is not used after all. Raises MountError."""
+    if isinstance(used.attachment, Attached):
+        mounts.take_away(target, lazy=True)
+        client.detach(used.attachment.id)
+
+
+def check_whole(attached: Attached) -> None:
+    """Raise MountError for a snapshot of which something lacks here that nobody can bring."""
+    if attached.offline and not all(device.local for device in attached.devices):
+        raise MountError("the store is away, and not all of the snapshot is here", hint="see whether it is up")
+
+
+def _mount(client: Client, attached: Attached, target: str, options: TreeOptions, name: str) -> None:
+    try:
+        check_whole(attached)
+        if os.listdir(target):
+            raise MountError(f"{target} is not empty", hint="the mount would hide its files")
+    except BaseException:
+        with contextlib.suppress(StripefsError):  # that error is the one to tell
+            client.detach(attached.id)
+        raise
+    mounts.mount_attached(client, attached, target, options._replace(confined=True), name=_SOURCE + name)
+
+
+def _is_ours(client: Client, here: kernel.MountPoint) -> bool:
+    """Whether a snapshot of this daemon, or of one before it, is what is mounted there."""
+    if here.fstype == "erofs":
+        metadata = next((one.metadata for one in reversed(erofs.mounted()) if one.path == here.path), "")
+        return metadata.startswith(os.path.join(os.path.realpath(client.settings.cache), "metadata/"))
+    return here.fstype == "fuse.imagefs" and here.source.startswith(_SOURCE)

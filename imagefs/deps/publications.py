@@ -1,0 +1,134 @@
+"""Records of publications in the cache of a host: those that are not ended, and how the last try of each ended.
+
+    CACHE/deps/pending/NAME.json      a publication that was begun, as a document
+    CACHE/deps/outcomes/NAME.json     how the last try ended, for whoever asks next
+    CACHE/deps/outcomes/NAME.log      what the program that tried had to say
+
+Whoever publishes holds a lock on its document, which it has from the start that began it, and removes the document when
+there is an answer. So where one lies there and nobody holds it, its publisher was killed, or could not reach the store,
+and a later start at the same target may have it tried again. Small files of the cache that a later start may want, and
+that nobody misses when they are gone, are written by `keep_file`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from stripefs.osutil import atomic_file
+
+__all__ = [
+    "PublishOutcome",
+    "Unfinished",
+    "begin_publication",
+    "end_publication",
+    "keep_file",
+    "last_outcome",
+    "log_of",
+    "save_outcome",
+    "unfinished",
+]
+
+_KEPT = 30 * 24 * 3600.0
+"""Seconds; whoever asks later learns it anew."""
+
+
+def keep_file(path: Path, text: str) -> None:
+    """Write a file that appears as a whole, and remove those beside it that are old. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
+        file.write(text.encode())
+    for old in path.parent.iterdir():
+        if time.time() - old.stat().st_mtime > _KEPT:
+            old.unlink(missing_ok=True)
+
+
+class Unfinished(NamedTuple):
+    """What was to be published, as JSON values, and a descriptor with the lock; to be closed."""
+
+    job: dict[str, Any]
+    descriptor: int
+
+
+def begin_publication(cache: str, name: str, job: dict[str, Any]) -> int:
+    """Note what is to be published; a descriptor with the lock, for the process that does. Raises OSError."""
+    path = _pending_path(cache, name)
+    keep_file(path, json.dumps(job))
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def unfinished(cache: str, name: str) -> Unfinished | None:
+    """What nobody publishes any more. Raises OSError."""
+    try:
+        descriptor = os.open(_pending_path(cache, name), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    with contextlib.ExitStack() as undo:
+        undo.callback(os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return None
+        if not os.fstat(descriptor).st_nlink:
+            return None  # it has just ended
+        with open(descriptor, closefd=False) as file:
+            try:
+                job = dict(json.load(file))
+            except (ValueError, TypeError):  # as a power cut leaves it
+                end_publication(cache, name)
+                return None
+        undo.pop_all()
+        return Unfinished(job, descriptor)
+
+
+def end_publication(cache: str, name: str) -> None:
+    """There is an answer. Raises OSError."""
+    _pending_path(cache, name).unlink(missing_ok=True)
+
+
+def _pending_path(cache: str, name: str) -> Path:
+    return Path(cache, "deps/pending", f"{name}.json")
+
+
+class PublishOutcome(NamedTuple):
+    """published: whether there is a snapshot now, by whomever. lines: why not, or what was noticed. at: seconds since
+    1970. stored: bytes that came into the store. broken: whether trouble kept it from that, which may be over later."""
+
+    published: bool
+    lines: tuple[str, ...]
+    at: float
+    image: str = ""
+    stored: int = 0
+    broken: bool = False
+
+
+def save_outcome(cache: str, name: str, outcome: PublishOutcome) -> None:
+    """Raises OSError."""
+    keep_file(_outcome_path(cache, name), json.dumps(outcome._asdict()))
+
+
+def last_outcome(cache: str, name: str) -> PublishOutcome | None:
+    """None where nobody tried, or nobody knows."""
+    try:
+        told = json.loads(_outcome_path(cache, name).read_text())
+        return PublishOutcome(**{**told, "lines": tuple(map(str, told["lines"]))})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def log_of(cache: str, name: str) -> Path:
+    """Where what publishes writes what it has to say. Raises OSError."""
+    path = _outcome_path(cache, name).with_suffix(".log")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _outcome_path(cache: str, name: str) -> Path:
+    return Path(cache, "deps/outcomes", f"{name}.json")
