@@ -26,14 +26,14 @@ __all__ = ["command"]
 @click.pass_context
 def command(ctx: click.Context, image: str, sharing: bool, as_json: bool, config: str) -> None:
     """Say what an image is made of: documents, devices, blocks, packs, the config, and what it shares with others."""
-    from imagefs.housekeeping import inspect
+    from imagefs.housekeeping import listing
 
     reference = parse_reference(image)
     with images_of(ctx, config, reference.store) as images:
         digest = images.resolve(reference.name)
-        facts = inspect.describe(images, digest)
+        facts = listing.describe(images, digest)
         if sharing and images.repository.capabilities.list:
-            facts["sharing"] = [asdict(share) for share in inspect.sharing(images, digest)]
+            facts["sharing"] = [asdict(share) for share in listing.sharing(images, digest)]
     if as_json:
         print_json(facts)
     else:

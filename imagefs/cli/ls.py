@@ -29,7 +29,7 @@ def command(ctx: click.Context, store: str, as_json: bool, config: str) -> None:
 
     SIZE is that of the devices and the metadata, before compression and with padding.
     """
-    from imagefs.housekeeping.listing import Row, list_images
+    from imagefs.housekeeping.listing import ImageRow, list_images
 
     with images_of(ctx, config, parse_store(store)) as images:
         rows = list_images(images)
@@ -37,7 +37,7 @@ def command(ctx: click.Context, store: str, as_json: bool, config: str) -> None:
         print_json([asdict(row) for row in rows])
         return
 
-    def cells(tag: str, row: Row) -> list[str]:
+    def cells(tag: str, row: ImageRow) -> list[str]:
         stored = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.stored_at))
         if row.error:
             return [tag, row.digest[:_SHORT], stored, "", "", row.error]

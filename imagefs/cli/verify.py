@@ -18,7 +18,7 @@ from stripefs.cli.flags import SettingsCommand
 from stripefs.units import format_size
 
 if TYPE_CHECKING:
-    from imagefs.housekeeping.verify import Result
+    from imagefs.housekeeping.verify import VerifyResult
 
 __all__ = ["command", "report"]
 
@@ -35,8 +35,7 @@ def command(ctx: click.Context, image: str, remove: bool, as_json: bool, quiet: 
 
     What is wrong comes line by line: where, what, and which images need it. The exit code is then 5.
     """
-    from imagefs.housekeeping.repair import remove_damaged
-    from imagefs.housekeeping.verify import verify
+    from imagefs.housekeeping.verify import remove_damaged, verify
 
     reference = parse_reference(image, name=None)
     with images_of(ctx, config, reference.store) as images:
@@ -49,7 +48,7 @@ def command(ctx: click.Context, image: str, remove: bool, as_json: bool, quiet: 
 
 
 def report(
-    result: Result, removed: Sequence[str], subject: str, hint: str, *, as_json: bool = False, quiet: bool = False
+    result: VerifyResult, removed: Sequence[str], subject: str, hint: str, *, as_json: bool = False, quiet: bool = False
 ) -> int:
     """Print what was found wrong; the exit code. hint: what to do about it, "" where that was done."""
     if as_json:

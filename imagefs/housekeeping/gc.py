@@ -32,7 +32,7 @@ from stripefs.format.reserved_names import is_hidden
 from stripefs.store.base import Status
 from stripefs.units import shown
 
-__all__ = ["Collected", "collect"]
+__all__ = ["GcResult", "collect"]
 
 _AT_ONCE = 8
 """Images whose documents are read at once: an index has 56 bytes for each block."""
@@ -42,7 +42,7 @@ _LISTED = 2.0
 
 
 @dataclass(slots=True)
-class Collected:
+class GcResult:
     """What went, or with `dry_run` would go: paths and bytes; and what stayed only because it is young."""
 
     removed: list[str] = field(default_factory=list)
@@ -58,7 +58,7 @@ def collect(
     untagged: bool = False,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Collected:
+) -> GcResult:
     """Remove what is not needed and older than so many seconds. With `untagged` images that neither a tag nor a
     dependency snapshot names, and that are attached to no container image, are not needed.
 
@@ -78,14 +78,14 @@ class _Collection:
         self._untagged = untagged
         self._dry_run = dry_run
         self._progress = progress
-        self._found = Collected()
+        self._found = GcResult()
         self._reach: dict[str, set[bytes]] = {}  # paths that an image needs
         self._bases: dict[str, str] = {}  # the image that another was optimised from
         self._kept: set[str] = set()  # images
         self._needed: set[bytes] = set()
         self._listed = float("-inf")
 
-    def run(self) -> Collected:
+    def run(self) -> GcResult:
         self._progress.stage("looking")
         self._refresh()
         if self._untagged or self._images.repository.attached():

@@ -1,24 +1,39 @@
-"""What images a store has, and taking one away."""
+"""Lists the images of a store, removes one, and describes one: documents, devices, blocks, packs, sharing."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.format.index import NOWHERE, Index
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images, is_source
 from imagefs.repository.snapshots import Snapshots
-from stripefs.errors import ConfigError, Unsupported
+from stripefs.errors import ConfigError, NotFound, Unsupported
 
-__all__ = ["Row", "drop_images", "ensure_there", "list_images", "must_list", "remove_image"]
+__all__ = [
+    "BlockUsage",
+    "ImageRow",
+    "Sharing",
+    "blocks_of",
+    "describe",
+    "drop_images",
+    "ensure_there",
+    "list_images",
+    "must_list",
+    "remove_image",
+    "sharing",
+]
 
 _AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ImageRow:
     """An image: its tags, when its manifest was stored (seconds since 1970), and what that says.
 
     size is in bytes: its devices and its metadata. base is the image that it was optimised from, "" for none. error
@@ -44,7 +59,7 @@ def must_list(images: Images) -> None:
         )
 
 
-def list_images(images: Images) -> list[Row]:
+def list_images(images: Images) -> list[ImageRow]:
     """All images, those with tags first, by name; then the newest first. Raises StoreErrors."""
     must_list(images)
     found = images.images()
@@ -52,14 +67,14 @@ def list_images(images: Images) -> list[Row]:
     for tag, digest in images.tags().items():
         tags.setdefault(digest, []).append(tag)
 
-    def look(digest: str) -> Row | None:
+    def look(digest: str) -> ImageRow | None:
         names, stored = tuple(tags.get(digest, ())), found[digest].mtime_ns / 1e9
         try:
-            return _row(digest, names, stored, images.manifest(digest))
+            return _image_row(digest, names, stored, images.manifest(digest))
         except NoSuchImage:
             return None  # removed since it was listed
         except (DamagedObject, FormatError) as error:
-            return Row(digest, names, stored, error=error.message)
+            return ImageRow(digest, names, stored, error=error.message)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         rows = [row for row in pool.map(look, found) if row is not None]
@@ -129,9 +144,9 @@ def drop_images(images: Images, digests: Iterable[str], kept: Collection[str]) -
     return [*gone, *left]
 
 
-def _forget_sources(images: Images, rows: Iterable[Row], gone: Collection[str]) -> None:
+def _forget_sources(images: Images, rows: Iterable[ImageRow], gone: Collection[str]) -> None:
     """Let each OCI manifest that stands for an image that is gone stand for the newest that is left of it, or none."""
-    of_source: dict[str, list[Row]] = {}
+    of_source: dict[str, list[ImageRow]] = {}
     for row in rows:
         if is_source(row.source):
             of_source.setdefault(row.source, []).append(row)
@@ -148,10 +163,10 @@ def _forget_sources(images: Images, rows: Iterable[Row], gone: Collection[str]) 
                 images.unset_source(source)
 
 
-def _row(digest: str, tags: tuple[str, ...], stored_at: float, manifest: Manifest) -> Row:
+def _image_row(digest: str, tags: tuple[str, ...], stored_at: float, manifest: Manifest) -> ImageRow:
     config = manifest.config
     parts = (config.get("os"), config.get("architecture"), config.get("variant"))
-    return Row(
+    return ImageRow(
         digest,
         tags,
         stored_at,
@@ -160,3 +175,94 @@ def _row(digest: str, tags: tuple[str, ...], stored_at: float, manifest: Manifes
         manifest.source,
         manifest.base,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUsage:
+    """The blocks of an image: of all, those that differ and are stored, those of zeros; bytes stored, each once."""
+
+    total: int
+    stored: int
+    zeros: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """What an image has in common with another: blocks and bytes as they are stored."""
+
+    image: str
+    tags: tuple[str, ...]
+    blocks: int
+    bytes: int
+
+
+def describe(images: Images, digest: str) -> dict[str, Any]:
+    """All there is to say about one image without any other, fit for JSON. Raises NoSuchImage, DamagedObject."""
+    manifest = images.manifest(digest)
+    indexes = _indexes(images, manifest)
+    packs: dict[bytes, tuple[int, Counter[bytes]]] = {}
+    for index in indexes:
+        for block in range(index.blocks):
+            place = index.place(block)
+            if place.pack != NOWHERE:
+                pack = index.packs[place.pack]
+                packs.setdefault(pack.digest, (pack.length, Counter()))[1][place.digest] = place.stored
+    return {
+        "store": images.url,
+        "digest": digest,
+        "source": manifest.source,
+        "base": manifest.base,
+        "metadata": asdict(manifest.metadata),
+        "extents": manifest.extents,
+        "devices": [
+            {**asdict(device), "blocks": asdict(blocks_of([index]))}
+            for device, index in zip(manifest.devices, indexes, strict=True)
+        ],
+        "blocks": asdict(blocks_of(indexes)),
+        "packs": [
+            {"digest": name.hex(), "size": length, "blocks": len(used), "used_bytes": used.total()}
+            for name, (length, used) in packs.items()
+        ],
+        "config": manifest.config,
+    }
+
+
+def blocks_of(indexes: list[Index]) -> BlockUsage:
+    stored = _stored(indexes)
+    total = sum(index.blocks for index in indexes)
+    return BlockUsage(total, len(stored), total - sum(index.stored for index in indexes), sum(stored.values()))
+
+
+def sharing(images: Images, digest: str) -> list[Sharing]:
+    """With each other image that has blocks of this one, the largest share first; images that cannot be read left out.
+
+    Reads the block indexes of all images. Raises as `describe` does.
+    """
+    own = _stored(_indexes(images, images.manifest(digest)))
+    tags: dict[str, list[str]] = {}
+    for tag, named in images.tags().items():
+        tags.setdefault(named, []).append(tag)
+    found = []
+    for other in images.images():
+        if other == digest:
+            continue
+        try:
+            indexes = _indexes(images, images.manifest(other))
+        except (NoSuchImage, NotFound, DamagedObject, FormatError):
+            continue  # `verify` says what is wrong with it
+        common = own.keys() & {one for index in indexes for one in index.digests()}
+        if common:
+            size = sum(own[one] for one in common)
+            found.append(Sharing(other, tuple(tags.get(other, ())), len(common), size))
+    return sorted(found, key=lambda share: (-share.bytes, share.image))
+
+
+def _indexes(images: Images, manifest: Manifest) -> list[Index]:
+    return [images.index(device.index) for device in manifest.devices]
+
+
+def _stored(indexes: list[Index]) -> dict[bytes, int]:
+    """Stored bytes of each block by its digest."""
+    places = (index.place(block) for index in indexes for block in range(index.blocks))
+    return {place.digest: place.stored for place in places if place.pack != NOWHERE}

@@ -20,11 +20,11 @@ from imagefs.repository.images import GRACE, Images
 from imagefs.repository.snapshots import NOTES, Snapshots
 from stripefs.errors import Unsupported
 
-__all__ = ["Row", "collect_snapshots", "describe", "list_snapshots", "remove_snapshot"]
+__all__ = ["SnapshotRow", "collect_snapshots", "describe", "list_snapshots", "remove_snapshot"]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SnapshotRow:
     """A snapshot: when it was stored and when used last, in seconds since 1970; the latter is known by a day.
 
     snapshot: None for a document that cannot be read, for the reason in `error`. size: bytes of its devices and
@@ -39,7 +39,7 @@ class Row:
     error: str = ""
 
 
-def list_snapshots(images: Images) -> list[Row]:
+def list_snapshots(images: Images) -> list[SnapshotRow]:
     """All of them, the one used last first. Raises Unsupported where a store cannot be listed, and StoreErrors."""
     must_list(images)
     snapshots = Snapshots(images)
@@ -53,10 +53,10 @@ def list_snapshots(images: Images) -> list[Row]:
         except NoSuchSnapshot:
             continue  # removed since it was listed
         except (DamagedObject, FormatError, NoSuchImage) as error:
-            rows.append(Row(name, *times, error=error.message))
+            rows.append(SnapshotRow(name, *times, error=error.message))
         else:
             size = manifest.metadata.size + sum(device.size for device in manifest.devices)
-            rows.append(Row(name, *times, snapshot, size))
+            rows.append(SnapshotRow(name, *times, snapshot, size))
     return sorted(rows, key=lambda row: (-row.used_at, row.name))
 
 

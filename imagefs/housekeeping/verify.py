@@ -1,8 +1,9 @@
-"""Reading every byte of a store, or of one image, and saying what is not as its name promises.
+"""Verifies a store, or one image of it: reads every byte, says what is not as its name promises, and removes that.
 
 Documents first, as they say what the packs must hold: manifests, block indexes, metadata, extents tables, traces,
 plans and dependency snapshots. Then each pack once: its digest, and in it every block that an index names. Memory is
-bounded by the indexes (52 bytes a block, and 4 more for each use of one) and a few packs.
+bounded by the indexes (52 bytes a block, and 4 more for each use of one) and a few packs. A build that needs an object
+that was removed and finds none stores it anew.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import lz4.block
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.index import NOWHERE, BlockLocation, Index
 from imagefs.format.manifest import DeviceEntry, Manifest
+from imagefs.housekeeping.fsck import check_tree
 from imagefs.housekeeping.listing import must_list
-from imagefs.housekeeping.tree import check_tree
 from imagefs.progress import Progress
 from imagefs.repository.images import KINDS, Images, is_digest, object_path
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.traces import Traces
 from stripefs.errors import NotFound
 
-__all__ = ["Damage", "Result", "verify"]
+__all__ = ["Damage", "VerifyResult", "remove_damaged", "verify"]
 
 _AT_ONCE = 4  # packs of 32 MiB that are read and checked at the same time
 _MOST = 20  # lines about one image's tree
@@ -48,7 +49,7 @@ class Damage:
 
 
 @dataclass(slots=True)
-class Result:
+class VerifyResult:
     """What was looked at, counts and bytes, and what is wrong with it."""
 
     images: int = 0
@@ -58,7 +59,7 @@ class Result:
     damage: list[Damage] = field(default_factory=list)
 
 
-def verify(images: Images, digest: str = "", progress: Progress | None = None) -> Result:
+def verify(images: Images, digest: str = "", progress: Progress | None = None) -> VerifyResult:
     """Check one image, or with no digest everything in the store.
 
     Raises NoSuchImage for an image that is not there, Unsupported where a store cannot be listed, and StoreErrors where
@@ -79,14 +80,14 @@ class _Verify:
     def __init__(self, images: Images, progress: Progress) -> None:
         self._images = images
         self._progress = progress
-        self._result = Result()
+        self._result = VerifyResult()
         self._found: list[tuple[str, str, bool]] = []  # path, what, spoiled
         self._users: dict[str, set[str]] = {}  # images by path of what they need
         self._indexes: dict[str, Index] = {}
         self._packs: dict[bytes, _Needed] = {}
         self._sources: dict[str, tuple[str, ...]] = {}  # what each image was made of
 
-    def run(self, digest: str) -> Result:
+    def run(self, digest: str) -> VerifyResult:
         if digest:
             self._documents({digest: self._images.manifest(digest)})
         else:
@@ -313,3 +314,17 @@ def _holds(data: bytes, place: BlockLocation) -> bool:
 
 def _shown(kind: str, name: str) -> str:
     return object_path(kind, name).decode().removeprefix("/")
+
+
+def remove_damaged(images: Images, damage: Iterable[Damage]) -> list[str]:
+    """Remove the spoiled objects but manifests and tags; paths of those that were there. Raises StoreErrors."""
+    removed = []
+    for path in sorted({one.path for one in damage if one.spoiled}):
+        if path.partition("/")[0] in ("images", "tags"):
+            continue  # a build writes them again where they are damaged
+        try:
+            images.discard(f"/{path}".encode())
+        except NotFound:
+            continue  # somebody else removed it
+        removed.append(path)
+    return removed

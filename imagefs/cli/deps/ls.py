@@ -27,12 +27,12 @@ def command(ctx: click.Context, as_json: bool, config: str) -> None:
 
     SIZE is that of the devices and the metadata, before compression and with padding; USED is known by a day.
     """
-    from imagefs.housekeeping.snapshots import Row, list_snapshots
+    from imagefs.housekeeping.snapshots import SnapshotRow, list_snapshots
 
     with snapshots_of(ctx, config) as images:
         rows = list_snapshots(images)
 
-    def facts(row: Row) -> dict[str, Any]:
+    def facts(row: SnapshotRow) -> dict[str, Any]:
         found = {"name": row.name, "stored_at": row.stored_at, "used_at": row.used_at, "error": row.error}
         if row.snapshot is None:
             return found
@@ -40,7 +40,7 @@ def command(ctx: click.Context, as_json: bool, config: str) -> None:
         more = {"size": row.size, "image": one.image, "kind": one.kind, "targets": list(one.targets)}
         return {**found, **more, "seconds": one.made_seconds}
 
-    def cells(row: Row) -> list[str]:
+    def cells(row: SnapshotRow) -> list[str]:
         stored, used = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (row.stored_at, row.used_at))
         if row.snapshot is None:
             return [row.name[:SHORT], stored, used[:10], "", "", printable(row.error)]

@@ -14,9 +14,9 @@ from imagefs.build import image, optimize
 from imagefs.build.pipeline import Built
 from imagefs.build.transfer import Copied
 from imagefs.config import resolve
-from imagefs.housekeeping.gc import Collected
-from imagefs.housekeeping.listing import Row
-from imagefs.housekeeping.verify import Damage, Result
+from imagefs.housekeeping.gc import GcResult
+from imagefs.housekeeping.listing import ImageRow
+from imagefs.housekeeping.verify import Damage, VerifyResult
 from stripefs import errors
 from stripefs.cli.exit_errors import INTERRUPTED
 
@@ -52,9 +52,9 @@ def test_the_exit_codes() -> None:
         ("`built`", [image.BuildReport], set()),
         ("`hot`, `optimize`", [optimize.OptimizeReport], {"optimize", "store", "tag", "replication"}),
         ("`push`, `pull`", [Copied], {"source", "store", "seconds"}),
-        ("`ls`", [Row], set()),
-        ("`verify`", [Result, Damage], {"removed"}),
-        ("`gc`", [Collected], set()),
+        ("`ls`", [ImageRow], set()),
+        ("`verify`", [VerifyResult, Damage], {"removed"}),
+        ("`gc`", [GcResult], set()),
     ],
 )
 def test_the_keys_of_json(name: str, kinds: list[Any], more: set[str]) -> None:

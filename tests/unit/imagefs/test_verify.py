@@ -15,9 +15,8 @@ from imagefs.format.index import Index
 from imagefs.format.inode import Inode, address
 from imagefs.format.manifest import DeviceEntry
 from imagefs.format.trace import Trace
-from imagefs.housekeeping.repair import remove_damaged
-from imagefs.housekeeping.tree import check_tree
-from imagefs.housekeeping.verify import Result, verify
+from imagefs.housekeeping.fsck import check_tree
+from imagefs.housekeeping.verify import VerifyResult, remove_damaged, verify
 from imagefs.repository.images import KINDS, Images
 from imagefs.repository.traces import Traces
 from tests.imagefs import nasty
@@ -30,7 +29,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def said(result: Result) -> dict[str, str]:
+def said(result: VerifyResult) -> dict[str, str]:
     return {damage.path.partition("/")[0]: damage.what for damage in result.damage}
 
 

@@ -1,4 +1,4 @@
-"""Looking through a metadata image as fsck would: every name, inode, attribute and chunk, and how they agree."""
+"""Checks a metadata image as fsck would: every name, inode, attribute and chunk, and how they agree."""
 
 from __future__ import annotations
 
