@@ -37,13 +37,13 @@ def command(
 
     Exit code 1 where something that was asked for does not work.
     """
-    from imagefs.doctor.examine import Host, examine
+    from imagefs.doctor.examine import ExaminedHost, examine
     from imagefs.doctor.finding import exit_code, lines
 
     settings = settings_of(ctx, config=config)
     configured = dict.fromkeys(url for url in (*settings.snapshotter.stores, settings.deps.store) if url)
     named = [settings.store_at(url) for url in stores or configured]
-    host = Host(settings.daemon, named, SOCKET, ROOT, containerd, not no_write)
+    host = ExaminedHost(settings.daemon, named, SOCKET, ROOT, containerd, not no_write)
     findings = []
     for finding in examine(host):
         findings.append(finding)

@@ -34,34 +34,34 @@ def command(
     Their settings are in /etc/bootseer/imagefs.toml. The services are up before containerd. What is written is written
     again by the next version; `systemctl edit` keeps changes.
     """
-    from imagefs.install import installer
-    from imagefs.install.units import units
+    from imagefs import install
+    from imagefs.install import units
 
     elsewhere = os.path.abspath(prefix) != "/"
     if enable and (elsewhere or removing):
         raise ConfigError(f"--enable and --{'prefix' if elsewhere else 'remove'} contradict each other")
-    paths = [os.path.join(os.path.abspath(commands), name) if commands else installer.command_path(name)
+    paths = [os.path.join(os.path.abspath(commands), name) if commands else install.command_path(name)
              for name in ("imagefs", "stripefs")]  # fmt: skip
     made = units(*paths)
     if only_print:
-        click.echo("\n".join(f"# /{installer.FOLDER}/{name}\n{text}" for name, text in made.items()), nl=False)
+        click.echo("\n".join(f"# /{install.FOLDER}/{name}\n{text}" for name, text in made.items()), nl=False)
         return
     if removing:
         if not elsewhere and not force:
             _refuse_while_used(ctx)
         if not elsewhere and _any_there(prefix, list(made)):
-            installer.reload("disable")
-        outcomes = installer.remove(list(made), prefix, force=force)
+            install.reload("disable")
+        outcomes = install.remove(list(made), prefix, force=force)
     else:
-        outcomes = installer.install(made, prefix, force=force)
+        outcomes = install.install(made, prefix, force=force)
     for name, outcome in outcomes.items():
-        click.echo(f"{os.path.join(prefix, installer.FOLDER, name)}: {outcome}")
+        click.echo(f"{os.path.join(prefix, install.FOLDER, name)}: {outcome}")
     if not elsewhere:
-        installer.reload("enable" if enable else "")
+        install.reload("enable" if enable else "")
 
 
 def _any_there(prefix: str, names: list[str]) -> bool:
-    from imagefs.install.installer import FOLDER
+    from imagefs.install import FOLDER
 
     return any(os.path.exists(os.path.join(prefix, FOLDER, name)) for name in names)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imagefs.doctor.finding import Finding
+from imagefs.doctor.finding import CheckResult
 from imagefs.snapshotter.containerd_config import (
     IMAGES_PLUGIN,
     PLUGIN,
@@ -19,7 +19,7 @@ from imagefs.snapshotter.containerd_config import (
     parse_version,
 )
 
-__all__ = ["Facts", "containerd_findings", "gather", "judge", "uses_us"]
+__all__ = ["ContainerdFacts", "containerd_findings", "gather", "judge", "uses_us"]
 
 _ANSWERS_WITHIN = 30.0
 _OLDEST = (1, 6, 0)
@@ -32,8 +32,8 @@ _SERVER_PLUGIN = "io.containerd.server.v1.grpc"
 _CONFIGURE = "`imagefs snapshotter config` prints the block for /etc/containerd/config.toml; then restart containerd"
 
 
-class Facts(NamedTuple):
-    """Facts about a host's containerd.
+class ContainerdFacts(NamedTuple):
+    """ContainerdFacts about a host's containerd.
 
     version: None where none is installed. config: its configuration with all defaults, as `containerd config dump`
     prints it, or the file as it is; None where neither can be had, and `trouble` says why. plugins: states of the
@@ -46,12 +46,12 @@ class Facts(NamedTuple):
     plugins: Mapping[str, str] | None = None
 
 
-def containerd_findings(file: str, socket: str, root: str) -> list[Finding]:
+def containerd_findings(file: str, socket: str, root: str) -> list[CheckResult]:
     """file: containerd's configuration. socket, root: of the snapshotter."""
     return judge(gather(file), socket, root)
 
 
-def gather(file: str) -> Facts:
+def gather(file: str) -> ContainerdFacts:
     """Ask containerd and ctr, where they are installed; else read the file. Raises nothing."""
     printed = _output("containerd", "--version")
     version = parse_version(printed) if printed is not None else None
@@ -60,21 +60,21 @@ def gather(file: str) -> Facts:
     try:
         config = tomllib.loads(Path(file).read_text() if dumped is None else dumped)
     except FileNotFoundError:
-        return Facts(version, None, f"{file} does not exist")
+        return ContainerdFacts(version, None, f"{file} does not exist")
     except (OSError, ValueError) as error:
-        return Facts(version, None, f"{file} cannot be read: {error}")
+        return ContainerdFacts(version, None, f"{file} cannot be read: {error}")
     server = _table(config, _SERVER_PLUGIN) or config.get("grpc", {})
     address = str(server.get("address") or "/run/containerd/containerd.sock")
     asked = ("ctr", "--address", address, "plugins", "ls", 'type~="io.containerd.snapshotter.v1"')
     listed = _output(*asked) if os.path.exists(address) else None  # ctr waits for a socket to appear
-    return Facts(version, config, "", None if listed is None else _states(listed))
+    return ContainerdFacts(version, config, "", None if listed is None else _states(listed))
 
 
-def judge(facts: Facts, socket: str, root: str) -> list[Finding]:
+def judge(facts: ContainerdFacts, socket: str, root: str) -> list[CheckResult]:
     """The findings for a containerd that is to use the snapshotter with this socket and folder."""
     if facts.version is None and facts.config is None:
         return [
-            Finding(
+            CheckResult(
                 "containerd.version",
                 "warn",
                 "containerd is not installed here",
@@ -84,10 +84,13 @@ def judge(facts: Facts, socket: str, root: str) -> list[Finding]:
         ]
     findings = [_version(facts.version)]
     if facts.config is None:
-        return [*findings, Finding("containerd.config", "fail", facts.trouble, "nothing is known of it", _CONFIGURE)]
+        return [
+            *findings,
+            CheckResult("containerd.config", "fail", facts.trouble, "nothing is known of it", _CONFIGURE),
+        ]
     if PLUGIN not in facts.config.get("proxy_plugins", {}):
         cost = "containerd pulls and unpacks whole images"
-        return [*findings, Finding("containerd.plugin", "warn", f"no proxy plugin {PLUGIN}", cost, _CONFIGURE)]
+        return [*findings, CheckResult("containerd.plugin", "warn", f"no proxy plugin {PLUGIN}", cost, _CONFIGURE)]
     findings += [_plugin(facts.config, socket), *_rebase(facts.config, facts.version)]
     findings += _images(facts.config, facts.version)
     findings += [_room(facts.config, facts.version, root), _loaded(facts.plugins)]
@@ -102,35 +105,35 @@ def uses_us(config: Mapping[str, Any]) -> bool:
     return PLUGIN in (old.get("snapshotter"), images.get("snapshotter"), *(one.get("snapshotter") for one in handlers))
 
 
-def _version(version: tuple[int, int, int] | None) -> Finding:
+def _version(version: tuple[int, int, int] | None) -> CheckResult:
     if version is None:
-        return Finding("containerd.version", "warn", "containerd's program is not here, so only its file is read")
+        return CheckResult("containerd.version", "warn", "containerd's program is not here, so only its file is read")
     told = ".".join(map(str, version))
     if version < _OLDEST:
         cost = "it passes too little on to snapshotters: whole images are pulled"
-        return Finding("containerd.version", "fail", f"containerd {told}", cost, "take 1.6 or later")
-    return Finding("containerd.version", "ok", f"containerd {told}")
+        return CheckResult("containerd.version", "fail", f"containerd {told}", cost, "take 1.6 or later")
+    return CheckResult("containerd.version", "ok", f"containerd {told}")
 
 
-def _plugin(config: Mapping[str, Any], socket: str) -> Finding:
+def _plugin(config: Mapping[str, Any], socket: str) -> CheckResult:
     plugin = config["proxy_plugins"][PLUGIN]
     if plugin.get("type") != "snapshot" or plugin.get("address") != socket:
         found = f"the proxy plugin {PLUGIN} is a {plugin.get('type')!r} at {plugin.get('address')}, not at {socket}"
-        return Finding("containerd.plugin", "fail", found, "containerd does not find the snapshotter", _CONFIGURE)
-    return Finding("containerd.plugin", "ok", f"the proxy plugin {PLUGIN} leads to {socket}")
+        return CheckResult("containerd.plugin", "fail", found, "containerd does not find the snapshotter", _CONFIGURE)
+    return CheckResult("containerd.plugin", "ok", f"the proxy plugin {PLUGIN} leads to {socket}")
 
 
-def _rebase(config: Mapping[str, Any], version: tuple[int, int, int] | None) -> list[Finding]:
+def _rebase(config: Mapping[str, Any], version: tuple[int, int, int] | None) -> list[CheckResult]:
     """The capability that lets containerd unpack layers in parallel, where only 2.4 and later knows of lazy ones."""
     declared = config["proxy_plugins"][PLUGIN].get("capabilities") or []
     if "rebase" not in declared or version is None or version >= _REBASE_SINCE:
         return []
     found = f"the proxy plugin {PLUGIN} has the capability rebase"
     cost = "pulls of lazy images fail where layers are unpacked in parallel"
-    return [Finding("containerd.rebase", "fail", found, cost, "remove it, or take containerd 2.4 or later")]
+    return [CheckResult("containerd.rebase", "fail", found, cost, "remove it, or take containerd 2.4 or later")]
 
 
-def _images(config: Mapping[str, Any], version: tuple[int, int, int] | None) -> list[Finding]:
+def _images(config: Mapping[str, Any], version: tuple[int, int, int] | None) -> list[CheckResult]:
     """Checks that pulls name the image to the snapshotter, and which containers it is used for."""
     old, images = _table(config, V1_CRI_PLUGIN, "containerd"), _table(config, IMAGES_PLUGIN)
     settings = images or old
@@ -139,26 +142,26 @@ def _images(config: Mapping[str, Any], version: tuple[int, int, int] | None) -> 
     if settings.get("disable_snapshot_annotations", True):
         found = "CRI passes no annotations on (disable_snapshot_annotations)"
         findings.append(
-            Finding("containerd.annotations", "fail", found, cost, "set it to false, and restart containerd")
+            CheckResult("containerd.annotations", "fail", found, cost, "set it to false, and restart containerd")
         )
     else:
-        findings.append(Finding("containerd.annotations", "ok", "CRI tells the snapshotter which image it pulls"))
+        findings.append(CheckResult("containerd.annotations", "ok", "CRI tells the snapshotter which image it pulls"))
     if settings.get("discard_unpacked_layers"):
         found = "discard_unpacked_layers is set"
         lost = "an image that was pulled whole cannot be pushed, nor unpacked by another snapshotter"
-        findings.append(Finding("containerd.layers", "warn", found, lost, "set it to false"))
+        findings.append(CheckResult("containerd.layers", "warn", found, lost, "set it to false"))
     if uses_us(config):
-        findings.append(Finding("containerd.snapshotter", "ok", f"CRI starts containers by {PLUGIN}"))
+        findings.append(CheckResult("containerd.snapshotter", "ok", f"CRI starts containers by {PLUGIN}"))
     else:
         found = f"no runtime of CRI has the snapshotter {PLUGIN}"
         lost = f"only clients that name it use it: nerdctl and ctr with --snapshotter {PLUGIN}"
-        findings.append(Finding("containerd.snapshotter", "warn", found, lost, _CONFIGURE))
+        findings.append(CheckResult("containerd.snapshotter", "warn", found, lost, _CONFIGURE))
     if version is None or version >= _TRANSFER_SINCE:
         findings.extend(_transfer(config, required=version is not None))
     return findings
 
 
-def _transfer(config: Mapping[str, Any], *, required: bool) -> list[Finding]:
+def _transfer(config: Mapping[str, Any], *, required: bool) -> list[CheckResult]:
     """The service by which containerd 2.1 and later pulls."""
     exports = config["proxy_plugins"][PLUGIN].get("exports", {})
     unpack = _table(config, TRANSFER_PLUGIN).get("unpack_config") or []
@@ -170,10 +173,10 @@ def _transfer(config: Mapping[str, Any], *, required: bool) -> list[Finding]:
     if not missing or not required:
         return []
     cost = "what the transfer service pulls is fetched and unpacked whole, or not at all"
-    return [Finding("containerd.transfer", "fail", f"{PLUGIN} lacks {' and '.join(missing)}", cost, _CONFIGURE)]
+    return [CheckResult("containerd.transfer", "fail", f"{PLUGIN} lacks {' and '.join(missing)}", cost, _CONFIGURE)]
 
 
-def _room(config: Mapping[str, Any], version: tuple[int, int, int] | None, root: str) -> Finding:
+def _room(config: Mapping[str, Any], version: tuple[int, int, int] | None, root: str) -> CheckResult:
     """Where kubelet looks for the room of images: what the plugin exports, before 1.7.17 a folder of containerd."""
     cost = "kubelet cannot see how full the disk of images is: no eviction, no limits of ephemeral storage"
     if version is not None and version < _EXPORTS_SINCE:
@@ -181,27 +184,29 @@ def _room(config: Mapping[str, Any], version: tuple[int, int, int] | None, root:
             str(config.get("root") or "/var/lib/containerd"), f"io.containerd.snapshotter.v1.{PLUGIN}"
         )
         if os.path.realpath(expected) == os.path.realpath(root):
-            return Finding("containerd.room", "ok", f"kubelet finds {root}")
-        return Finding("containerd.room", "warn", f"{expected} is not {root}", cost, f"ln -s {root} {expected}")
+            return CheckResult("containerd.room", "ok", f"kubelet finds {root}")
+        return CheckResult("containerd.room", "warn", f"{expected} is not {root}", cost, f"ln -s {root} {expected}")
     exported = config["proxy_plugins"][PLUGIN].get("exports", {}).get("root")
     if exported == root:
-        return Finding("containerd.room", "ok", f"kubelet is told {root}")
-    return Finding(
+        return CheckResult("containerd.room", "ok", f"kubelet is told {root}")
+    return CheckResult(
         "containerd.room", "warn", f"the plugin exports the root {exported} and not {root}", cost, _CONFIGURE
     )
 
 
-def _loaded(plugins: Mapping[str, str] | None) -> Finding:
+def _loaded(plugins: Mapping[str, str] | None) -> CheckResult:
     if plugins is None:
         cost, remedy = "nothing starts", "systemctl start containerd; journalctl -u containerd says more"
-        return Finding("containerd.running", "warn", "no containerd answers", cost, remedy)
+        return CheckResult("containerd.running", "warn", "no containerd answers", cost, remedy)
     state = plugins.get(PLUGIN)
     if state == "ok":
-        return Finding("containerd.running", "ok", f"containerd runs with the plugin {PLUGIN}")
+        return CheckResult("containerd.running", "ok", f"containerd runs with the plugin {PLUGIN}")
     found = f"the plugin {PLUGIN} is in the file, and " + (
         f"failed ({state})" if state else "not in the containerd that runs"
     )
-    return Finding("containerd.running", "fail", found, "containerd does not use it", "systemctl restart containerd")
+    return CheckResult(
+        "containerd.running", "fail", found, "containerd does not use it", "systemctl restart containerd"
+    )
 
 
 def _table(config: Mapping[str, Any], plugin: str, *names: str) -> Mapping[str, Any]:

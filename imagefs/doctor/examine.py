@@ -6,19 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from imagefs.doctor.containerd import gather, judge, uses_us
-from imagefs.doctor.finding import Finding
-from imagefs.doctor.host import cache_findings, rights_findings, runtime_findings
-from imagefs.doctor.kernel import kernel_findings
+from imagefs.doctor.finding import CheckResult
+from imagefs.doctor.host import cache_findings, kernel_findings, rights_findings, runtime_findings
 from imagefs.doctor.services import daemon_findings, snapshotter_findings
 from imagefs.doctor.stores import store_findings
 from imagefs.repository.store import is_registry
 from imagefs.settings import DaemonSettings
 from stripefs.settings import StoreSettings
 
-__all__ = ["Host", "examine"]
+__all__ = ["ExaminedHost", "examine"]
 
 
-class Host(NamedTuple):
+class ExaminedHost(NamedTuple):
     """The objects of an examination.
 
     stores: of either kind, with how each is reached. socket, root: of the snapshotter. containerd: its configuration.
@@ -33,7 +32,7 @@ class Host(NamedTuple):
     write: bool = True
 
 
-def examine(host: Host) -> Iterator[Finding]:
+def examine(host: ExaminedHost) -> Iterator[CheckResult]:
     """The findings, each as soon as it is known."""
     yield from rights_findings()
     yield from kernel_findings(host.daemon.cache)
@@ -46,7 +45,7 @@ def examine(host: Host) -> Iterator[Finding]:
     yield from snapshotter_findings(host.socket, needed=needed)
     for store in host.stores:
         if is_registry(store.url):
-            from imagefs.doctor.registries import registry_findings  # httpx takes 9 MiB
+            from imagefs.doctor.stores import registry_findings  # httpx takes 9 MiB
 
             yield from registry_findings(store, write=host.write)
         else:

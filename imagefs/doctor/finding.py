@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["Finding", "State", "exit_code", "lines"]
+__all__ = ["CheckResult", "CheckState", "exit_code", "lines"]
 
-State = Literal["ok", "warn", "fail"]
+CheckState = Literal["ok", "warn", "fail"]
 """ok: as it should be. warn: it works, at the cost that is named. fail: something that was asked for does not work."""
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """One line of the report.
 
     check: AREA.NAME, fixed, for scripts. found: what is so, for people. cost: what the missing thing costs. remedy:
@@ -19,7 +19,7 @@ class Finding(NamedTuple):
     """
 
     check: str
-    state: State
+    state: CheckState
     found: str
     cost: str = ""
     remedy: str = ""
@@ -28,12 +28,12 @@ class Finding(NamedTuple):
         return self._asdict()
 
 
-def exit_code(findings: Iterable[Finding]) -> int:
+def exit_code(findings: Iterable[CheckResult]) -> int:
     """1 where a check failed, else 0."""
     return int(any(one.state == "fail" for one in findings))
 
 
-def lines(findings: Iterable[Finding]) -> list[str]:
+def lines(findings: Iterable[CheckResult]) -> list[str]:
     """The report for people: a line for each finding, and below it what it costs and what to do."""
     told = []
     for one in findings:

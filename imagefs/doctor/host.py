@@ -1,16 +1,33 @@
-"""Checks of a host beside its kernel: rights, OCI runtimes, and a place for the cache."""
+"""Checks of a host: rights, OCI runtimes, a place for the cache, and features of the kernel.
+
+The kernel's features are tried where we are root, and told by its version where not.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from imagefs.doctor.finding import Finding
+from imagefs.doctor.finding import CheckResult, CheckState
+from imagefs.doctor.trial import TRIALS
 from stripefs.fuse import kernel
 from stripefs.units import format_size
 
-__all__ = ["cache_findings", "file_system_of", "rights_findings", "runtime_findings"]
+__all__ = [
+    "cache_findings",
+    "file_system_of",
+    "judge_kernel",
+    "kernel_findings",
+    "release",
+    "rights_findings",
+    "runtime_findings",
+]
 
 _LITTLE = 2 << 30
 _TOO_LITTLE = 64 << 20
@@ -21,15 +38,15 @@ _STACKED = ("overlay", "aufs", "fuse.fuse-overlayfs")
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "lustre")
 
 
-def rights_findings(device: str = kernel.DEVICE, cgroups: str = "/sys/fs/cgroup") -> list[Finding]:
+def rights_findings(device: str = kernel.DEVICE, cgroups: str = "/sys/fs/cgroup") -> list[CheckResult]:
     """Checks whether we are root, may open /dev/fuse, and may make cgroups."""
     return [_root(), _fuse_device(device), _cgroups(cgroups)]
 
 
-def _root() -> Finding:
+def _root() -> CheckResult:
     if os.geteuid() == 0:
-        return Finding("rights.root", "ok", "root")
-    return Finding(
+        return CheckResult("rights.root", "ok", "root")
+    return CheckResult(
         "rights.root",
         "warn",
         f"user {os.geteuid()} and not root",
@@ -38,21 +55,21 @@ def _root() -> Finding:
     )
 
 
-def _fuse_device(device: str) -> Finding:
+def _fuse_device(device: str) -> CheckResult:
     try:
         os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        return Finding(
+        return CheckResult(
             "rights.fuse",
             "fail",
             f"{device} cannot be opened: {error.strerror}",
             "neither images nor stripefs mounts can be served",
             kernel.CONTAINER_HINT,
         )
-    return Finding("rights.fuse", "ok", f"{device} can be opened")
+    return CheckResult("rights.fuse", "ok", f"{device} can be opened")
 
 
-def _cgroups(folder: str) -> Finding:
+def _cgroups(folder: str) -> CheckResult:
     """Version 2 shows its controllers at the root; version 1 has a folder for each."""
     unified = os.path.join(folder, "cgroup.controllers")
     if os.path.exists(unified):
@@ -63,7 +80,7 @@ def _cgroups(folder: str) -> Finding:
         version, place = "1", os.path.join(folder, "memory")
     missing = sorted({"cpu", "memory", "pids"} - controllers)
     if missing:
-        return Finding(
+        return CheckResult(
             "rights.cgroup",
             "warn",
             f"cgroup version {version} has no controller {', '.join(missing)}",
@@ -71,25 +88,25 @@ def _cgroups(folder: str) -> Finding:
             "have the kernel or the container manager offer them",
         )
     if not os.access(place, os.W_OK):
-        return Finding(
+        return CheckResult(
             "rights.cgroup",
             "warn",
             f"{place} cannot be written to",
             "`imagefs run` refuses limits",
             "mount it writable, or run as root of the host",
         )
-    return Finding("rights.cgroup", "ok", f"cgroup version {version}, with cpu, memory and pids")
+    return CheckResult("rights.cgroup", "ok", f"cgroup version {version}, with cpu, memory and pids")
 
 
-def runtime_findings(path: str | None = None) -> list[Finding]:
+def runtime_findings(path: str | None = None) -> list[CheckResult]:
     """OCI runtimes and skopeo. path: to search, PATH unless given."""
     return [_oci(path), _skopeo(path)]
 
 
-def _skopeo(path: str | None) -> Finding:
+def _skopeo(path: str | None) -> CheckResult:
     if shutil.which("skopeo", path=path):
-        return Finding("runtime.skopeo", "ok", "skopeo")
-    return Finding(
+        return CheckResult("runtime.skopeo", "ok", "skopeo")
+    return CheckResult(
         "runtime.skopeo",
         "warn",
         "skopeo is not on PATH",
@@ -98,11 +115,11 @@ def _skopeo(path: str | None) -> Finding:
     )
 
 
-def _oci(path: str | None) -> Finding:
+def _oci(path: str | None) -> CheckResult:
     found = [name for name in ("crun", "runc") if shutil.which(name, path=path)]
     if found:
-        return Finding("runtime.oci", "ok", " and ".join(found))
-    return Finding(
+        return CheckResult("runtime.oci", "ok", " and ".join(found))
+    return CheckResult(
         "runtime.oci",
         "warn",
         "neither crun nor runc is on PATH",
@@ -118,7 +135,7 @@ def file_system_of(path: str, mounts: list[kernel.MountPoint]) -> str:
     return next((one.fstype for one in reversed(above) if len(one.path) == longest), "")
 
 
-def cache_findings(folder: str, wanted: int, mounts: list[kernel.MountPoint] | None = None) -> list[Finding]:
+def cache_findings(folder: str, wanted: int, mounts: list[kernel.MountPoint] | None = None) -> list[CheckResult]:
     """Checks whether the cache's folder can hold what is fetched.
 
     wanted: bytes of --cache-size, 0 for half of the free space.
@@ -133,13 +150,13 @@ def cache_findings(folder: str, wanted: int, mounts: list[kernel.MountPoint] | N
     return [_file_system(folder, mounts), _room(folder, room.f_bavail * room.f_frsize, wanted)]
 
 
-def _no_cache(folder: str, why: str) -> Finding:
-    return Finding(
+def _no_cache(folder: str, why: str) -> CheckResult:
+    return CheckResult(
         "cache.folder", "fail", f"{folder}: {why}", "the daemon does not start", "name another one: --cache DIR"
     )
 
 
-def _file_system(folder: str, mounts: list[kernel.MountPoint] | None) -> Finding:
+def _file_system(folder: str, mounts: list[kernel.MountPoint] | None) -> CheckResult:
     kind = file_system_of(os.path.realpath(folder), kernel.mounts() if mounts is None else mounts)
     costs = {
         _IN_MEMORY: "what is kept takes memory, and is gone after a reboot",
@@ -148,17 +165,100 @@ def _file_system(folder: str, mounts: list[kernel.MountPoint] | None) -> Finding
     }
     for kinds, cost in costs.items():
         if kind in kinds:
-            return Finding(
+            return CheckResult(
                 "cache.folder", "warn", f"{folder} is on {kind}", cost, "put it on a local disk: --cache DIR"
             )
-    return Finding("cache.folder", "ok", f"{folder} is on {kind}")
+    return CheckResult("cache.folder", "ok", f"{folder} is on {kind}")
 
 
-def _room(folder: str, free: int, wanted: int) -> Finding:
+def _room(folder: str, free: int, wanted: int) -> CheckResult:
     told = f"{format_size(free)} are free in {folder}"
     remedy = "make room, or put the cache on a larger disk: --cache DIR"
     if free < _TOO_LITTLE:
-        return Finding("cache.room", "fail", told, "nothing that was fetched can be kept", remedy)
+        return CheckResult("cache.room", "fail", told, "nothing that was fetched can be kept", remedy)
     if free < max(_LITTLE, wanted):
-        return Finding("cache.room", "warn", told, "blocks are evicted early and fetched again", remedy)
-    return Finding("cache.room", "ok", told)
+        return CheckResult("cache.room", "warn", told, "blocks are evicted early and fetched again", remedy)
+    return CheckResult("cache.room", "ok", told)
+
+
+_TRIED_WITHIN = 60.0
+"""Seconds for all trials, which take a tenth of one."""
+
+_SINCE = {"erofs-file": (6, 12), "erofs-loop": (5, 16), "overlay": (5, 16), "fuse": (4, 20), "fuse-resend": (6, 9)}
+"""By trial, the Linux that brought it. EROFS takes several devices since 5.16."""
+
+_FOUND = {
+    "erofs-file": "EROFS from files, with several devices",
+    "erofs-loop": "EROFS from loop devices",
+    "overlay": "an overlay on EROFS, with its upper directory in the cache",
+    "fuse": "FUSE",
+    "fuse-resend": "FUSE_NOTIFY_RESEND",
+}
+_COSTS: dict[str, tuple[CheckState, str, str]] = {
+    "erofs-file": (
+        "warn",
+        "every device of an image needs a loop device, which takes memory and caches its bytes twice",
+        "take Linux 6.12 or later; where the cache lies on an overlay, move it to ext4 or xfs (--cache)",
+    ),
+    "erofs-loop": (
+        "fail",
+        "the kernel can mount no image: the tree plane only, no leases, no snapshotter",
+        "modprobe erofs loop, or take a kernel with both",
+    ),
+    "overlay": (
+        "fail",
+        "no container and no `imagefs mount --rw` can write",
+        "modprobe overlay, and have the cache on ext4 or xfs (--cache)",
+    ),
+    "fuse": ("fail", "neither images nor stripefs mounts can be served", "modprobe fuse"),
+    "fuse-resend": (
+        "warn",
+        "a worker that is killed or replaced fails the calls under way and the files that are open",
+        "take Linux 6.9 or later",
+    ),
+}
+
+
+def kernel_findings(folder: str) -> list[CheckResult]:
+    """Findings about the kernel. folder: of the cache, which is made where it is missing, and tried on by root."""
+    version = release(os.uname().release)
+    if os.geteuid() != 0:
+        return judge_kernel(version, {})
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "imagefs.doctor.trial", folder],
+            capture_output=True,
+            text=True,
+            timeout=_TRIED_WITHIN,
+        )
+        tried = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        trouble = CheckResult(
+            "kernel.trial", "warn", f"nothing could be tried: {error}", "what follows is a guess by version"
+        )
+        return [trouble, *judge_kernel(version, {})]
+    return judge_kernel(version, tried)
+
+
+def release(text: str) -> tuple[int, int]:
+    """Major and minor of what uname(2) calls the release; (0, 0) where it says something else."""
+    found = re.match(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def judge_kernel(version: tuple[int, int], tried: Mapping[str, str]) -> list[CheckResult]:
+    """A finding for each trial: by its outcome ("ok" or why not), or by the kernel's version where it was not tried."""
+    findings = []
+    for name in TRIALS:
+        if name == "erofs-loop" and tried.get("erofs-file") == "ok":
+            continue  # nothing needs it
+        since = "{}.{}".format(*_SINCE[name])
+        outcome = tried.get(name) or ("ok" if version >= _SINCE[name] else f"not in Linux {version[0]}.{version[1]}")
+        how = "works" if name in tried else f"in Linux since {since}, as root could try"
+        if outcome == "ok":
+            findings.append(CheckResult(f"kernel.{name}", "ok", f"{_FOUND[name]}: {how}"))
+        else:
+            state, cost, remedy = _COSTS[name]
+            findings.append(CheckResult(f"kernel.{name}", state, f"{_FOUND[name]}: {outcome}", cost, remedy))
+    return findings

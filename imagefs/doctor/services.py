@@ -13,7 +13,7 @@ from pathlib import Path
 import stripefs
 from imagefs.daemon import processes
 from imagefs.daemon.client import Client
-from imagefs.doctor.finding import Finding, State
+from imagefs.doctor.finding import CheckResult, CheckState
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
 
@@ -26,19 +26,19 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
 _SETTINGS = 4
 
 
-def daemon_findings(settings: DaemonSettings, *, needed: bool) -> list[Finding]:
+def daemon_findings(settings: DaemonSettings, *, needed: bool) -> list[CheckResult]:
     """needed: containerd's containers want it; else the first mount starts one."""
     try:
         status = Client(settings).status()
     except MountError as error:
-        state: State = "fail" if needed else "warn"
+        state: CheckState = "fail" if needed else "warn"
         cost = "containers that need blocks of the store wait, and new ones do not start" if needed else "none yet"
         remedy = "systemctl start imagefs (`imagefs install --enable`)" if needed else "`imagefs mount` starts one"
-        return [Finding("daemon.running", state, error.message, cost, remedy)]
-    findings = [Finding("daemon.running", "ok", f"the daemon answers (pid {status['supervisor_pid']})")]
+        return [CheckResult("daemon.running", state, error.message, cost, remedy)]
+    findings = [CheckResult("daemon.running", "ok", f"the daemon answers (pid {status['supervisor_pid']})")]
     if _namespace(int(status["supervisor_pid"])) not in (0, processes.namespace()):
         findings.append(
-            Finding(
+            CheckResult(
                 "daemon.namespace",
                 "warn",
                 "the daemon is in another mount namespace than this program",
@@ -54,19 +54,19 @@ def daemon_findings(settings: DaemonSettings, *, needed: bool) -> list[Finding]:
     return findings
 
 
-def snapshotter_findings(path: str, *, needed: bool) -> list[Finding]:
+def snapshotter_findings(path: str, *, needed: bool) -> list[CheckResult]:
     """path: of the socket. needed: containerd is configured to use it."""
     remedy = "systemctl start imagefs-snapshotter (`imagefs install --enable`); its log says more"
     cost = "containerd starts no container by it" if needed else "none: containerd is not configured to use it"
     if (peer := speaks_http2(path)) is None:
         return [
-            Finding("snapshotter.running", "fail" if needed else "warn", f"nothing answers at {path}", cost, remedy)
+            CheckResult("snapshotter.running", "fail" if needed else "warn", f"nothing answers at {path}", cost, remedy)
         ]
-    findings = [Finding("snapshotter.running", "ok", f"the snapshotter answers at {path} (pid {peer})")]
+    findings = [CheckResult("snapshotter.running", "ok", f"the snapshotter answers at {path} (pid {peer})")]
     mode = stat.S_IMODE(os.stat(path).st_mode)
     if mode & 0o007:
         findings.append(
-            Finding(
+            CheckResult(
                 "snapshotter.socket",
                 "fail",
                 f"{path} has the mode {mode:04o}",
@@ -75,7 +75,7 @@ def snapshotter_findings(path: str, *, needed: bool) -> list[Finding]:
             )
         )
     else:
-        findings.append(Finding("snapshotter.socket", "ok", f"only its owner and group reach {path}"))
+        findings.append(CheckResult("snapshotter.socket", "ok", f"only its owner and group reach {path}"))
     findings.append(_age("snapshotter", peer, "systemctl restart imagefs-snapshotter"))
     return findings
 
@@ -120,13 +120,13 @@ def _namespace(process: int) -> int:
         return 0
 
 
-def _age(service: str, process: int, remedy: str) -> Finding:
+def _age(service: str, process: int, remedy: str) -> CheckResult:
     """Checks whether the service was started after the installed version was installed."""
     since = runs_since(process)
     if since and since < installed_at():
         return _old(service, f"the {service} was started before this version was installed", remedy)
-    return Finding(f"{service}.version", "ok", f"the {service} runs what is installed")
+    return CheckResult(f"{service}.version", "ok", f"the {service} runs what is installed")
 
 
-def _old(service: str, found: str, remedy: str) -> Finding:
-    return Finding(f"{service}.version", "warn", found, "it has the faults of its version", remedy)
+def _old(service: str, found: str, remedy: str) -> CheckResult:
+    return CheckResult(f"{service}.version", "warn", found, "it has the faults of its version", remedy)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from imagefs import install
 from imagefs.cli import app as application
-from imagefs.install import installer
-from imagefs.install.units import DAEMON, SERVICES, SNAPSHOTTER, STRIPEFS, is_unedited, units
+from imagefs.install import DAEMON, SERVICES, SNAPSHOTTER, STRIPEFS, is_unedited, units
 from stripefs.errors import ConfigError
 from tests.unit.command_conformance import said
 
@@ -26,7 +26,7 @@ def systemd(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         asked.append(command)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(installer.subprocess, "run", run)
+    monkeypatch.setattr(install.subprocess, "run", run)
     return asked
 
 
@@ -60,36 +60,36 @@ def test_a_path_that_systemd_would_take_apart_is_quoted() -> None:
 
 
 def test_what_is_installed_twice_is_unchanged(tmp_path: Path) -> None:
-    assert set(installer.install(UNITS, str(tmp_path)).values()) == {"written"}
-    assert set(installer.install(UNITS, str(tmp_path)).values()) == {"unchanged"}
-    folder = tmp_path / installer.FOLDER
+    assert set(install.install(UNITS, str(tmp_path)).values()) == {"written"}
+    assert set(install.install(UNITS, str(tmp_path)).values()) == {"unchanged"}
+    folder = tmp_path / install.FOLDER
     assert {file.name: file.read_text() for file in folder.iterdir()} == UNITS
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}
 
 
 def test_units_of_another_version_are_replaced(tmp_path: Path) -> None:
-    installer.install(units("/old/imagefs", "/old/stripefs"), str(tmp_path))
-    assert set(installer.install(UNITS, str(tmp_path)).values()) == {"updated"}
+    install.install(units("/old/imagefs", "/old/stripefs"), str(tmp_path))
+    assert set(install.install(UNITS, str(tmp_path)).values()) == {"updated"}
 
 
 def test_an_edited_unit_keeps_all_from_being_written(tmp_path: Path) -> None:
-    installer.install(units("/old/imagefs", "/old/stripefs"), str(tmp_path))
-    edited = tmp_path / installer.FOLDER / SNAPSHOTTER
+    install.install(units("/old/imagefs", "/old/stripefs"), str(tmp_path))
+    edited = tmp_path / install.FOLDER / SNAPSHOTTER
     edited.write_text(edited.read_text() + "Nice=5\n")
     with pytest.raises(ConfigError, match=r"imagefs-snapshotter\.service is not as"):
-        installer.install(UNITS, str(tmp_path))
-    assert "/old/imagefs" in (tmp_path / installer.FOLDER / DAEMON).read_text()
+        install.install(UNITS, str(tmp_path))
+    assert "/old/imagefs" in (tmp_path / install.FOLDER / DAEMON).read_text()
     with pytest.raises(ConfigError, match=r"imagefs-snapshotter\.service is not as"):
-        installer.remove(list(UNITS), str(tmp_path))
+        install.remove(list(UNITS), str(tmp_path))
     assert edited.exists()
-    assert set(installer.install(UNITS, str(tmp_path), force=True).values()) == {"updated"}
+    assert set(install.install(UNITS, str(tmp_path), force=True).values()) == {"updated"}
 
 
 def test_removal_takes_all_and_can_be_repeated(tmp_path: Path) -> None:
-    installer.install(UNITS, str(tmp_path))
-    assert set(installer.remove(list(UNITS), str(tmp_path)).values()) == {"removed"}
-    assert list((tmp_path / installer.FOLDER).iterdir()) == []
-    assert set(installer.remove(list(UNITS), str(tmp_path)).values()) == {"absent"}
+    install.install(UNITS, str(tmp_path))
+    assert set(install.remove(list(UNITS), str(tmp_path)).values()) == {"removed"}
+    assert list((tmp_path / install.FOLDER).iterdir()) == []
+    assert set(install.remove(list(UNITS), str(tmp_path)).values()) == {"absent"}
 
 
 def test_a_foreign_file_is_no_unit_of_ours() -> None:
@@ -112,8 +112,8 @@ def test_the_command_prints_writes_and_removes(
 
 
 def test_enabling_reads_the_units_again_first_and_disabling_stops_first(systemd: list[list[str]]) -> None:
-    installer.reload("enable")
-    installer.reload("disable")
+    install.reload("enable")
+    install.reload("disable")
     reread = ["systemctl", "daemon-reload"]
     enable, disable = (["systemctl", action, "--now", *SERVICES] for action in ("enable", "disable"))
     assert systemd == [reread, enable, disable, reread]
@@ -123,9 +123,9 @@ def test_what_systemd_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess(command, 1, "", "System has not been booted with systemd\nmore\n")
 
-    monkeypatch.setattr(installer.subprocess, "run", run)
+    monkeypatch.setattr(install.subprocess, "run", run)
     with pytest.raises(ConfigError, match="daemon-reload: System has not been booted with systemd"):
-        installer.reload()
+        install.reload()
 
 
 @pytest.mark.parametrize("other", [["--remove"], ["--prefix", "/tmp/x"]])
@@ -142,8 +142,8 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
         (commands / name).write_text("#!/bin/sh\n")
         (commands / name).chmod(0o755)
     made = units(str(commands / "imagefs"), str(commands / "stripefs"))
-    folder = tmp_path / installer.FOLDER
-    installer.install(made, str(tmp_path))
+    folder = tmp_path / install.FOLDER
+    install.install(made, str(tmp_path))
     (folder / STRIPEFS).rename(folder / "stripefs@checkpoints.service")
     files = [folder / name for name in (*SERVICES, "stripefs@checkpoints.service")]
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", *files], capture_output=True, text=True)

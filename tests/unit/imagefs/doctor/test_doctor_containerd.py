@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.doctor.containerd import Facts, gather, judge, uses_us
+from imagefs.doctor.containerd import ContainerdFacts, gather, judge, uses_us
 from imagefs.snapshotter.containerd_config import (
     IMAGES_PLUGIN,
     ROOT,
@@ -26,15 +26,15 @@ def config(major: int, *, runtime_class: bool = False) -> dict[str, Any]:
     return tomllib.loads(containerd_config(major, Wanted(runtime_class=runtime_class)))
 
 
-def facts(version: tuple[int, int, int], config: dict[str, Any]) -> Facts:
-    return Facts(version, config, "", {"overlayfs": "ok", "imagefs": "ok"})
+def facts(version: tuple[int, int, int], config: dict[str, Any]) -> ContainerdFacts:
+    return ContainerdFacts(version, config, "", {"overlayfs": "ok", "imagefs": "ok"})
 
 
-def states(known: Facts) -> dict[str, str]:
+def states(known: ContainerdFacts) -> dict[str, str]:
     return {one.check.removeprefix("containerd."): one.state for one in judge(known, SOCKET, ROOT)}
 
 
-def against(known: Facts) -> dict[str, str]:
+def against(known: ContainerdFacts) -> dict[str, str]:
     """The states that are not ok, each of which must have a cost."""
     assert [one for one in judge(known, SOCKET, ROOT) if one.state == "fail" and not (one.cost and one.remedy)] == []
     return {name: state for name, state in states(known).items() if state != "ok"}
@@ -64,11 +64,11 @@ def test_of_1_6_kubelet_finds_the_folder_only_by_a_link(tmp_path: Path) -> None:
 
 
 def test_without_containerd_there_is_one_finding() -> None:
-    assert states(Facts(None, None, "…/config.toml does not exist")) == {"version": "warn"}
+    assert states(ContainerdFacts(None, None, "…/config.toml does not exist")) == {"version": "warn"}
 
 
 def test_where_only_the_file_is_to_be_seen_it_is_judged() -> None:
-    assert against(Facts(None, config(2))) == {"version": "warn", "running": "warn"}
+    assert against(ContainerdFacts(None, config(2))) == {"version": "warn", "running": "warn"}
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_an_old_containerd_is_refused() -> None:
 def test_a_file_without_its_program_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     file = tmp_path / "config.toml"
-    assert gather(str(file)) == Facts(None, None, f"{file} does not exist")
+    assert gather(str(file)) == ContainerdFacts(None, None, f"{file} does not exist")
     file.write_text(containerd_config(2))
-    assert gather(str(file)) == Facts(None, config(2))
+    assert gather(str(file)) == ContainerdFacts(None, config(2))
     file.write_text("version = ")
     assert gather(str(file)).trouble.startswith(f"{file} cannot be read: ")
 

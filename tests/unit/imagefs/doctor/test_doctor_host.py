@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from imagefs.doctor import host, services
-from imagefs.doctor.finding import Finding, exit_code, lines
+from imagefs.doctor.finding import CheckResult, exit_code, lines
 from imagefs.doctor.host import cache_findings, file_system_of, rights_findings, runtime_findings
 from imagefs.doctor.services import daemon_findings, snapshotter_findings, speaks_http2
 from imagefs.settings import DaemonSettings
 from stripefs.fuse import kernel
 
 
-def states(findings: list[Finding]) -> dict[str, str]:
+def states(findings: list[CheckResult]) -> dict[str, str]:
     return {one.check: one.state for one in findings}
 
 
@@ -28,7 +28,7 @@ def mounted(path: str, fstype: str) -> kernel.MountPoint:
 
 
 def test_a_failure_alone_makes_the_exit_code_1() -> None:
-    ok, warn, fail = (Finding("a.b", state, "found", "cost", "remedy") for state in ("ok", "warn", "fail"))  # type: ignore[arg-type]  # mypy takes them for any text
+    ok, warn, fail = (CheckResult("a.b", state, "found", "cost", "remedy") for state in ("ok", "warn", "fail"))  # type: ignore[arg-type]  # mypy takes them for any text
     assert [exit_code([ok, warn]), exit_code([ok, fail, warn]), exit_code([])] == [0, 1, 0]
     assert lines([warn]) == ["warn  a.b: found", "      cost", "      remedy"]
 

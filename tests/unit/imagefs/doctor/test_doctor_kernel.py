@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from imagefs.doctor.kernel import judge, release
+from imagefs.doctor.host import judge_kernel, release
 from imagefs.doctor.trial import TRIALS
 
 GOOD = dict.fromkeys(TRIALS, "ok")
 
 
 def states(version: tuple[int, int], tried: dict[str, str]) -> dict[str, str]:
-    return {one.check.removeprefix("kernel."): one.state for one in judge(version, tried)}
+    return {one.check.removeprefix("kernel."): one.state for one in judge_kernel(version, tried)}
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_where_nothing_could_be_tried_the_version_tells(version: tuple[int, int]
 
 
 def test_every_lack_has_a_cost_and_something_to_do_about_it() -> None:
-    findings = judge((6, 18), dict.fromkeys(TRIALS, "Function not implemented"))
+    findings = judge_kernel((6, 18), dict.fromkeys(TRIALS, "Function not implemented"))
     assert [one.check for one in findings if not (one.cost and one.remedy)] == []
     assert all("Function not implemented" in one.found for one in findings)
     assert len(findings) == len(TRIALS)

@@ -9,7 +9,7 @@ import pytest
 
 from imagefs.cli import app as application
 from imagefs.doctor import examine, stores
-from imagefs.doctor.finding import Finding
+from imagefs.doctor.finding import CheckResult
 from imagefs.doctor.stores import skew, store_findings
 from stripefs.settings import StoreSettings
 from tests.unit import command_conformance
@@ -71,20 +71,23 @@ def test_time_that_a_slow_store_takes_is_no_difference_of_clocks() -> None:
 
 
 @pytest.fixture
-def findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Finding]:
+def findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[CheckResult]:
     """The findings that the command gets, in place of those of this host."""
     command_conformance.forget_settings(tmp_path, monkeypatch)
-    made = [Finding("kernel.fuse", "ok", "FUSE: works"), Finding("cache.room", "warn", "1 GiB", "cost", "remedy")]
+    made = [
+        CheckResult("kernel.fuse", "ok", "FUSE: works"),
+        CheckResult("cache.room", "warn", "1 GiB", "cost", "remedy"),
+    ]
     monkeypatch.setattr(examine, "examine", lambda _host: iter(made))
     return made
 
 
-def test_the_command_tells_people_and_scripts(findings: list[Finding], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_people_and_scripts(findings: list[CheckResult], capsys: pytest.CaptureFixture[str]) -> None:
     expected = "ok    kernel.fuse: FUSE: works\nwarn  cache.room: 1 GiB\n      cost\n      remedy\n"
     assert said(application, capsys, ["doctor"]) == (0, expected, "")
-    findings.append(Finding("rights.fuse", "fail", "no"))
+    findings.append(CheckResult("rights.fuse", "fail", "no"))
     code, out, _ = said(application, capsys, ["doctor", "--json"])
     assert code == 1
     told = json.loads(out)
     assert (told["v"], told["ok"]) == (1, False)
-    assert [Finding(**one) for one in told["findings"]] == findings
+    assert [CheckResult(**one) for one in told["findings"]] == findings

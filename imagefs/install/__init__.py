@@ -1,1 +1,0 @@
-"""`imagefs install`: the services of a host as units of systemd."""
