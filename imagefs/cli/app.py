@@ -1,4 +1,4 @@
-"""The click group behind `imagefs` (see `stripefs.cli.click_group`)."""
+"""The click group behind `imagefs` (see `stripefs.cli.click_group`), and its completion script."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from imagefs.cli.main import COMMANDS, PROGRAM
 from imagefs.config import nearest
 from stripefs.cli.click_group import group, run_group
+from stripefs.cli.completion import completion
 
-__all__ = ["app", "main"]
+__all__ = ["app", "completion_command", "main"]
 
 
 def _hint(word: str) -> str:
@@ -21,3 +22,6 @@ app = group(PROGRAM, _hint)
 def main(arguments: Sequence[str]) -> int:
     """Run `imagefs` with these arguments; the exit code, after any error has been told on standard error."""
     return run_group(app, PROGRAM, arguments)
+
+
+completion_command = completion(PROGRAM)

@@ -1,20 +1,37 @@
-"""`imagefs build SRC STORE`."""
+"""Commands that make images: `build`, `convert`, `optimize`."""
 
 from __future__ import annotations
 
+import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from imagefs.cli.common import flags, json_flag, opened, quiet_flag, settings_for, show_made
-from imagefs.cli.progress import shown
-from imagefs.reference import Reference, parse_store
+from imagefs.cli.common import (
+    flags,
+    images_of,
+    json_flag,
+    opened,
+    print_json,
+    progress_bar,
+    quiet_flag,
+    settings_for,
+)
+from imagefs.reference import Reference, parse_reference, parse_store
 from stripefs.cli.exit_errors import ended_by_sigterm
 from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.output import table
 from stripefs.errors import ConfigError
+from stripefs.settings import redact
+from stripefs.units import format_size
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from imagefs.build.pipeline import Built
+
+__all__ = ["build_command", "convert_command", "optimize_command", "show_made"]
 
 
 @click.command("build", cls=SettingsCommand)
@@ -38,7 +55,7 @@ __all__ = ["command"]
 @quiet_flag
 @flags("build", "store", also=["io-timeout"])
 @click.pass_context
-def command(
+def build_command(
     ctx: click.Context,
     source: str,
     store: str,
@@ -61,7 +78,7 @@ def command(
     """
     from imagefs.build.pipeline import BuildOptions, make_image
     from imagefs.build.pull import Registry
-    from imagefs.cli.traces import gather
+    from imagefs.cli.traces import gather_traces
     from imagefs.reference import Platform
 
     if traces and no_trace:
@@ -76,8 +93,179 @@ def command(
         layers,
     )
     began = time.monotonic()
-    with ended_by_sigterm(), opened(settings, make=True) as images, shown(quiet=quiet) as progress:
-        found = [] if no_trace else gather(traces, settings) if traces else None
+    with ended_by_sigterm(), opened(settings, make=True) as images, progress_bar(quiet=quiet) as progress:
+        found = [] if no_trace else gather_traces(traces, settings) if traces else None
         made = make_image(source, images, how, tag=tag, traces=found, progress=progress)
     took = time.monotonic() - began
     show_made(place, made, took, as_json=as_json, quiet=quiet)
+
+
+@click.command("convert", cls=SettingsCommand)
+@click.argument("image", metavar="docker://HOST/NAME:TAG")
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="TRACE",
+    help="What starts touched: a file, or STORE#TAG[/WORKLOAD[/NAME]]; may be repeated.  [those of the newest lazy "
+    "image of the repository]",
+)
+@click.option("--no-trace", is_flag=True, help="Make no hot device.")
+@click.option("--platform", default="", metavar="OS/ARCH", help="Which image of several.  [this host's]")
+@click.option(
+    "--authfile", default="", metavar="FILE", help="Credentials for the registry.  [those of docker and podman]"
+)
+@click.option("--plain-http", is_flag=True, help="Speak plain http with the registry.")
+@json_flag
+@quiet_flag
+@flags("build", "store", also=["io-timeout"])
+@click.pass_context
+def convert_command(
+    ctx: click.Context,
+    image: str,
+    traces: tuple[str, ...],
+    no_trace: bool,
+    platform: str,
+    authfile: str,
+    plain_http: bool,
+    as_json: bool,
+    quiet: bool,
+    config: str,
+) -> None:
+    """Make a lazy image of a container image and attach it to that, in the same repository of its registry.
+
+    Hosts that pull the container image by its name then find the lazy one. The container image and its tags stay as
+    they are. Blocks that lazy images of the repository have are not stored again. A conversion that is interrupted
+    publishes nothing, and the next one goes on from what it stored.
+    """
+    from imagefs.build.pipeline import BuildOptions, make_image
+    from imagefs.build.pull import Registry, repository_of
+    from imagefs.cli.traces import gather_traces
+    from imagefs.reference import Platform
+    from imagefs.repository.store import registry_url
+    from imagefs.trace.references import newest_traces
+
+    if traces and no_trace:
+        raise ConfigError("--trace and --no-trace contradict each other")
+    if not image.startswith("docker://"):
+        raise ConfigError(
+            f"{redact(image)!r} is no image of a registry", hint=f"write docker://{image.rpartition('://')[2]}"
+        )
+    parameters = {"scheme": "http" if plain_http else "", "authfile": authfile}
+    place = Reference(registry_url(*repository_of(image), **parameters))
+    settings = settings_for(ctx, config, place.store)
+    how = BuildOptions(
+        Path(settings.tmp),
+        settings.limits,
+        Platform.parse(platform) if platform else Platform.here(),
+        Registry(authfile, not plain_http, settings.daemon.io_timeout),
+    )
+    began = time.monotonic()
+    with ended_by_sigterm(), opened(settings) as images, progress_bar(quiet=quiet) as progress:
+        found = [] if no_trace else gather_traces(traces, settings) if traces else newest_traces(images)
+        made = make_image(image, images, how, traces=found, progress=progress)
+    show_made(place, made, time.monotonic() - began, as_json=as_json, quiet=quiet)
+
+
+@click.command("optimize", cls=SettingsCommand)
+@click.argument("image", metavar="STORE#TAG")
+@click.option(
+    "--workload", "workloads", multiple=True, metavar="NAME", help="Only for this one; may be repeated.  [all]"
+)
+@click.option(
+    "--trace", "traces", multiple=True, metavar="TRACE", help="Also this: a file, or STORE#TAG[/WORKLOAD[/NAME]]."
+)
+@click.option(
+    "--share", type=click.FloatRange(0, 1), default=0.5, help="Copy what this share of starts touched.  [0.5]"
+)
+@click.option(
+    "--replication",
+    type=click.IntRange(1, 512),
+    metavar="N",
+    help="Have HDFS keep N replicas of the hot device's packs.  [the store's own number]",
+)
+@click.option("-t", "--tag", default="", metavar="NEW", help="Name the result so.  [TAG]")
+@json_flag
+@quiet_flag
+@flags("store")
+@click.pass_context
+def optimize_command(
+    ctx: click.Context,
+    image: str,
+    workloads: tuple[str, ...],
+    traces: tuple[str, ...],
+    share: float,
+    replication: int | None,
+    tag: str,
+    as_json: bool,
+    quiet: bool,
+    config: str,
+) -> None:
+    """Copy what starts touch first into a hot device, in that order, so that one sequential read brings it.
+
+    Takes the traces that the store has of the image, and those given. TAG then names the result; the image as it was
+    built stays. Mounts that are there go on as they are.
+    """
+    from imagefs.build.optimize import optimize
+    from imagefs.cli.traces import describe_hot_device, gather_traces
+    from imagefs.trace.references import adopt, complete, stored_traces
+
+    reference = parse_reference(image)
+    settings = settings_for(ctx, config, reference.store)
+    with images_of(ctx, config, reference.store) as images, progress_bar(quiet=quiet) as progress:
+        if replication and not images.repository.capabilities.replication:
+            raise ConfigError(
+                f"{images.url} lets nobody choose how many replicas an object has",
+                hint="leave --replication out: it is for images in HDFS",
+            )
+        digest = images.resolve(reference.name)
+        own = [trace for one in workloads or ("",) for trace in complete(stored_traces(images, digest, one))]
+        others = [trace for trace in gather_traces(traces, settings) if not workloads or trace.workload in workloads]
+        name = tag or (reference.name if not digest.startswith(reference.name) else "")
+        report = optimize(
+            images, digest, own + others, tag=name, share=share, replication=replication or 0, progress=progress
+        )
+        adopt(images, report.digest, others)
+    if as_json:
+        facts = {"store": str(Reference(reference.store)), "tag": name, "replication": replication}
+        print_json(facts | asdict(report))
+    elif quiet:
+        sys.stdout.write(report.digest + "\n")
+    else:
+        found = f"{report.by_digest} by content, {report.by_path} by place, {report.missing} not at all"
+        rows = [
+            ("image", str(Reference(reference.store, name or report.digest))),
+            ("digest", report.digest),
+            ("made from", report.base),
+            ("hot device", describe_hot_device(report)),
+            *([("replicas", str(replication))] if replication else []),
+            ("newly stored", format_size(report.new_bytes)),
+            ("found", found),
+            *(("plan", f"{workload}: {blocks} blocks") for workload, blocks in report.plan_blocks.items()),
+        ]
+        sys.stdout.write(table(rows) + "\n")
+
+
+def show_made(place: Reference, made: Built, seconds: float, *, as_json: bool, quiet: bool) -> None:
+    """Print what was built at `place`, which has the tag as its name."""
+    if as_json:
+        document = {"store": str(Reference(place.store)), "tag": place.name, **asdict(made)}
+        print_json(document | {"seconds": round(seconds, 3)})
+        return
+    if quiet:
+        sys.stdout.write(made.digest + "\n")
+        return
+    from imagefs.cli.traces import describe_hot_device
+
+    built, hot = made.built, made.hot
+    stored = f"{format_size(built.stored_bytes)} in {built.blocks} blocks, {format_size(built.new_bytes)} new"
+    rows = [
+        ("image", str(Reference(place.store, place.name or made.digest))),
+        ("digest", made.digest),
+        ("files", str(built.files)),
+        ("stored", stored),
+        ("metadata", format_size((hot or built).metadata_bytes)),
+        ("hot device", describe_hot_device(hot) if hot else ""),
+        ("time", f"{seconds:.1f} s"),
+    ]
+    sys.stdout.write(table(rows) + "\n")

@@ -1,32 +1,147 @@
-"""What the commands on stores share: flags, settings, and the store itself."""
+"""Common parts of the commands: flags, settings, the image or store that is meant, and a progress bar for terminals."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
 from imagefs.config import IMAGEFS, Settings, resolve
-from imagefs.reference import Reference
+from imagefs.progress import Progress
+from imagefs.reference import parse_reference
+from stripefs.cli.fastpath import Flag
 from stripefs.cli.flags import given, settings_flags
-from stripefs.cli.output import table
+from stripefs.cli.output import rate
 from stripefs.units import format_size
 
 if TYPE_CHECKING:
-    from imagefs.build.pipeline import Built
     from imagefs.repository.images import Images
 
-__all__ = ["flags", "images_of", "json_flag", "opened", "print_json", "quiet_flag", "settings_for", "show_made"]
+__all__ = [
+    "Bar",
+    "daemon_flags",
+    "flags",
+    "image_and_settings",
+    "images_of",
+    "json_flag",
+    "opened",
+    "plain_flags",
+    "print_json",
+    "progress_bar",
+    "quiet_flag",
+    "settings_for",
+    "settings_of",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+daemon_flags = settings_flags(also=["runtime", "log-level"], options=IMAGEFS)
+"""For commands that only talk to the daemon."""
+
+
+def plain_flags(flags: Sequence[Flag]) -> Callable[[_F], _F]:
+    """Those of `imagefs.cli.fastpath` as flags of a click command, in this order."""
+
+    def add_all(function: _F) -> _F:
+        for flag in reversed(flags):
+            function = _option(flag)(function)
+        return function
+
+    return add_all
+
+
+def _option(flag: Flag) -> Callable[[_F], _F]:
+    more: dict[str, Any] = {"default": flag.unset, "help": flag.help}
+    name = f"--{flag.name}/--no-{flag.name}" if flag.kind == "either" else f"--{flag.name}"
+    if flag.kind == "switch":
+        more = {"is_flag": True, "help": flag.help}
+    elif flag.kind == "texts":
+        more = {"multiple": True, "help": flag.help}
+    if flag.choices:
+        more["type"] = click.Choice(flag.choices)
+    if flag.metavar:
+        more["metavar"] = flag.metavar
+    return click.option(name, flag.field, **more)
+
+
+def settings_of(ctx: click.Context, url: str = "", config: str = "") -> Settings:
+    return resolve(given(ctx), url=url, config=config)
+
+
+def image_and_settings(ctx: click.Context, text: str, config: str) -> tuple[str, Settings]:
+    """The image that `STORE#TAG` names, and the settings for its store."""
+    reference = parse_reference(text)
+    return reference.name, settings_of(ctx, reference.store, config)
+
+
+_EVERY = 0.1  # seconds between two drawings
+_WIDTH = 24
+
+
+class Bar(Progress):
+    """Draws the stage under way on one line of `out`; `clear` takes it away."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+        self._name = ""
+        self._total = self._done = 0
+        self._began = self._drawn = time.monotonic()
+
+    def stage(self, name: str, total: int = 0) -> None:
+        with self._lock:
+            self._name, self._total, self._done = name, total, 0
+            self._began = time.monotonic()
+            self._draw()
+
+    def advance(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            if time.monotonic() - self._drawn >= _EVERY:
+                self._draw()
+
+    def clear(self) -> None:
+        with self._lock:
+            self._out.write("\r\x1b[K")
+            self._out.flush()
+
+    def _draw(self) -> None:
+        self._drawn = time.monotonic()
+        self._out.write(f"\r{self.line()}\x1b[K")
+        self._out.flush()
+
+    def line(self) -> str:
+        """What stands there now: stage, share, bytes, speed."""
+        parts = [f"{self._name:<10}"]
+        if self._total:
+            share = min(1.0, self._done / self._total)
+            full = int(share * _WIDTH)
+            parts.append(f"[{'=' * full}{' ' * (_WIDTH - full)}] {share:4.0%}")
+        if self._done:
+            parts.append(format_size(self._done) + (f" of {format_size(self._total)}" if self._total else ""))
+            parts.append(rate(self._done / max(1e-9, self._drawn - self._began)))
+        return "  ".join(parts)
+
+
+@contextmanager
+def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
+    """A bar while this lasts; nothing where standard error is no terminal, or by wish."""
+    if quiet or not sys.stderr.isatty():
+        yield Progress()
+        return
+    bar = Bar(sys.stderr)
+    try:
+        yield bar
+    finally:
+        bar.clear()
+
 
 _PATIENCE = 60.0  # seconds in which a store may come back
-
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 quiet_flag = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and of the result only what names it.")
 
@@ -69,28 +184,3 @@ def images_of(ctx: click.Context, config: str, store: str) -> AbstractContextMan
 
 def print_json(document: object) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
-
-
-def show_made(place: Reference, made: Built, seconds: float, *, as_json: bool, quiet: bool) -> None:
-    """Print what was built at `place`, which has the tag as its name."""
-    if as_json:
-        document = {"store": str(Reference(place.store)), "tag": place.name, **asdict(made)}
-        print_json(document | {"seconds": round(seconds, 3)})
-        return
-    if quiet:
-        sys.stdout.write(made.digest + "\n")
-        return
-    from imagefs.cli.traces import words
-
-    built, hot = made.built, made.hot
-    stored = f"{format_size(built.stored_bytes)} in {built.blocks} blocks, {format_size(built.new_bytes)} new"
-    rows = [
-        ("image", str(Reference(place.store, place.name or made.digest))),
-        ("digest", made.digest),
-        ("files", str(built.files)),
-        ("stored", stored),
-        ("metadata", format_size((hot or built).metadata_bytes)),
-        ("hot device", words(hot) if hot else ""),
-        ("time", f"{seconds:.1f} s"),
-    ]
-    sys.stdout.write(table(rows) + "\n")

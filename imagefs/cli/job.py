@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, Extra, is_job_file, start_run
+from imagefs.cli.fastpath import DEPS, JOB, RUN, SECTIONS, Extra, is_job_file, start_run
 from imagefs.config import IMAGEFS, resolve
 from imagefs.errors import RunError
 from imagefs.jobs.job_file import JobFile, read
@@ -24,7 +24,7 @@ FLAGS = (*RUN, *DEPS, *JOB)
 
 
 def begin_job(words: Sequence[str], values: Mapping[str, Any], given: Given, said: Collection[str]) -> int:
-    """As `imagefs.cli.plain.begin_run`."""
+    """As `imagefs.cli.fastpath.begin_run`."""
     path = values["job"]
     if not path and words and is_job_file(words[0]):
         path, *words = words

@@ -33,7 +33,18 @@ COMMANDS = {
     "install": "Have systemd run the services of this host.",
     "doctor": "Look at what this host can do, and what it lacks.",
 }
-"""Name and one line of each command; `imagefs.cli.NAME` holds its click command as `command`."""
+"""Name and one line of each command."""
+
+_FAMILIES = {
+    "app": ("completion",),
+    "build": ("build", "convert", "optimize"),
+    "run": ("run", "mount", "umount", "ready", "status", "podman", "compare"),
+    "services": ("daemon", "snapshotter", "install", "doctor"),
+    "store": ("ls", "inspect", "verify", "rm", "gc"),
+    "traces": ("trace",),
+    "transfer": ("push", "pull"),
+}
+"""By module of `imagefs.cli`, the commands that it holds, each as NAME_command."""
 
 _PAGE = """\
 Usage: imagefs COMMAND [OPTIONS] [ARGUMENTS]
@@ -54,12 +65,12 @@ Example:
 """
 
 _PLAIN = {
-    "run": "imagefs.cli.plain:plain_run",
+    "run": "imagefs.cli.fastpath:plain_run",
     "deps": "imagefs.cli.deps.begin:plain_deps",
     "startup": "imagefs.cli.startup:plain_startup",
 }
 
-PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, _PLAIN)
+PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, _PLAIN, _FAMILIES)
 
 
 def page() -> str:

@@ -31,7 +31,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._program.commands:
             return None
-        command = importlib.import_module(f"{self._program.package}.{cmd_name}").command
+        module, name = self._program.home(cmd_name)
+        command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
         return command
 

@@ -13,26 +13,42 @@ import sys
 
 TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 __all__ = ["Program"]
 
 
 class Program:
-    """A command: its name, the package whose module NAME holds the click command of NAME as `command`, one line for
-    each command, and its page, in which `{commands}` stands for those lines.
+    """A command: its name, the package of its modules, one line for each command, and its page, in which `{commands}`
+    stands for those lines.
 
-    plain: by command, MODULE:FUNCTION of what takes its arguments and answers what to call, None to leave it to click.
+    families: by module of the package, the commands that it holds, each as NAME_command; any other command is `command`
+    in the module NAME. plain: by command, MODULE:FUNCTION of what takes its arguments and answers what to call, None to
+    leave it to click.
     """
 
     def __init__(
-        self, name: str, package: str, commands: dict[str, str], page: str, plain: Mapping[str, str] | None = None
+        self,
+        name: str,
+        package: str,
+        commands: dict[str, str],
+        page: str,
+        plain: Mapping[str, str] | None = None,
+        families: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
         self.package = package
         self.commands = commands
         self._page = page
         self._plain = plain or {}
+        self._families = families or {}
+
+    def home(self, name: str) -> tuple[str, str]:
+        """The module that holds the click command of this name, and the command's name in it."""
+        for module, names in self._families.items():
+            if name in names:
+                return f"{self.package}.{module}", f"{name}_command"
+        return f"{self.package}.{name}", "command"
 
     def page(self) -> str:
         """The text of `PROGRAM --help`."""

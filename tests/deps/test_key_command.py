@@ -14,7 +14,7 @@ import pytest
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.cli.app import main
-from imagefs.cli.deps.asked import REQUEST
+from imagefs.cli.fastpath import REQUEST
 from imagefs.deps.key import NAMES, Key
 from imagefs.format.snapshot import Snapshot
 from imagefs.repository.images import Images

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.cli.deps import begin, common
+from imagefs.cli.deps import begin, install
 from imagefs.cli.deps.begin import FORMS, INSTALL, command_of, plain_deps, setup_of
 from imagefs.config import IMAGEFS
 
@@ -37,13 +36,13 @@ def begun() -> Any:
         return 0
 
     patch.setattr(begin, "begin", take)
-    patch.setattr(common, "begin", take)
+    patch.setattr(install, "begin", take)
     yield taken
     patch.undo()
 
 
 def command(form: str) -> click.Command:
-    found = importlib.import_module(f"imagefs.cli.deps.{form}").command
+    found = getattr(install, f"{form}_command")
     assert isinstance(found, click.Command)
     return found
 

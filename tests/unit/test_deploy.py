@@ -17,7 +17,7 @@ import click
 import kubernetes_validate
 import pytest
 
-from imagefs.cli.options import settings_of
+from imagefs.cli.common import settings_of
 from imagefs.settings import default_cache, default_runtime
 from imagefs.snapshotter.containerd_config import PLUGIN, ROOT, SOCKET
 from tests.manifests import CHECKOUT, DEPLOY, MANIFESTS, containers, pod_spec

@@ -1,4 +1,4 @@
-"""`imagefs deps …`: dependency snapshots. Each command is a module of its own, loaded when it is asked for."""
+"""`imagefs deps …`: dependency snapshots. The module of a command is loaded when it is asked for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ COMMANDS = {
     "rm": "Take snapshots out of a store.",
     "gc": "Take away what nobody used for long.",
 }
-"""Name and one line of each command; `imagefs.cli.deps.NAME` holds its click command as `command`."""
+"""Name and one line of each command."""
+
+_FAMILIES = {
+    "install": ("run", "pip", "uv", "venv", "key"),
+    "snapshots": ("diff", "ls", "inspect", "lock", "verify", "rm", "gc"),
+}
+"""By module of this package, the commands that it holds, each as NAME_command."""
 
 _PAGE = """\
 Usage: imagefs deps COMMAND [OPTIONS] [ARGUMENTS]
@@ -42,6 +48,8 @@ def __getattr__(name: str) -> object:
     from stripefs.cli.click_group import group
     from stripefs.cli.program import Program
 
-    command = group(Program("deps", __name__, COMMANDS, _PAGE), lambda word: nearest(word, COMMANDS))
+    command = group(
+        Program("deps", __name__, COMMANDS, _PAGE, families=_FAMILIES), lambda word: nearest(word, COMMANDS)
+    )
     command.help = "What a job installs at its start, installed once and mounted everywhere."
     return command

@@ -8,8 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from imagefs.cli.deps.asked import REQUEST
-from imagefs.cli.plain import DEPS
+from imagefs.cli.fastpath import DEPS, REQUEST
 from imagefs.config import Settings
 from imagefs.containers import JobRunner, run_job
 from imagefs.daemon.client import Client
@@ -43,7 +42,7 @@ def begin_above(
 ) -> int:
     """Run the container until it ends; its exit status, or that of pip where it fails. Or say which key it has.
 
-    values: of the flags in `imagefs.cli.plain.DEPS`, by field. job: runs it. Raises StripefsError.
+    values: of the flags in `imagefs.cli.fastpath.DEPS`, by field. job: runs it. Raises StripefsError.
     """
     if not values["deps"]:
         raise ConfigError("nothing is named that is to be installed", hint="--deps FILE names a requirements file")
@@ -69,15 +68,15 @@ def begin_above(
         probe=values["deps_probe"],
     )
     if values["deps_explain"]:
-        from imagefs.cli.deps.explained import show
+        from imagefs.cli.deps.install import show_key
 
         def asked(allow: bool) -> Answer:
             request = wish.request._replace(allow_unpinned=True) if allow else wish.request
             return start.asked(client, settings.store, image, options, tree, wish._replace(request=request))
 
-        show(asked, explain=True, prefix="deps-")
+        show_key(asked, explain=True, prefix="deps-")
         return 0
-    return start.run(client, settings.store, image, options, tree, recording, wish, _told, job or run_job)
+    return start.run(client, settings.store, image, options, tree, recording, wish, _tell, job or run_job)
 
 
 def _request(values: Mapping[str, Any]) -> Request:
@@ -89,5 +88,5 @@ def _request(values: Mapping[str, Any]) -> Request:
     return Request(targets, (), os.getcwd(), inputs=inputs, **named)
 
 
-def _told(line: str) -> None:
+def _tell(line: str) -> None:
     tell(_HINTED.sub(r"--deps-\1", line), program="imagefs run")

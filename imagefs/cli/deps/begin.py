@@ -1,6 +1,7 @@
-"""Beginning what installs: `imagefs deps run`, `pip`, `uv` and `venv`, read without click as they are mostly written.
+"""The beginning of an installation: `imagefs deps run`, `pip`, `uv` and `venv`, as mostly written, without click.
 
-A start that finds what it wants mounted is over in a moment, so nothing is loaded that it does not need.
+A start that finds what it wants mounted is over in a moment, so nothing is loaded that it does not need. What is
+mounted lasts until the process ends for which it is: that of `--owner`, else the one that runs this command.
 """
 
 from __future__ import annotations
@@ -11,10 +12,9 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from imagefs.cli.deps.asked import REQUEST, locks_of, request_of
-from imagefs.cli.deps.owner import users_of
-from imagefs.cli.plain import CONFIG, PLANE, TREE, read_line, recording
+from imagefs.cli.fastpath import CONFIG, PLANE, REQUEST, TREE, locks_of, read_line, recording, request_of
 from imagefs.config import Settings, resolve
+from imagefs.daemon import processes
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.deps.key import Key
@@ -31,7 +31,35 @@ from stripefs.options import Given
 if TYPE_CHECKING:
     from imagefs.deps.scratch import Scratch
 
-__all__ = ["FORMS", "INSTALL", "SECTIONS", "begin", "command_of", "named_store", "plain_deps", "setup_of"]
+__all__ = ["FORMS", "INSTALL", "SECTIONS", "begin", "command_of", "named_store", "plain_deps", "setup_of", "users_of"]
+
+_BETWEEN = frozenset(("sudo", "doas", "su", "runuser", "timeout", "time", "flock"))
+"""Programs that start this one, wait for it and end with it: who runs these is the user."""
+
+_INIT = 1
+
+
+def users_of(owner: str) -> list[tuple[int, int]]:
+    """The process that `--owner` names, else the one that runs this command, and when it began.
+
+    None where that is process 1, or outside of this PID namespace: the one never ends, the other is not to be seen
+    (`systemd`, `docker exec`). Raises ConfigError for one that is named and is not there.
+    """
+    process = int(owner) if owner.isdecimal() else 0 if owner else _parent()
+    began = processes.began(process) if process else 0
+    if owner and not began:
+        raise ConfigError(f"--owner {owner}: there is no such process", hint="give a PID, such as $$ of a shell")
+    return [(process, began)] if began and (owner or process != _INIT) else []
+
+
+def _parent() -> int:
+    process = os.getppid()
+    while True:
+        name, parent = processes.started_by(process)
+        if name not in _BETWEEN:
+            return process
+        process = parent
+
 
 START = (
     Flag("wait", "wait", "Come back when it is published, and not when the job may go on.", "switch"),
@@ -56,7 +84,6 @@ INSTALL = (*REQUEST, *START, CONFIG)
 
 SECTIONS = ("deps", "store", "daemon")
 """Which settings are flags of theirs besides."""
-
 
 FORMS = ("run", "pip", "uv", "venv")
 """The commands that install. Of all but `run`, words that look like flags and are none of ours are the installer's."""
@@ -108,7 +135,7 @@ def begin(form: str, words: Sequence[str], values: Mapping[str, Any], given: Giv
 
         target, python = values["targets"][0], values["python"]
         lost = Request((), command_of(form, words, target, python), "", setup=setup_of(form, target, python))
-        host.install_without("the working directory is gone", lost.argv, _told)
+        host.install_without("the working directory is gone", lost.argv, _tell)
     request = request_of(values, command_of(form, words, target, values["python"]))
     request = checked(request._replace(setup=setup_of(form, target, values["python"])))
     return _start(request, values, settings, users, record)
@@ -185,7 +212,7 @@ def _asked(
         recording=record,
         tree=TreeOptions(plane=values["plane"], backing=values["backing"]),
     )
-    return host.run(Client(settings.daemon, settings.asked), wish, _told)
+    return host.run(Client(settings.daemon, settings.asked), wish, _tell)
 
 
 def _without(request: Request, settings: Settings, reason: str) -> NoReturn:
@@ -195,7 +222,7 @@ def _without(request: Request, settings: Settings, reason: str) -> NoReturn:
 
     with contextlib.suppress(OSError):
         TargetDirectory(request.targets[0].path, settings.daemon.cache).hand_over()
-    host.install_without(reason, request.argv, _told)
+    host.install_without(reason, request.argv, _tell)
 
 
 def _fills_directory(command: Sequence[str]) -> bool:
@@ -203,5 +230,5 @@ def _fills_directory(command: Sequence[str]) -> bool:
     return any(word in ("--target", "-t") or word.startswith("--target=") for word in command)
 
 
-def _told(text: str) -> None:
+def _tell(text: str) -> None:
     tell(printable(text), program="imagefs deps")

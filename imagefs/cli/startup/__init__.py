@@ -1,4 +1,4 @@
-"""`imagefs startup …`: where starts of jobs spend their time. Each command is a module of its own.
+"""`imagefs startup …`: where starts of jobs spend their time. The module of a command is loaded when it is asked for.
 
 `mark` and `trace` are read without click: the one is called often, the other delays what it runs.
 """
@@ -24,7 +24,14 @@ COMMANDS = {
     "report": "Show where starts lost time, on which node, and what would help.",
     "export": "Write a start for Perfetto, OpenTelemetry, or as a picture.",
 }
-"""Name and one line of each command; `imagefs.cli.startup.NAME` holds its click command as `command`."""
+"""Name and one line of each command."""
+
+_FAMILIES = {
+    "collect": ("collect",),
+    "events": ("mark", "trace", "import", "export"),
+    "report": ("report",),
+}
+"""By module of this package, the commands that it holds, each as NAME_command."""
 
 _PAGE = """\
 Usage: imagefs startup COMMAND [OPTIONS] [ARGUMENTS]
@@ -85,6 +92,8 @@ def __getattr__(name: str) -> object:
     from stripefs.cli.click_group import group
     from stripefs.cli.program import Program
 
-    command = group(Program("startup", __name__, COMMANDS, _PAGE), lambda word: nearest(word, COMMANDS))
+    command = group(
+        Program("startup", __name__, COMMANDS, _PAGE, families=_FAMILIES), lambda word: nearest(word, COMMANDS)
+    )
     command.help = "Show where the start of a job spends its time."
     return command

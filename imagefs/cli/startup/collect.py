@@ -21,7 +21,7 @@ from stripefs.settings import StoreSettings
 from stripefs.startup_events import ENV_FOLDER
 from stripefs.store.url import open_store
 
-__all__ = ["command"]
+__all__ = ["collect_command"]
 
 ENV_COLLECTOR = "BOOTSEER_COLLECTOR"
 
@@ -57,7 +57,7 @@ def _number(_ctx: click.Context, _parameter: click.Parameter, value: float) -> f
 @quiet_flag
 @flags("store")
 @click.pass_context
-def command(
+def collect_command(
     ctx: click.Context, words: tuple[str, ...], follow: bool, pid: int | None, interval: float, patience: float,
     quiet: bool, config: str,
 ) -> None:  # fmt: skip

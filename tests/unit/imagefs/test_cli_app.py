@@ -10,7 +10,7 @@ import pytest
 
 from imagefs.cli import app as application
 from imagefs.cli import main as start
-from imagefs.cli.progress import Bar, shown
+from imagefs.cli.common import Bar, progress_bar
 from stripefs.cli.flags import SettingsCommand
 from tests.unit import command_conformance
 from tests.unit.command_conformance import CommandConformance, completed
@@ -118,7 +118,7 @@ def test_all_commands_on_stores_have_grouped_pages() -> None:
 
 
 def test_no_bar_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    with shown() as progress:
+    with progress_bar() as progress:
         progress.stage("storing", 10)
         progress.advance(10)
     assert capsys.readouterr() == ("", "")

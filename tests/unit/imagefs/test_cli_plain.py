@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from imagefs.cli import plain, run
-from imagefs.cli.plain import DEPS, JOB, RUN, plain_run
+from imagefs.cli import fastpath, run
+from imagefs.cli.fastpath import DEPS, JOB, RUN, plain_run
 from imagefs.config import IMAGEFS
 from stripefs.cli.fastpath import read
 
@@ -37,7 +37,7 @@ def begun() -> Any:
         taken.append((tuple(words), dict(values), dict(given), said))
         return 0
 
-    patch.setattr(plain, "begin_run", begin_run)
+    patch.setattr(fastpath, "begin_run", begin_run)
     patch.setattr(run, "begin_run", begin_run)
     yield taken
     patch.undo()
@@ -51,7 +51,7 @@ def test_what_is_read_plainly_is_what_click_reads(begun: Any, arguments: list[st
     if body is None:
         return
     assert body() == 0
-    run.command.main(arguments, standalone_mode=False)
+    run.run_command.main(arguments, standalone_mode=False)
     assert begun[0] == begun[1]
 
 
@@ -100,5 +100,7 @@ def test_little_is_loaded_before_the_daemon_is_asked() -> None:
 
 
 def test_click_knows_every_flag() -> None:
-    known = {name for parameter in run.command.params if isinstance(parameter, click.Option) for name in parameter.opts}
+    known = {
+        name for parameter in run.run_command.params if isinstance(parameter, click.Option) for name in parameter.opts
+    }
     assert {f"--{flag.name}" for flag in (*RUN, *DEPS, *JOB)} <= known

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from imagefs.cli import app as application
-from imagefs.cli import snapshotter_config
+from imagefs.cli import services
 from imagefs.snapshotter.containerd_config import (
     IMAGES_PLUGIN,
     RUNTIME_PLUGIN,
@@ -89,7 +89,7 @@ def test_the_command_asks_containerd_for_its_version(
             command, 0, "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b", ""
         )
 
-    monkeypatch.setattr(snapshotter_config.subprocess, "run", runs)
+    monkeypatch.setattr(services.subprocess, "run", runs)
     code, out, err = said(application, capsys, ["snapshotter", "config", "--socket", "/run/x.sock"])
     assert (code, err) == (0, "")
     made = tomllib.loads(out)

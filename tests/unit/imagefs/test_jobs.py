@@ -18,10 +18,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.cli import plain
-from imagefs.cli.compare import command as compare_command
+from imagefs.cli import fastpath
+from imagefs.cli.fastpath import DEPS, JOB, RUN, SECTIONS, WITHOUT, plain_run, read_line
 from imagefs.cli.job import FLAGS, read_job
-from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, WITHOUT, plain_run, read_line
+from imagefs.cli.run import compare_command as compare_command
 from imagefs.errors import RunError
 from imagefs.jobs import compare
 from imagefs.jobs.checkpoint import Checkpoint, parse_share
@@ -212,7 +212,7 @@ def test_a_mistake_is_told_with_its_place(
 
 
 def test_an_image_may_be_called_like_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain, "start_run", lambda words, *_: words)
+    monkeypatch.setattr(fastpath, "start_run", lambda words, *_: words)
     run = plain_run(["/nonexistent#v1.toml"])
     assert run is not None
     assert run() == ["/nonexistent#v1.toml"]

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from bench.startup.synthetic import Fleet
-from imagefs.cli.startup.report_text import report_text
+from imagefs.cli.startup.report import report_text
 from imagefs.startup.analysis import Gpus, analyse
 from imagefs.startup.report import Report
 from tests.unit.startup.events import event, file, fleet, span

@@ -1,6 +1,7 @@
-"""`imagefs run` as it is mostly written, read and begun without click: a container is to start at once.
+"""The fast path of `imagefs run`: a line that is written plainly is begun without click, which takes long to load.
 
-Here are the flags of commands that begin the use of an image, for `stripefs.cli.fastpath` and for click.
+Here are the flags of commands that begin the use of an image, and of those that install, for `stripefs.cli.fastpath`
+and for click.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from imagefs.cli.deps.asked import REQUEST
 from imagefs.config import IMAGEFS, Settings, resolve
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
@@ -17,9 +17,12 @@ from imagefs.reference import TAG, parse_reference
 from stripefs.cli.fastpath import Flag, read
 from stripefs.errors import ConfigError
 from stripefs.options import Given
+from stripefs.osutil import umask
 
 if TYPE_CHECKING:
     from imagefs.containers import JobRunner
+    from imagefs.deps.lock_cache import LockCache, RunResolver
+    from imagefs.deps.request import Request
     from imagefs.run.options import Bind, RunOptions
 
 __all__ = [
@@ -28,31 +31,75 @@ __all__ = [
     "JOB",
     "PLANE",
     "RECORDING",
+    "REQUEST",
     "RUN",
     "TREE",
     "WITHOUT",
+    "CommandLine",
     "Extra",
-    "Line",
     "begin_run",
     "is_job_file",
+    "locks_of",
     "plain_run",
     "read_line",
     "recording",
+    "request_of",
     "start_run",
 ]
 
-CONFIG = Flag("config", "config", "Read this TOML file instead of the usual ones.", metavar="FILE")
+REQUEST = (
+    Flag("target", "targets", "The directory that is installed into.", "texts", "DIR"),
+    Flag("requirements", "requirements", "A requirements file that the command reads by itself.", "texts", "FILE"),
+    Flag("input", "inputs", "A file or directory that decides what is installed.", "texts", "PATH"),
+    Flag("env", "env", "A variable that decides what is installed.", "texts", "NAME"),
+    Flag("python", "python", "The interpreter that installs and imports.  [the command's, else python3]",
+         metavar="PATH"),
+    Flag("cuda", "cuda", "The version of CUDA that it is for.", metavar="VERSION"),
+    Flag("driver", "driver", "The version of the driver that it is for.", metavar="VERSION"),
+    Flag("cpu-level", "cpu_level", "The least processor of a mixed fleet, such as x86-64-v2.  [this one's]",
+         metavar="LEVEL"),
+    Flag("namespace", "namespace", "Keep apart from those of other namespaces.", metavar="NAME"),
+    Flag("salt", "salt", "Any text: with another one it is another snapshot.", metavar="TEXT"),
+    Flag("epoch", "epoch", "Take what may change for unchanged as long as this text is the same.", metavar="TEXT"),
+    Flag("strict", "strict", "Refuse what is not pinned, and do not resolve it.", "switch"),
+    Flag("allow-unpinned", "allow_unpinned", "Take what may change for unchanged for good.", "switch"),
+)  # fmt: skip
 
+
+def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
+    """What these values of `REQUEST`, by field, and this command ask for in the working directory, by this user.
+
+    Raises ConfigError.
+    """
+    from imagefs.deps.request import Request, Target  # `imagefs run` reads the flags, and seldom asks
+
+    if "" in values["targets"]:
+        raise ConfigError("--target names nothing", hint="is the variable set that it comes from?")
+    targets = [Target(os.path.realpath(path), os.geteuid(), os.getegid(), umask()) for path in values["targets"]]
+    others = {flag.field: values[flag.field] for flag in REQUEST if flag.field != "targets"}
+    return Request(targets, tuple(command), os.getcwd(), **others)
+
+
+def locks_of(settings: Settings, run: RunResolver | None = None, *, make: bool = True) -> LockCache:
+    """What resolves requirements with these settings, and keeps the answers in the cache and in the named store.
+
+    run: the resolver, that of this host by default. make: whether a store that is not there yet is made.
+    """
+    from imagefs.deps.lock_cache import LockCache
+
+    store = settings.store if settings.deps.store else None
+    return LockCache(settings.daemon.cache, store, settings.deps.resolve_age, run, make=make)
+
+
+CONFIG = Flag("config", "config", "Read this TOML file instead of the usual ones.", metavar="FILE")
 RECORDING = (
     Flag("ready-file", "ready_file", "The start is over when this file appears.", metavar="FILE"),
     Flag("no-record", "no_record", "Leave no trace of this start.", "switch"),
     Flag("workload", "workload", "Under which name the start is recorded and replayed.", metavar="NAME",
          default="default"),
 )  # fmt: skip
-
 PLANE = Flag("plane", "plane", "Who shows the tree, as for mount.", default="auto",
              choices=("auto", "erofs", "tree"))  # fmt: skip
-
 TREE = (
     Flag("erofs-backing", "backing",
          "What the kernel's EROFS mounts: files, or loop devices over them (kernels before 6.12).",
@@ -113,9 +160,7 @@ RUN = (
         "switch",
     ),
 )
-
 _OF_HOSTS = ("targets", "requirements", "python")  # of `REQUEST`; containers have their own way
-
 DEPS = (
     Flag("deps", "deps", "A requirements file that pip installs before, once for all starts.", "texts", "FILE"),
     Flag("deps-target", "deps_target", "Install there instead of where the image's Python looks.", metavar="DIR"),
@@ -173,7 +218,7 @@ class Extra(NamedTuple):
     prepared: Callable[[], None] | None = None
 
 
-class Line(NamedTuple):
+class CommandLine(NamedTuple):
     """A command line that was read: values of flags by field, settings as flags say them, and the other words. said:
     the fields of flags that it has."""
 
@@ -185,7 +230,7 @@ class Line(NamedTuple):
 
 def read_line(
     arguments: Sequence[str], flags: Sequence[Flag], sections: Sequence[str], without: str = "", *, others: bool = False
-) -> Line | None:
+) -> CommandLine | None:
     """A line with these flags and those of settings of these sections, but for the one named; None where click is to
     read it. others: as `stripefs.cli.fastpath.read` has it.
     """
@@ -204,7 +249,7 @@ def read_line(
         text = (",".join(value) or None) if isinstance(value, tuple) else value
         if text is not None:
             given[flag.name] = (str(text).lower() if isinstance(text, bool) else text, f"--{flag.name}")
-    return Line({flag.field: flag.unset for flag in flags} | values, given, words, frozenset(values))
+    return CommandLine({flag.field: flag.unset for flag in flags} | values, given, words, frozenset(values))
 
 
 def begin_run(words: Sequence[str], values: Mapping[str, Any], given: Given, said: frozenset[str]) -> int:

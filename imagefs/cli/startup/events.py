@@ -1,10 +1,15 @@
-"""`imagefs startup import KIND FILE…`."""
+"""Commands that make start-up events and hand them on: `mark`, `trace`, `import`, `export`.
+
+`mark` and `trace` are here for their pages and for lines that `plain_startup` leaves to click.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import sys
+from collections.abc import Iterable
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +17,10 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from imagefs.cli.common import plain_flags
+from imagefs.cli.startup import TRACE, run_trace
 from imagefs.errors import FormatError
+from stripefs import startup_events
 from stripefs.errors import ConfigError
 from stripefs.osutil import write_output
 from stripefs.startup_events import STAGES
@@ -20,7 +28,38 @@ from stripefs.startup_events import STAGES
 if TYPE_CHECKING:
     from imagefs.startup.importers import Imported
 
-__all__ = ["command"]
+__all__ = ["export_command", "import_command", "mark_command", "trace_command"]
+
+
+@click.command("mark")
+@click.argument("stage")
+@click.argument("event", type=click.Choice(["begin", "end", "instant"]), default="instant")
+@click.option("--name", default="", help="The part of the stage, such as a file or a package.")
+@click.option("--fact", "facts", multiple=True, metavar="KEY=VALUE", help="A number, true, false or text.")
+@click.option("--events", default=None, metavar="DIR", help="The spool folder.  [$BOOTSEER_EVENTS]")
+def mark_command(stage: str, event: str, name: str, facts: tuple[str, ...], events: str | None) -> int:
+    """Write that a stage of this start begins or ends, or that something happened.
+
+    Begin and end may come from two processes: of one start, node, rank, stage and name they make one span. An event
+    that cannot be written is told on standard error; the exit status is 0 all the same.
+    """
+    line = ["mark", stage, event, f"--name={name}", *(f"--fact={fact}" for fact in facts)]
+    return startup_events.main([*line, *([] if events is None else [f"--events={events}"])], "imagefs startup")
+
+
+@click.command("trace", context_settings={"allow_interspersed_args": False})
+@click.argument("words", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND…")
+@plain_flags(TRACE)
+def trace_command(words: tuple[str, ...], **values: Any) -> int:
+    """Run COMMAND and write its stages as events, without any help of it; end with its status, 128+N for a signal.
+
+    Seen are programs that are executed and end, installers, imports of Python, files of checkpoints that are read, and
+    the first use of an accelerator, of COMMAND and of all that it starts. The command runs in the environment of
+    this one, with TRACEPARENT, BOOTSEER_EVENTS, BOOTSEER_RUN and _JOB and, unless --no-imports is given, a folder more
+    on PYTHONPATH.
+    """
+    return run_trace(values, words)
+
 
 _KINDS = ("containerd", "csv", "kubernetes", "otlp", "slurm", "systemd")
 _SHOWN = 10
@@ -55,7 +94,7 @@ _SHOWN = 10
 @click.option(
     "--mapping", default="", metavar="FILE", help="A TOML file with [columns], [constants], [stages] and the others."
 )
-def command(kind: str, files: tuple[str, ...], out: str, mapping: str, **given: Any) -> None:
+def import_command(kind: str, files: tuple[str, ...], out: str, mapping: str, **given: Any) -> None:
     """Turn data of other tools into events: containerd, csv, kubernetes, otlp, slurm, systemd. FILE may be -.
 
     Rows that cannot be used are counted and shown. docs/startup-import.md has an example of each kind.
@@ -163,3 +202,83 @@ def _zone(name: str) -> tzinfo | None:
         raise ConfigError(
             f"{name!r} is no time zone of this host", hint="write it like Europe/Berlin, or UTC"
         ) from None
+
+
+_CHARTS = ("timeline", "breakdown", "spread", "critical-path", "growth", "comparison")
+
+
+@click.command("export")
+@click.argument("paths", metavar="FILE|DIR|URL...", nargs=-1, required=True)
+@click.option("--format", "form", required=True, type=click.Choice(("perfetto", "otlp", "svg", "html")),
+              help="perfetto, otlp (JSON lines), svg (one chart) or html (a page).")  # fmt: skip
+@click.option("-o", "--out", required=True, metavar="OUT", help="The file to write; - is standard output.")
+@click.option("--before", multiple=True, metavar="FILE|DIR|URL", help="Starts to compare with, for html and svg.")
+@click.option("--run", default="", help="Only this run; svg shows the slowest start of several.")
+@click.option("--chart", default="timeline", type=click.Choice(_CHARTS), help="The chart of svg.  [timeline]")
+def export_command(paths: tuple[str, ...], form: str, out: str, before: tuple[str, ...], run: str, chart: str) -> None:
+    """Write starts for Perfetto, OpenTelemetry, as a chart, or as a page that needs nothing else."""
+    if form in ("perfetto", "otlp"):
+        _write_lines(out, _events(paths, form, run))
+    else:
+        sides = [("before", before), ("after", paths)] if before else [("", paths)]
+        _write_lines(out, [_picture(sides, form, run, chart)])
+
+
+def _events(places: tuple[str, ...], form: str, run: str) -> Iterable[str]:
+    from imagefs.startup.event_files import read_events
+
+    files = read_events(places)
+    notes = [f"{files.bad_lines} lines are no events and left out"] if files.bad_lines else []
+    sys.stderr.writelines(f"{note}\n" for note in [*notes, *files.damaged])
+    events = [event for event in files.events if not run or event.get("run") == run]
+    if not events:
+        raise FormatError(f"no events{f' of the run {run}' if run else ''} in {' '.join(places)}")
+    if form == "otlp":
+        from imagefs.startup.otlp import to_otlp
+
+        return to_otlp(events)
+    from imagefs.startup.perfetto import to_perfetto
+
+    return [to_perfetto(events) + "\n"]
+
+
+def _picture(sides: list[tuple[str, tuple[str, ...]]], form: str, run: str, chart: str) -> str:
+    """The page of all starts, or a chart of all, or of the slowest."""
+    from imagefs.startup.analysis import analyse
+    from imagefs.startup.sources import find_files
+
+    report = analyse([(side, find_files(places)) for side, places in sides], [run] if run else [])
+    if form == "html":
+        from imagefs.startup.html import to_html
+
+        return to_html(report)
+    from imagefs.startup import svg
+
+    if chart == "growth":
+        if report.growth is None:
+            raise FormatError("all starts have the same number of nodes", hint="growth needs starts of several sizes")
+        return svg.standalone(svg.growth(report.growth))
+    if chart == "comparison":
+        if not report.comparison:
+            raise ConfigError("there is nothing to compare with", hint="give --before")
+        return svg.standalone(svg.comparison(report.comparison))
+    start = max(report.starts, key=lambda one: one.total_s)
+    draw = {
+        "timeline": svg.timeline,
+        "breakdown": svg.breakdown,
+        "spread": svg.spread,
+        "critical-path": svg.critical_path,
+    }
+    return svg.standalone(draw[chart](start))
+
+
+def _write_lines(out: str, parts: Iterable[str]) -> None:
+    if out == "-":
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # as pages and pictures say, whatever the locale
+        sys.stdout.writelines(parts)
+        return
+    try:
+        write_output(out, parts)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}", hint="check -o") from error

@@ -1,0 +1,257 @@
+"""Commands on the images of a store: `ls`, `inspect`, `verify`, `rm`, `gc`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from imagefs.cli.common import flags, images_of, json_flag, print_json, progress_bar, quiet_flag
+from imagefs.errors import DamagedObject
+from imagefs.reference import parse_reference, parse_store
+from stripefs.cli.exit_errors import tell
+from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.output import columns, table
+from stripefs.errors import ConfigError
+from stripefs.units import format_size, parse_duration
+
+if TYPE_CHECKING:
+    from imagefs.housekeeping.verify import VerifyResult
+
+__all__ = ["gc_command", "inspect_command", "ls_command", "report_damage", "rm_command", "verify_command"]
+
+_SHORT = 12  # digits of a digest, which are enough to name an image
+
+
+@click.command("ls", cls=SettingsCommand)
+@click.argument("store")
+@json_flag
+@flags("store")
+@click.pass_context
+def ls_command(ctx: click.Context, store: str, as_json: bool, config: str) -> None:
+    """List the images in STORE: those with a tag by name, then the others, the newest first.
+
+    SIZE is that of the devices and the metadata, before compression and with padding.
+    """
+    from imagefs.housekeeping.listing import ImageRow, list_images
+
+    with images_of(ctx, config, parse_store(store)) as images:
+        rows = list_images(images)
+    if as_json:
+        print_json([asdict(row) for row in rows])
+        return
+
+    def cells(tag: str, row: ImageRow) -> list[str]:
+        stored = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.stored_at))
+        if row.error:
+            return [tag, row.digest[:_SHORT], stored, "", "", row.error]
+        return [tag, row.digest[:_SHORT], stored, format_size(row.size), row.platform, _origin(row.source, row.base)]
+
+    if rows:
+        table = columns(
+            ["TAG", "IMAGE", "STORED", "SIZE", "PLATFORM", "FROM"],
+            [cells(tag, row) for row in rows for tag in row.tags or ("-",)],
+        )
+        sys.stdout.write(table + "\n")
+
+
+def _origin(source: str, base: str) -> str:
+    """What an image was made from, short."""
+    if base:
+        return f"{base[:_SHORT]} (optimized)"
+    return source[: len("sha256:") + _SHORT] or "a directory"
+
+
+@click.command("inspect", cls=SettingsCommand)
+@click.argument("image", metavar="STORE#TAG")
+@click.option("--sharing/--no-sharing", default=True, help="Compare with all other images of the store.  [on]")
+@json_flag
+@flags("store")
+@click.pass_context
+def inspect_command(ctx: click.Context, image: str, sharing: bool, as_json: bool, config: str) -> None:
+    """Say what an image is made of: documents, devices, blocks, packs, the config, and what it shares with others."""
+    from imagefs.housekeeping import listing
+
+    reference = parse_reference(image)
+    with images_of(ctx, config, reference.store) as images:
+        digest = images.resolve(reference.name)
+        facts = listing.describe(images, digest)
+        if sharing and images.repository.capabilities.list:
+            facts["sharing"] = [asdict(share) for share in listing.sharing(images, digest)]
+    if as_json:
+        print_json(facts)
+    else:
+        sys.stdout.write(_inspected(facts))
+
+
+def _inspected(facts: dict[str, Any]) -> str:
+    blocks, metadata, packs = facts["blocks"], facts["metadata"], facts["packs"]
+    rows = [
+        ("store", facts["store"]),
+        ("image", facts["digest"]),
+        ("built from", facts["source"]),
+        ("optimized from", facts["base"]),
+        ("metadata", f"{format_size(metadata['size'])} ({metadata['object']})"),
+        ("extents", facts["extents"]),
+        ("blocks", f"{blocks['total']}: {blocks['stored']} stored, {blocks['zeros']} of zeros"),
+        ("stored", f"{format_size(blocks['stored_bytes'])} in {len(packs)} packs"),
+    ]
+    devices = columns(
+        ["DEVICE", "SIZE", "BLOCKS", "STORED", "INDEX"],
+        [
+            [
+                device["tag"],
+                format_size(device["size"]),
+                str(device["blocks"]["stored"]),
+                format_size(device["blocks"]["stored_bytes"]),
+                device["index"],
+            ]
+            for device in facts["devices"]
+        ],
+    )
+    used = columns(
+        ["PACK", "SIZE", "USED", "BLOCKS"],
+        [
+            [pack["digest"], format_size(pack["size"]), format_size(pack["used_bytes"]), str(pack["blocks"])]
+            for pack in packs
+        ],
+    )
+    parts = [table(rows), devices, used]
+    if "sharing" in facts:
+        shares = [
+            [share["image"], format_size(share["bytes"]), str(share["blocks"]), " ".join(share["tags"])]
+            for share in facts["sharing"]
+        ]
+        parts.append(columns(["SHARED WITH", "STORED", "BLOCKS", "TAGS"], shares) if shares else "shares no blocks")
+    parts.append("config\n" + json.dumps(facts["config"], indent=2, ensure_ascii=False))
+    return "\n\n".join(parts) + "\n"
+
+
+@click.command("verify", cls=SettingsCommand)
+@click.argument("image", metavar="STORE[#TAG]")
+@click.option("--remove", is_flag=True, help="Remove damaged objects, so that the next build stores them again.")
+@json_flag
+@quiet_flag
+@flags("store")
+@click.pass_context
+def verify_command(ctx: click.Context, image: str, remove: bool, as_json: bool, quiet: bool, config: str) -> int:
+    """Read everything that an image is made of, or everything in a store, and check it against its digests.
+
+    What is wrong comes line by line: where, what, and which images need it. The exit code is then 5.
+    """
+    from imagefs.housekeeping.verify import remove_damaged, verify
+
+    reference = parse_reference(image, name=None)
+    with images_of(ctx, config, reference.store) as images:
+        digest = images.resolve(reference.name) if reference.name else ""
+        with progress_bar(quiet=quiet) as progress:
+            result = verify(images, digest, progress)
+        removed = remove_damaged(images, result.damage) if remove else []
+    hint = "" if remove else "--remove takes damaged objects away; building their images again stores them anew"
+    return report_damage(result, removed, str(reference), hint, as_json=as_json, quiet=quiet)
+
+
+def report_damage(
+    result: VerifyResult, removed: Sequence[str], subject: str, hint: str, *, as_json: bool = False, quiet: bool = False
+) -> int:
+    """Print what was found wrong; the exit code. hint: what to do about it, "" where that was done."""
+    if as_json:
+        print_json({**asdict(result), "removed": removed})
+    else:
+        for damage in result.damage:
+            users = f" (needed by {', '.join(name[:12] for name in damage.images)})" if damage.images else ""
+            gone = "; removed" if damage.path in removed else ""
+            sys.stdout.write(f"{damage.path}: {damage.what}{users}{gone}\n")
+        if not quiet:
+            sys.stdout.write(
+                f"{result.images} images, {result.objects} objects, {result.blocks} blocks, "
+                f"{format_size(result.bytes)} of packs: "
+                + (f"{len(result.damage)} things are wrong\n" if result.damage else "all is well\n")
+            )
+    if not result.damage:
+        return 0
+    sys.stdout.flush()
+    if hint:
+        tell(f"{subject} is damaged", hint, program="imagefs")
+    return DamagedObject.exit_code
+
+
+@click.command("rm", cls=SettingsCommand)
+@click.argument("image", metavar="STORE#TAG")
+@json_flag
+@flags("store")
+@click.pass_context
+def rm_command(ctx: click.Context, image: str, as_json: bool, config: str) -> None:
+    """Take a tag away, and the image when it has no other tag; with STORE#DIGEST the image and all its tags.
+
+    The bytes stay until `imagefs gc`. Hosts that have the image mounted go on as long as those are there.
+    """
+    from imagefs.housekeeping.listing import remove_image
+
+    reference = parse_reference(image)
+    with images_of(ctx, config, reference.store) as images:
+        tags, digests = remove_image(images, reference.name)
+    if as_json:
+        print_json({"tags": tags, "images": digests})
+        return
+    sys.stdout.writelines([f"tag {tag}\n" for tag in tags] + [f"image {digest}\n" for digest in digests])
+
+
+@click.command("gc", cls=SettingsCommand)
+@click.argument("store")
+@click.option("-n", "--dry-run", is_flag=True, help="Say what would go and remove nothing.")
+@click.option("--older-than", default="1d", metavar="TIME", help="Spare what is younger.  [1d]")
+@click.option("--force", is_flag=True, help="Take a time below a day, or none; wrong while an image is being built.")
+@click.option("--untagged", is_flag=True, help="Remove images that no tag names as well.")
+@json_flag
+@quiet_flag
+@flags("store")
+@click.pass_context
+def gc_command(
+    ctx: click.Context,
+    store: str,
+    dry_run: bool,
+    older_than: str,
+    force: bool,
+    untagged: bool,
+    as_json: bool,
+    quiet: bool,
+    config: str,
+) -> None:
+    """Remove what no image in STORE needs and is older than a day.
+
+    Builds may go on meanwhile, as long as none takes more than half a day: what they are about to name is younger. With
+    --force nothing is too young, unless --older-than says so; let no build run then.
+
+    Of a registry, images go that were attached to a container image which is gone or has a newer one; the registry has
+    to allow that, and frees their bytes by its own garbage collection.
+    """
+    from imagefs.housekeeping.gc import collect
+    from imagefs.repository.images import GRACE
+
+    given = ctx.get_parameter_source("older_than") is not click.core.ParameterSource.DEFAULT
+    try:
+        age = parse_duration(older_than) if given or not force else 0.0
+    except ConfigError as error:
+        raise ConfigError(f"--older-than: {error.message}") from error
+    if age < GRACE and not force:
+        raise ConfigError(
+            f"--older-than {older_than} is less than a day, which a build may take",
+            hint="give --force when nothing is being built",
+        )
+    with images_of(ctx, config, parse_store(store)) as images, progress_bar(quiet=quiet) as progress:
+        found = collect(images, older_than=age, untagged=untagged, dry_run=dry_run, progress=progress)
+    if as_json:
+        print_json(asdict(found))
+        return
+    if dry_run:
+        sys.stdout.writelines(f"{path}\n" for path in found.removed)
+    if not quiet:
+        what = "would go" if dry_run else "removed"
+        young = f"; {found.young} ({format_size(found.young_bytes)}) are too young" if found.young else ""
+        sys.stdout.write(f"{len(found.removed)} objects ({format_size(found.bytes)}) {what}{young}\n")
