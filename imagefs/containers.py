@@ -21,7 +21,7 @@ from stripefs.settings import StoreSettings
 if TYPE_CHECKING:
     from imagefs.run.container import MountLayer
 
-__all__ = ["Image", "JobRunner", "attached", "layer_of", "release", "run", "run_job"]
+__all__ = ["AttachedImage", "JobRunner", "attached", "layer_of", "release", "run", "run_job"]
 
 _MS_BIND = 4096
 
@@ -46,7 +46,7 @@ def run(
         return (job or run_job)(found, options, (), "")
 
 
-class Image:
+class AttachedImage:
     """An image that is attached for containers of this process. held: a descriptor that keeps all of it (`hold` of
     `imagefs.daemon.leftovers`). recording: as the daemon was told, so that others may end with the same start.
     unpacked: a copy of its tree, "" for none."""
@@ -134,12 +134,12 @@ class Image:
             os.close(os.open(self.recording.ready_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
-JobRunner = Callable[[Image, RunOptions, Sequence["MountLayer"], "str | None"], int]
+JobRunner = Callable[[AttachedImage, RunOptions, Sequence["MountLayer"], "str | None"], int]
 """Runs a job's container with trees above its image; the exit status of its command. The text names the packages in
 these trees: the key of their snapshot, "" where there are none, and None where nobody knows them."""
 
 
-def run_job(image: Image, options: RunOptions, above: Sequence[MountLayer], _packages: str | None) -> int:
+def run_job(image: AttachedImage, options: RunOptions, above: Sequence[MountLayer], _packages: str | None) -> int:
     """A `JobRunner` that does nothing besides."""
     return image.run(options, above, marked=True)
 
@@ -154,7 +154,7 @@ def attached(
     runtime: str = "auto",
     first: Callable[[Recording], None] | None = None,
     load: Callable[[], None] | None = None,
-) -> Iterator[Image]:
+) -> Iterator[AttachedImage]:
     """The image of this tag or digest, attached until the block ends. runtime: what will run its containers. first:
     called before, with the recording as the daemon is told. load: loads what else is needed once the image is there."""
     settings = client.settings
@@ -179,7 +179,7 @@ def attached(
     try:
         with _shared(signals) as held:
             unpacked = _unpack(client, found, image, tree) if tree.unpack else ""
-            yield Image(client, found, image, tree, recording, held, unpacked)
+            yield AttachedImage(client, found, image, tree, recording, held, unpacked)
     finally:
         _clear(settings, identifier)
         release(client, found)

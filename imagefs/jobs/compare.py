@@ -41,7 +41,16 @@ from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ENV_FOLDER, STAGES
 
-__all__ = ["Figures", "Start", "Variant", "compare", "drop_page_cache", "is_publishing", "start_words", "variants"]
+__all__ = [
+    "MeasuredStart",
+    "Variant",
+    "VariantFigures",
+    "compare",
+    "drop_page_cache",
+    "is_publishing",
+    "start_words",
+    "variants",
+]
 
 _LOOK_EVERY = 0.05
 _LEAVES_WITHIN = 30.0
@@ -82,18 +91,18 @@ class Variant(NamedTuple):
     arguments: tuple[str, ...]
 
 
-class Start(NamedTuple):
+class MeasuredStart(NamedTuple):
     """One start: seconds in all, and of each stage in which anything happened."""
 
     seconds: float
     stages: Mapping[str, float]
 
 
-class Figures(NamedTuple):
+class VariantFigures(NamedTuple):
     """The starts of a variant."""
 
     variant: Variant
-    starts: Sequence[Start]
+    starts: Sequence[MeasuredStart]
 
     def of(self, stage: str = "") -> list[float]:
         """Seconds of a stage in each start, of all of it where none is named."""
@@ -180,8 +189,8 @@ def _installing(
 
 def compare(
     job: JobFile, ways: Sequence[Variant], rounds: int, store: StoreSettings, tell: Callable[[str], None]
-) -> list[Figures]:
-    """Start the job so often in each way, by turns. Raises StripefsError, with nothing left behind.
+) -> list[VariantFigures]:
+    """MeasuredStart the job so often in each way, by turns. Raises StripefsError, with nothing left behind.
 
     store: of the job's image, with which a recorded start is waited for. tell: gets lines about the progress.
     """
@@ -200,7 +209,7 @@ def compare(
     with _folder() as folder:
         _start(everything, folder)
         _learned(folder, store, job.words[0].rpartition("#")[2], tell)
-    starts: dict[str, list[Start]] = {way.name: [] for way in ways}
+    starts: dict[str, list[MeasuredStart]] = {way.name: [] for way in ways}
     for number in range(rounds):
         for way in ways:
             with _folder() as folder:
@@ -208,7 +217,7 @@ def compare(
                 found = _start(way, folder)
             starts[way.name].append(found)
             tell(f"round {number + 1} of {rounds}, {way.name}: {found.seconds:.2f} s")
-    return [Figures(way, starts[way.name]) for way in ways]
+    return [VariantFigures(way, starts[way.name]) for way in ways]
 
 
 def drop_page_cache() -> bool:
@@ -310,7 +319,7 @@ def start_words(way: Variant, folder: Path, more: Sequence[str] = ()) -> list[st
     return [*way.arguments[:end], *own, *more, *way.arguments[end:]]
 
 
-def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> Start:
+def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> MeasuredStart:
     """publishes: the run goes on until what it publishes when the job is ready is published. Raises RunError where the
     job fails."""
     events = folder / "events"
@@ -344,7 +353,7 @@ def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> S
             lines = output.read().decode(errors="replace").strip().splitlines() or [f"exit status {status}"]
             raise RunError(f"the job fails when it is started with {way.name}: {lines[-1]}")
     until = ready_at(events) or ended
-    return Start((until - begun) / 1e9, stage_seconds(read_events(events), begun, until))
+    return MeasuredStart((until - begun) / 1e9, stage_seconds(read_events(events), begun, until))
 
 
 def is_publishing(pid: int) -> bool:

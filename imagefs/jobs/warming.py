@@ -32,7 +32,7 @@ from stripefs.startup_events import default_writer
 from stripefs.store.base import Status, Store
 from stripefs.units import format_size, shown
 
-__all__ = ["Gate", "Image", "Look", "chosen", "newest", "trouble_lines"]
+__all__ = ["Gate", "ImageLoad", "Look", "chosen", "newest", "trouble_lines"]
 
 _LOOK_EVERY = 0.05
 """Seconds between looks at the image while the checkpoint waits for its share."""
@@ -45,14 +45,14 @@ _NUMBER = re.compile(rb"\d+$")
 Files = Sequence[tuple[bytes, Status]]
 
 
-class Image(NamedTuple):
+class ImageLoad(NamedTuple):
     """How far the image is. coming: blocks that its start touches are on their way. fetched: bytes, which only grow."""
 
     coming: bool
     fetched: int
 
 
-Look = Callable[[], Image]
+Look = Callable[[], ImageLoad]
 
 
 class Gate:
@@ -96,11 +96,11 @@ class _Watched:
         self._seen = False
         self._last, self._fetched = -1, 0
 
-    def __call__(self) -> Image:
+    def __call__(self) -> ImageLoad:
         try:
             status = self._client.status()
         except MountError:  # it is being started, or has ended
-            return Image(not self._seen, self._fetched)
+            return ImageLoad(not self._seen, self._fetched)
         blocks = status["blocks"]["fetched"]
         now = blocks["demand"]["stored"] + blocks["ahead"]["stored"]
         if self._last >= 0:  # a worker that was replaced counts anew
@@ -108,7 +108,7 @@ class _Watched:
         self._last = now
         ours = [one for one in status["images"] if one.get("owner") == self._owner]
         self._seen = self._seen or bool(ours)
-        return Image(not self._seen or any(one.get("fetching_ahead", True) for one in ours), self._fetched)
+        return ImageLoad(not self._seen or any(one.get("fetching_ahead", True) for one in ours), self._fetched)
 
 
 def chosen(which: str) -> Choose:

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 from imagefs.errors import DamagedObject, NoSuchImage
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from imagefs.snapshotter.filters import Fields, compile_filters
-from imagefs.snapshotter.metastore import Kind, Layer, Metastore, Snapshot, Tree, Usage
+from imagefs.snapshotter.metastore import Kind, Layer, Metastore, SnapshotRecord, Tree, Usage
 from imagefs.snapshotter.start_events import NodeEvents
 from stripefs.errors import StripefsError
 
@@ -77,7 +77,7 @@ class LazyImages(Protocol):
     def build(self, layer: Layer, depth: int) -> Tree:
         """Fetch these layers from the image's registry. May take minutes."""
 
-    def mount(self, layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
+    def mount(self, layer: Layer, tree: Tree, snapshot: SnapshotRecord) -> list[str]:
         """Lowerdirs, the nearest first, that show the tree, of the lazy layer and all below it, for this snapshot until
         `release`. Asked twice it is one. Raises BuildError for the tree of other layers."""
 
@@ -190,14 +190,14 @@ class Snapshotter:
                 return None
         return None
 
-    def _make_directories(self, snapshot: Snapshot) -> None:
+    def _make_directories(self, snapshot: SnapshotRecord) -> None:
         """Those of an active snapshot or a view, as far as they are missing."""
         directory = self._directory(snapshot)
         (directory / "fs").mkdir(mode=0o755, parents=True, exist_ok=True)
         if snapshot.kind is Kind.ACTIVE:
             (directory / "work").mkdir(mode=0o711, exist_ok=True)
 
-    def _unmake(self, made: Snapshot) -> None:
+    def _unmake(self, made: SnapshotRecord) -> None:
         """Take away a snapshot whose making failed. Raises nothing: its caller has an error to tell already."""
         shutil.rmtree(self._directory(made), ignore_errors=True)  # first: a full disk may have no room for the database
         self._images.release(made.id)
@@ -217,7 +217,7 @@ class Snapshotter:
             raise FailedPrecondition(f"{key} is committed and has no mounts")
         return self._mounts(found, self._lowerdirs(found))
 
-    def stat(self, name: str) -> Snapshot:
+    def stat(self, name: str) -> SnapshotRecord:
         return self._store.get(name)
 
     def usage(self, name: str) -> Usage:
@@ -231,7 +231,7 @@ class Snapshotter:
             return self._images.usage(found.tree, self._store.trees(found.id)) if found.tree is not None else Usage()
         return _usage_of(self._files(found)) if found.kind is Kind.ACTIVE else found.usage
 
-    def walk(self, filters: Sequence[str]) -> Iterator[Snapshot]:
+    def walk(self, filters: Sequence[str]) -> Iterator[SnapshotRecord]:
         """The snapshots that any of these containerd filters matches. Raises InvalidArgument."""
         matches = compile_filters(filters)
         for one in self._store.all():
@@ -252,7 +252,7 @@ class Snapshotter:
 
     # -- changing ------------------------------------------------------------------------------------------------
 
-    def update(self, name: str, labels: Mapping[str, str], paths: Sequence[str]) -> Snapshot:
+    def update(self, name: str, labels: Mapping[str, str], paths: Sequence[str]) -> SnapshotRecord:
         """Give labels: those that `paths` name (`labels.KEY`), or all where it is empty or says `labels`."""
         wanted = labels
         if paths and "labels" not in paths:
@@ -316,13 +316,13 @@ class Snapshotter:
 
     # -- files ---------------------------------------------------------------------------------------------------
 
-    def _directory(self, snapshot: Snapshot) -> Path:
+    def _directory(self, snapshot: SnapshotRecord) -> Path:
         return self._directories / str(snapshot.id)
 
-    def _files(self, snapshot: Snapshot) -> Path:
+    def _files(self, snapshot: SnapshotRecord) -> Path:
         return self._directory(snapshot) / "fs"
 
-    def _mounts(self, snapshot: Snapshot, lowers: Sequence[str]) -> list[Mount]:
+    def _mounts(self, snapshot: SnapshotRecord, lowers: Sequence[str]) -> list[Mount]:
         own = str(self._files(snapshot))
         if snapshot.kind is Kind.ACTIVE and snapshot.layer is None:
             if not lowers and not _is_parallel(snapshot.labels, snapshot.parent):
@@ -338,7 +338,7 @@ class Snapshotter:
             return [Mount("bind", lowers[0] if lowers else own, ("ro", "rbind"))]
         return [Mount("overlay", "overlay", (f"lowerdir={':'.join(lowers)}",))]
 
-    def _lowerdirs(self, snapshot: Snapshot) -> list[str]:
+    def _lowerdirs(self, snapshot: SnapshotRecord) -> list[str]:
         """Directories of the snapshot's parents, the nearest first; the tree of a lazy image ends them."""
         found: list[str] = []
         below = self._store.chain(snapshot.name)[1:]
@@ -350,7 +350,7 @@ class Snapshotter:
             found.append(str(self._files(one)))
         return found
 
-    def _trees(self, snapshot: Snapshot, lazy: Snapshot, layer: Layer, depth: int) -> list[str]:
+    def _trees(self, snapshot: SnapshotRecord, lazy: SnapshotRecord, layer: Layer, depth: int) -> list[str]:
         """Lowerdirs of `depth` lazy layers. A snapshot keeps the tree that it was mounted with first."""
         tree = snapshot.tree or self._images.tree(layer, depth, lazy.tree)
         try:

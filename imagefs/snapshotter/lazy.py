@@ -26,7 +26,7 @@ from imagefs.format.manifest import chain_id
 from imagefs.repository.store import registry_url
 from imagefs.snapshotter.core import TARGET, LazyLayer
 from imagefs.snapshotter.errors import FailedPrecondition
-from imagefs.snapshotter.metastore import Layer, Snapshot, Tree, Usage
+from imagefs.snapshotter.metastore import Layer, SnapshotRecord, Tree, Usage
 from imagefs.snapshotter.start_events import NodeEvents, start_of
 from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings, redact
@@ -153,7 +153,7 @@ class DaemonImages:
             return self._look(layer.manifest, layer.source, _NEWER_WITHIN) or known
         return self._look(layer.chain, "") or self.build(layer, depth)
 
-    def mount(self, layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
+    def mount(self, layer: Layer, tree: Tree, snapshot: SnapshotRecord) -> list[str]:
         """Lowerdirs, the nearest first, that show the tree, of the lazy layer and all below it, for this snapshot until
         `release`. Raises BuildError for the tree of other layers, and what keeps it from being mounted."""
         deps, workload = snapshot.labels.get(DEPS, ""), snapshot.labels.get(WORKLOAD) or "default"

@@ -24,7 +24,7 @@ from typing import Any
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from stripefs.errors import StripefsError
 
-__all__ = ["Kind", "Layer", "Metastore", "Snapshot", "Tree", "Usage"]
+__all__ = ["Kind", "Layer", "Metastore", "SnapshotRecord", "Tree", "Usage"]
 
 VERSION = 1
 """Of the schema, as `PRAGMA user_version` has it."""
@@ -90,7 +90,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class SnapshotRecord:
     """A snapshot. `parent` is a name, "" for none; times are nanoseconds since 1970.
 
     layer: of a lazy one, whose files are in no directory; `tree` is that of all layers down to it, None while it is not
@@ -147,12 +147,12 @@ class Metastore:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def get(self, name: str) -> Snapshot:
+    def get(self, name: str) -> SnapshotRecord:
         """Raises SnapshotNotFound."""
         with self._lock:
             return self._get(name)
 
-    def all(self) -> list[Snapshot]:
+    def all(self) -> list[SnapshotRecord]:
         """In the order in which they were made."""
         with self._lock:
             rows = self._connection.execute(f"{_SELECT} ORDER BY s.id").fetchall()
@@ -161,7 +161,7 @@ class Metastore:
                 labels.setdefault(owner, {})[key] = value
         return [_snapshot(row, labels.get(row[0], {})) for row in rows]
 
-    def chain(self, name: str) -> list[Snapshot]:
+    def chain(self, name: str) -> list[SnapshotRecord]:
         """The snapshot and its parents, the lowest last; labels of the first alone. Raises SnapshotNotFound."""
         with self._lock:
             first = self._get(name)
@@ -201,7 +201,7 @@ class Metastore:
         *,
         layer: Layer | None = None,
         tree: Tree | None = None,
-    ) -> Snapshot:
+    ) -> SnapshotRecord:
         """Add a snapshot. Raises AlreadyExists, and SnapshotNotFound or InvalidArgument for a parent not committed."""
         if not name:
             raise InvalidArgument("a snapshot has a name")
@@ -225,7 +225,7 @@ class Metastore:
             row = (tree.store, tree.image, self._get(name).id)
             self._connection.execute("UPDATE snapshot SET store = ?, image = ? WHERE id = ?", row)
 
-    def commit(self, name: str, key: str, labels: Mapping[str, str], usage: Usage, parent: str = "") -> Snapshot:
+    def commit(self, name: str, key: str, labels: Mapping[str, str], usage: Usage, parent: str = "") -> SnapshotRecord:
         """Let the active snapshot `key` be the committed one `name`, created now, with these labels alone.
 
         parent: that of the committed one where its active one had none. Raises AlreadyExists, SnapshotNotFound,
@@ -248,7 +248,7 @@ class Metastore:
             self._label(active.id, labels)
             return self._get(name)
 
-    def relabel(self, name: str, labels: Mapping[str, str]) -> Snapshot:
+    def relabel(self, name: str, labels: Mapping[str, str]) -> SnapshotRecord:
         """Give the snapshot these labels alone. Raises SnapshotNotFound."""
         with self._transaction():
             found = self._get(name)
@@ -256,7 +256,7 @@ class Metastore:
             self._label(found.id, labels)
             return self._get(name)
 
-    def remove(self, name: str, number: int | None = None) -> Snapshot:
+    def remove(self, name: str, number: int | None = None) -> SnapshotRecord:
         """Take the snapshot out; what it was. number: its id, where another may have the name by now. Raises
         SnapshotNotFound, FailedPrecondition for one with children."""
         with self._transaction():
@@ -316,7 +316,7 @@ class Metastore:
         rows = [(owner, key, value) for key, value in labels.items()]
         self._connection.executemany("INSERT INTO label (snapshot, key, value) VALUES (?, ?, ?)", rows)
 
-    def _get(self, name: str) -> Snapshot:
+    def _get(self, name: str) -> SnapshotRecord:
         row = self._connection.execute(f"{_SELECT} WHERE s.name = ?", (name,)).fetchone()
         if row is None:
             raise SnapshotNotFound(f"there is no snapshot {name}")
@@ -324,8 +324,10 @@ class Metastore:
         return _snapshot(row, dict(labels))
 
 
-def _snapshot(row: tuple[Any, ...], labels: Mapping[str, str]) -> Snapshot:
+def _snapshot(row: tuple[Any, ...], labels: Mapping[str, str]) -> SnapshotRecord:
     number, name, parent, kind, created, updated, size, inodes, chain, source, manifest, store, image = row
     usage, tree = Usage(size, inodes), Tree(store, image) if image else None
     layer = Layer(chain, source, manifest) if chain else None
-    return Snapshot(number, name, parent, Kind(kind), created, updated, MappingProxyType(labels), usage, layer, tree)
+    return SnapshotRecord(
+        number, name, parent, Kind(kind), created, updated, MappingProxyType(labels), usage, layer, tree
+    )

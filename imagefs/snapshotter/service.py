@@ -22,7 +22,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagefs.snapshotter.core import Mount, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
-from imagefs.snapshotter.metastore import Kind, Snapshot
+from imagefs.snapshotter.metastore import Kind, SnapshotRecord
 from imagefs.snapshotter.metrics import Calls
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
 from stripefs.errors import MountError, ServiceDown, StripefsError
@@ -239,7 +239,7 @@ def _mounts(mounts: list[Mount]) -> wire.MountsResponse:
     return wire.MountsResponse(mounts=shown)
 
 
-def _info(snapshot: Snapshot) -> wire.Info:
+def _info(snapshot: SnapshotRecord) -> wire.Info:
     info = wire.Info(
         name=snapshot.name, parent=snapshot.parent, kind=_KINDS[snapshot.kind], labels=dict(snapshot.labels)
     )

@@ -2,11 +2,11 @@
 
 Without the variable nothing is loaded, written or waited for. `imagefs run` forks, and its main thread then waits for
 signals itself, so no other thread may run before: its writer holds the events, with the time at which they happened,
-until the command of the container is executed (`Events.executed`) or `imagefs run` ends. A command that is killed
-before that leaves no events.
+until the command of the container is executed (`EventRecorder.executed`) or `imagefs run` ends. A command that is
+killed before that leaves no events.
 
 The daemon observes parts of a start that no command sees. It either has a folder of its own, or answers them to the
-command that attached the image, which writes them (`Events.add`, docs/startup-events.md).
+command that attached the image, which writes them (`EventRecorder.add`, docs/startup-events.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stripefs.startup_events import Span, Writer
 
-__all__ = ["Events", "NoSpan", "environment", "events", "unnamed"]
+__all__ = ["EventRecorder", "NoSpan", "environment", "events", "unnamed"]
 
 _FOLDER = "BOOTSEER_EVENTS"
 """Names the spool folder."""
@@ -33,13 +33,13 @@ _FIELDS = ("name", "span", "parent", "kind", "facts", "wall_ns", "mono_ns")
 
 
 @functools.cache
-def events() -> Events:
+def events() -> EventRecorder:
     """Those of this process."""
     if not os.environ.get(_FOLDER):
-        return Events(None)
+        return EventRecorder(None)
     from stripefs.startup_events import default_writer
 
-    return Events(default_writer("imagefs"))
+    return EventRecorder(default_writer("imagefs"))
 
 
 def environment(environ: Mapping[str, str]) -> list[str]:
@@ -71,7 +71,7 @@ class NoSpan(contextlib.AbstractContextManager["NoSpan"]):
         return
 
 
-class Events:
+class EventRecorder:
     """The events of one command. writer: None for one that writes none; then every method does nothing.
 
     on: whether anything is written.
@@ -101,8 +101,8 @@ class Events:
             self._writer.instant(stage, name, **facts)
 
     def add(self, observed: Any) -> None:
-        """Events that the daemon has observed and answered, of the start that was named when the image was attached.
-        Those of another version that cannot be read are left out."""
+        """EventRecorder that the daemon has observed and answered, of the start that was named when the image was
+        attached. Those of another version that cannot be read are left out."""
         if self._writer is None:
             return
         with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
@@ -127,7 +127,7 @@ class Events:
     @contextlib.contextmanager
     def called(self) -> Iterator[None]:
         """In the block a container is started and waited for: a span from the start of this process until `executed`.
-        Events are held until then."""
+        EventRecorder are held until then."""
         if self._writer is None:
             yield
             return

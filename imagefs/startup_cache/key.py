@@ -21,8 +21,18 @@ from imagefs.deps.lock import without_secrets
 from imagefs.errors import RunError
 
 __all__ = [
-    "CACHES", "FOLDER", "Cache", "Facts", "Job", "deciding_variables", "deciding_words", "document", "environment",
-    "node_facts", "parse", "world_size",
+    "CACHES",
+    "FOLDER",
+    "Cache",
+    "CacheJob",
+    "NodeFacts",
+    "deciding_variables",
+    "deciding_words",
+    "document",
+    "environment",
+    "node_facts",
+    "parse",
+    "world_size",
 ]  # fmt: skip
 
 FOLDER = "/run/imagefs-caches"
@@ -91,7 +101,7 @@ _NVIDIA_MODEL = re.compile(r"^Model:\s*(.*\S)", re.MULTILINE)
 _AMD_TARGET = re.compile(r"^gfx_target_version\s+([1-9]\d*)", re.MULTILINE)
 
 
-class Facts(NamedTuple):
+class NodeFacts(NamedTuple):
     """The facts of a node. cpu: of its processor, by name. accelerators: their models. driver: its version."""
 
     cpu: Mapping[str, str]
@@ -99,7 +109,7 @@ class Facts(NamedTuple):
     driver: str
 
 
-class Job(NamedTuple):
+class CacheJob(NamedTuple):
     """A start. image: digest of the image, of an optimised one that of its base. packages: the key of the
     dependency snapshot above it, "" for none. words: the command line. user: as options and image name it. environ: all
     variables of the container. world: how many ranks there are, "" where nobody says."""
@@ -136,7 +146,7 @@ def environment(caches: Sequence[Cache], environ: Mapping[str, str]) -> list[str
     return found
 
 
-def document(caches: Sequence[Cache], job: Job, node: Facts) -> dict[str, Any]:
+def document(caches: Sequence[Cache], job: CacheJob, node: NodeFacts) -> dict[str, Any]:
     """The key of these caches; facts that none of them needs are null in it."""
     needs = {need for cache in caches for need in cache.needs}
     return {
@@ -186,14 +196,14 @@ def world_size(*environs: Mapping[str, str]) -> str:
     return next((environ[name] for environ in environs for name in _WORLD if environ.get(name)), "")
 
 
-def node_facts(root: Path = Path("/")) -> Facts:
+def node_facts(root: Path = Path("/")) -> NodeFacts:
     """Those that /proc and /sys below `root` tell. Without an accelerator there are no models and no driver."""
     nvidia = [_NVIDIA_MODEL.search(_text(one)) for one in root.glob("proc/driver/nvidia/gpus/*/information")]
     amd = [_AMD_TARGET.search(_text(one)) for one in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")]
     models = [*(found[1] for found in nvidia if found), *(f"gfx {found[1]}" for found in amd if found)]
     drivers = _NVIDIA_DRIVER.findall(_text(root / "proc/driver/nvidia/version"))
     drivers += [f"amdgpu {one}" for one in _text(root / "sys/module/amdgpu/version").split()]
-    return Facts(_processor(_text(root / "proc/cpuinfo")), sorted(set(models)), " ".join(drivers))
+    return NodeFacts(_processor(_text(root / "proc/cpuinfo")), sorted(set(models)), " ".join(drivers))
 
 
 def _processor(cpuinfo: str) -> Mapping[str, str]:

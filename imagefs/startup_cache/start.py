@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from imagefs import containers
-from imagefs.containers import Image, JobRunner
+from imagefs.containers import AttachedImage, JobRunner
 from imagefs.daemon.protocol import Recording
 from imagefs.deps.engine import SHORT, Missed, absent, check_whole, missed
 from imagefs.deps.publish import PublishJob as Publication
@@ -30,7 +30,7 @@ from imagefs.run.options import RunOptions
 from imagefs.run.spec import PATH, arguments, variables
 from imagefs.startup.emission import events
 from imagefs.startup_cache import key
-from imagefs.startup_cache.key import FOLDER, Cache, Job
+from imagefs.startup_cache.key import FOLDER, Cache, CacheJob
 from imagefs.startup_cache.publisher import Publishing
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
@@ -62,7 +62,7 @@ def runner(
     if reasons := [reason for reason, holds in refused.items() if holds]:
         raise RunError(reasons[0])
 
-    def run(image: Image, options: RunOptions, above: Sequence[MountLayer], packages: str | None) -> int:
+    def run(image: AttachedImage, options: RunOptions, above: Sequence[MountLayer], packages: str | None) -> int:
         config = ImageConfig.parse(image.attached.config)
         environ = variables((PATH, *config.env), options.env, os.environ)
         ours = [one for one in caches if one.variable not in environ]
@@ -78,8 +78,8 @@ def runner(
             tell(f"start-up caches are not used: {error}")
             return containers.run_job(image, options, above, packages)
         words, user = arguments(options, config), options.user or config.user
-        job = Job(image.attached.base, packages, words, user, environ, key.world_size(environ, os.environ), salt)
-        start = _Start(image, store, key.document(ours, job, key.node_facts()), folder, tell)
+        job = CacheJob(image.attached.base, packages, words, user, environ, key.world_size(environ, os.environ), salt)
+        start = _CacheStart(image, store, key.document(ours, job, key.node_facts()), folder, tell)
         return start.run(options._replace(env=[*key.environment(ours, environ), *options.env]), above)
 
     return run
@@ -92,8 +92,10 @@ def _make_folders(folder: str, caches: Sequence[Cache]) -> None:
         os.chmod(os.path.join(folder, path), 0o1777)  # noqa: S103
 
 
-class _Start:
-    def __init__(self, image: Image, store: StoreSettings, key: Any, folder: str, tell: Callable[[str], None]) -> None:
+class _CacheStart:
+    def __init__(
+        self, image: AttachedImage, store: StoreSettings, key: Any, folder: str, tell: Callable[[str], None]
+    ) -> None:
         self._image, self._store, self._key, self._folder, self._tell = image, store, key, folder, tell
         self._name = key_digest(key)
 

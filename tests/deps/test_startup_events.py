@@ -1,4 +1,4 @@
-"""Events that a start writes about its dependencies."""
+"""EventRecorder that a start writes about its dependencies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from imagefs.deps import lease
 from imagefs.deps.engine import Missed, found_or_installed
-from imagefs.startup.emission import Events, events
+from imagefs.startup.emission import EventRecorder, events
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ProcessIdentity, Writer
 from tests.deps.installed import snapshots_in
@@ -70,7 +70,7 @@ class Published:
 
 def test_a_wait_for_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(str(tmp_path), ProcessIdentity(run="r7"), "imagefs")
-    ours = Events(writer)
+    ours = EventRecorder(writer)
     monkeypatch.setattr("imagefs.deps.engine.events", lambda: ours)
     monkeypatch.setattr(lease, "Leading", Published)
     found = iter([Missed("it is not there", absent=True), "mounted"])

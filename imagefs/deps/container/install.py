@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagefs import containers
-from imagefs.containers import Image
+from imagefs.containers import AttachedImage
 from imagefs.daemon import leftovers
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
@@ -64,7 +64,7 @@ class ContainerInstallation:
     """
 
     def __init__(
-        self, image: Image, options: RunOptions, environ: Mapping[str, str], python: str, scratch: Scratch
+        self, image: AttachedImage, options: RunOptions, environ: Mapping[str, str], python: str, scratch: Scratch
     ) -> None:
         self._image, self._options, self._environ, self._python = image, options, environ, python
         self._scratch = scratch

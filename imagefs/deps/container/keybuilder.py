@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from imagefs.containers import Image
+from imagefs.containers import AttachedImage
 from imagefs.daemon.protocol import Attached
 from imagefs.deps.container.early import Early
 from imagefs.deps.container.programs import DOWNLOADS, Interpreter, given, inside, output_of, shown
@@ -47,7 +47,7 @@ class KeyBuilder:
 
     def __init__(
         self,
-        image: Image,
+        image: AttachedImage,
         options: RunOptions,
         wish: ContainerRequest,
         scratch: Scratch,

@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from imagefs.containers import Image
+from imagefs.containers import AttachedImage
 from imagefs.deps import facts, publications
 from imagefs.deps.request import Facts
 from imagefs.deps.sigmask import signals_for_main
@@ -179,7 +179,7 @@ class Interpreter:
     processor's. asked: HASH. told: what it printed, once that is known.
     """
 
-    def __init__(self, image: Image, options: RunOptions, search: str, python: str, cpu_level: str) -> None:
+    def __init__(self, image: AttachedImage, options: RunOptions, search: str, python: str, cpu_level: str) -> None:
         self._image = image
         self._options = options
         self._command = facts.inside_command(python)
@@ -216,7 +216,7 @@ def probe_options(options: RunOptions, python: str, code: str, targets: Sequence
     return found._replace(env=[*found.env, *(f"PYTHONPATH={target}" for target in targets)])
 
 
-def probe_failure(image: Image, options: RunOptions, layer: MountLayer) -> str:
+def probe_failure(image: AttachedImage, options: RunOptions, layer: MountLayer) -> str:
     """Why it fails with this above the image, in one line; "" where it does not.
 
     Raises LayerFailed where the one or the other cannot be mounted.

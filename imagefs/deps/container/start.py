@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagefs import containers
-from imagefs.containers import Image, JobRunner
+from imagefs.containers import AttachedImage, JobRunner
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.deps.container.early import Early, hint_name
@@ -137,7 +137,7 @@ class _ContainerStart:
     def __init__(
         self,
         store: StoreSettings,
-        image: Image,
+        image: AttachedImage,
         options: RunOptions,
         wish: ContainerRequest,
         tell: Callable[[str], None],

@@ -25,9 +25,9 @@ from imagefs.cli.run import compare_command as compare_command
 from imagefs.errors import RunError
 from imagefs.jobs import compare
 from imagefs.jobs.checkpoint import Checkpoint, parse_share
-from imagefs.jobs.compare import Figures, Start, Variant, is_publishing, start_words, variants
+from imagefs.jobs.compare import MeasuredStart, Variant, VariantFigures, is_publishing, start_words, variants
 from imagefs.jobs.events import ready_at, stage_seconds
-from imagefs.jobs.warming import Gate, Image, newest, trouble_lines
+from imagefs.jobs.warming import Gate, ImageLoad, newest, trouble_lines
 from stripefs.cli.cache_warming import STEP, Warmed
 from stripefs.cli.mounting import expand
 from stripefs.errors import ConfigError
@@ -111,12 +111,12 @@ def test_trouble_is_told_in_one_line() -> None:
 def test_the_checkpoint_has_its_share_and_then_all(share: float, image: list[int], sizes: list[int]) -> None:
     """At each step it is within its share of what came by then; when the image is here nothing waits."""
     told = iter(image)
-    now = Image(True, 0)
+    now = ImageLoad(True, 0)
 
-    def look() -> Image:
+    def look() -> ImageLoad:
         nonlocal now
         more = next(told, None)
-        now = Image(more is not None, now.fetched + (more or 0))
+        now = ImageLoad(more is not None, now.fetched + (more or 0))
         return now
 
     gate = Gate(share, 0, look)
@@ -138,7 +138,7 @@ def test_a_given_rate_is_shared_by_time() -> None:
     clock = trio.testing.MockClock(autojump_threshold=0.001)
 
     async def run() -> None:
-        gate = Gate(0.5, 100 * MIB, lambda: Image(True, 0), trio.current_time)
+        gate = Gate(0.5, 100 * MIB, lambda: ImageLoad(True, 0), trio.current_time)
         for done in range(0, 108 * MIB, STEP // 2):
             await gate(STEP // 2, done)
             assert done + STEP // 2 <= STEP + 50 * MIB * trio.current_time()
@@ -293,9 +293,9 @@ class Made:
         monkeypatch.setattr(compare, "drop_page_cache", lambda: True)
         monkeypatch.setattr(signal, "signal", lambda *_: None)
 
-    def _start(self, way: Variant, _folder: Path, *_more: str, publishes: bool = False) -> Start:
+    def _start(self, way: Variant, _folder: Path, *_more: str, publishes: bool = False) -> MeasuredStart:
         self.starts.append((way.name, publishes))
-        return Start(1.0, {})
+        return MeasuredStart(1.0, {})
 
 
 def test_caches_are_there_for_each_way_that_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,7 +393,9 @@ def test_a_publisher_is_seen_whichever_thread_started_it() -> None:
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=9))
 def test_the_median_of_starts_lies_between_the_least_and_the_most(seconds: list[float]) -> None:
-    found = Figures(Variant("none", (), ()), [Start(one, {"model": one / 3}) for one in seconds]).as_dict()
+    found = VariantFigures(
+        Variant("none", (), ()), [MeasuredStart(one, {"model": one / 3}) for one in seconds]
+    ).as_dict()
     for one in (found, *found["stages"].values()):
         assert one["least"] <= one["median"] <= one["most"]
         assert sorted(one["all"])[:: max(1, len(seconds) - 1)] == [one["least"], one["most"]][: len(seconds)]

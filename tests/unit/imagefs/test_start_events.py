@@ -1,4 +1,4 @@
-"""Events of a start that a daemon keeps for its client, and the parts of a request that it believes."""
+"""EventRecorder of a start that a daemon keeps for its client, and the parts of a request that it believes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from imagefs.daemon.start_events import MOST, Moment, StartEvents, identity_of
 from imagefs.daemon.state import Attachment
-from imagefs.startup.emission import Events
+from imagefs.startup.emission import EventRecorder
 from stripefs.startup_events import ProcessIdentity, Writer
 from tests.started import events_in, pairs
 
@@ -42,7 +42,7 @@ def test_what_is_kept_is_told_once_and_written_by_the_client(tmp_path: Path) -> 
     told = start.taken()
     assert start.taken() == {}
     writer = Writer(str(tmp_path), ProcessIdentity(run="another", node="n9"), "imagefs")
-    Events(writer).add(told)
+    EventRecorder(writer).add(told)
     assert writer.close(30)
     events = events_in(tmp_path)
     assert {(one["run"], one["node"], one["rank"], one["stage"]) for one in events} == {("r7", "n1", 2, "image")}
@@ -52,8 +52,8 @@ def test_what_is_kept_is_told_once_and_written_by_the_client(tmp_path: Path) -> 
 
 @given(ANYTHING)
 def test_answers_of_another_version_harm_nothing(told: object) -> None:
-    Events(Writer("", ProcessIdentity(), "imagefs")).add(told)
-    Events(Writer("", ProcessIdentity(), "imagefs")).add(
+    EventRecorder(Writer("", ProcessIdentity(), "imagefs")).add(told)
+    EventRecorder(Writer("", ProcessIdentity(), "imagefs")).add(
         {"who": told, "events": [told, {"event": told, "stage": told}]}
     )
 

@@ -18,13 +18,13 @@ from imagefs.errors import RunError, SnapshotError
 from imagefs.format.snapshot import key_digest
 from imagefs.repository.snapshots import Snapshots
 from imagefs.startup_cache import key, publisher
-from imagefs.startup_cache.key import Facts, Job, deciding_words, document, node_facts, world_size
+from imagefs.startup_cache.key import CacheJob, NodeFacts, deciding_words, document, node_facts, world_size
 from imagefs.startup_cache.publisher import Publishing, captured
 from tests.unit.imagefs.stored import images_in
 from tests.waiting import eventually
 
-NODE = Facts({"model": "167", "instructions": "ab"}, ["NVIDIA H100"], "550.54")
-JOB = Job("i" * 64, "p" * 64, ["python", "train.py"], "", {"XLA_FLAGS": "--a"}, "8")
+NODE = NodeFacts({"model": "167", "instructions": "ab"}, ["NVIDIA H100"], "550.54")
+JOB = CacheJob("i" * 64, "p" * 64, ["python", "train.py"], "", {"XLA_FLAGS": "--a"}, "8")
 
 
 # The table
@@ -122,7 +122,7 @@ def test_a_node_with_accelerators(tmp_path: Path) -> None:
 
 def test_this_node() -> None:
     assert node_facts().cpu["instructions"]
-    assert node_facts(Path("/nonexistent")) == Facts({}, [], "")
+    assert node_facts(Path("/nonexistent")) == NodeFacts({}, [], "")
 
 
 # Capture

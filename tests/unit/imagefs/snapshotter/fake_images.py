@@ -7,7 +7,7 @@ from pathlib import Path
 
 from imagefs.errors import DamagedObject
 from imagefs.snapshotter.core import TARGET, LazyLayer
-from imagefs.snapshotter.metastore import Layer, Snapshot, Tree, Usage
+from imagefs.snapshotter.metastore import Layer, SnapshotRecord, Tree, Usage
 from stripefs.errors import MountError
 
 __all__ = ["HIGHEST", "IMAGE", "FakeImages"]
@@ -47,7 +47,7 @@ class FakeImages:
         self.built.append((layer.chain, depth))
         return Tree("built", f"layers of {layer.chain}")
 
-    def mount(self, layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
+    def mount(self, layer: Layer, tree: Tree, snapshot: SnapshotRecord) -> list[str]:
         self._check()
         if tree.image in self.damaged:
             raise DamagedObject(f"{tree.image} is damaged")

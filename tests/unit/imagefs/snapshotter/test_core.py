@@ -12,7 +12,7 @@ import pytest
 
 from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Mount, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
-from imagefs.snapshotter.metastore import Kind, Layer, Metastore, Snapshot, Tree, Usage
+from imagefs.snapshotter.metastore import Kind, Layer, Metastore, SnapshotRecord, Tree, Usage
 from stripefs.errors import MountError, StripefsError
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
 
@@ -415,7 +415,7 @@ def test_a_layer_that_is_removed_while_it_is_asked_for(core: Snapshotter, monkey
     lazy(core, "chain1")
     create = Metastore.create
 
-    def late(store: Metastore, *arguments: object, **options: object) -> Snapshot:
+    def late(store: Metastore, *arguments: object, **options: object) -> SnapshotRecord:
         try:
             return create(store, *arguments, **options)  # type: ignore[arg-type]
         except AlreadyExists:
@@ -513,7 +513,7 @@ def test_reconciling_goes_on_after_a_snapshot_that_fails(
     images.leases.clear()
     mount, failing = images.mount, [OSError(errno.ENOSPC, "No space left on device")]
 
-    def once(layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
+    def once(layer: Layer, tree: Tree, snapshot: SnapshotRecord) -> list[str]:
         if failing:
             raise failing.pop()
         return mount(layer, tree, snapshot)

@@ -15,7 +15,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import HeldImage, Lease
 from imagefs.snapshotter import lazy
 from imagefs.snapshotter.lazy import DaemonImages
-from imagefs.snapshotter.metastore import Kind, Layer, Snapshot, Tree, Usage
+from imagefs.snapshotter.metastore import Kind, Layer, SnapshotRecord, Tree, Usage
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
 from tests.waiting import eventually
@@ -80,8 +80,8 @@ def images(daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     daemon.answers.set()
 
 
-def container(number: int) -> Snapshot:
-    return Snapshot(number, f"container {number}", "layer", Kind.ACTIVE, 0, 0, {})
+def container(number: int) -> SnapshotRecord:
+    return SnapshotRecord(number, f"container {number}", "layer", Kind.ACTIVE, 0, 0, {})
 
 
 def trees(*names: str) -> Sequence[Tree]:

@@ -14,7 +14,7 @@ from imagefs.daemon.protocol import HeldImage, HoldRequest, Lease
 from imagefs.snapshotter.core import TARGET, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists
 from imagefs.snapshotter.lazy import DaemonImages
-from imagefs.snapshotter.metastore import Kind, Layer, Snapshot, Tree
+from imagefs.snapshotter.metastore import Kind, Layer, SnapshotRecord, Tree
 from imagefs.snapshotter.start_events import LABEL, NodeEvents, start_of
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
@@ -75,7 +75,7 @@ def test_a_mount_is_attached_for_the_start_that_labels_name(tmp_path: Path, even
     with contextlib.closing(
         DaemonImages(cast(Client, daemon), [], StoreSettings, name="test", built=tmp_path / "built", events=events)
     ) as images:
-        images.mount(layer, Tree("/store", "ab12"), Snapshot(1, "container", "layer", Kind.ACTIVE, 0, 0, START))
+        images.mount(layer, Tree("/store", "ab12"), SnapshotRecord(1, "container", "layer", Kind.ACTIVE, 0, 0, START))
     events.close()
     begin, end = pairs(events_in(tmp_path / "events"))["image", "attach"]
     assert end["facts"] == {"key": "container", "image": "ab12"}
