@@ -18,7 +18,6 @@ from imagefs.config import IMAGEFS
 from stripefs.cli.fastpath import read
 
 HEAVY = {"click", "dataclasses", "inspect", "logging", "pathlib", "shutil", "ctypes", "threading", "traceback"}
-
 FLAGS = [f"--{flag.name}" for flag in (*RUN, *DEPS, *JOB)] + [f"--{option.name}" for option in IMAGEFS.all]
 WORDS = st.one_of(
     st.sampled_from([*FLAGS, "--tty", "--no-tty", "--no-use-datanode-hostname", "--", "-", "", "--nothing", "-x"]),
