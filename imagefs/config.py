@@ -153,7 +153,7 @@ class Settings(NamedTuple):
     mirrors: Mapping[str, tuple[str, ...]] = {}
 
     def store_at(self, url: str) -> StoreSettings:
-        """How the store at `url` is reached; its mirrors are those that files name. Raises ConfigError."""
+        """Access to the store at `url`; its mirrors are those that files name. Raises ConfigError."""
         return _mirrored(self.store._replace(url=url), self.mirrors)
 
     @property
@@ -168,7 +168,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def config_files(environ: Mapping[str, str]) -> list[str]:
-    """Where files are looked for when none is named, the weakest first. They need not exist."""
+    """Places of configuration files when none is named, the weakest first. They need not exist."""
     return IMAGEFS.files(environ)
 
 

@@ -71,7 +71,7 @@ class AttachedImage:
         self._signals = ready_folder(client.settings.runtime, attached.id)
 
     def layer(self) -> contextlib.AbstractContextManager[MountLayer]:
-        """What mounts it at a directory, as long as the block lasts."""
+        """A function that mounts it at a directory, as long as the block lasts."""
         if self._unpacked:
             from stripefs.fuse import kernel
 
@@ -226,7 +226,7 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
 
 @contextlib.contextmanager
 def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -> Iterator[MountLayer]:
-    """What mounts an attached image at a directory in a container's namespace.
+    """A function that mounts an attached image at a directory in a container's namespace.
 
     The kernel's EROFS is mounted there and ends with it. The tree plane has processes, which must not be the
     container's: it is mounted outside, for as long as this process lives, and bound.
@@ -276,7 +276,8 @@ def _shared(folder: str) -> Iterator[int]:
 
 
 def _clear(settings: DaemonSettings, identifier: str) -> None:
-    """Remove what there is of the attachment, unless somebody else holds it. What cannot go now the daemon removes."""
+    """Remove what there is of the attachment, unless somebody else holds it. The daemon removes later what cannot go
+    now."""
     from imagefs.daemon import leftovers
 
     with contextlib.suppress(OSError, StripefsError):

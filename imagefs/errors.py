@@ -114,6 +114,6 @@ class CommandNotFound(RunError):
 
 
 class SnapshotError(StripefsError):
-    """What was installed cannot be made into a dependency snapshot. The job goes on without one."""
+    """The installed files cannot be made into a dependency snapshot. The job goes on without one."""
 
     exit_code = 4

@@ -169,7 +169,7 @@ def umount(client: Client, target: str, *, lazy: bool = False) -> None:
 
 
 def is_ours(here: kernel.MountPoint) -> bool:
-    """Whether an image is what is mounted there, of this daemon or another."""
+    """Tells whether an image is what is mounted there, of this daemon or another."""
     if here.fstype == "overlay":
         return _UPPER.search(here.source) is not None
     if here.fstype == "erofs":

@@ -1,4 +1,4 @@
-"""How long work tells how far it is: stages, one after the other, each of so many bytes."""
+"""Progress of long work: stages, one after the other, each of so many bytes."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from stripefs.settings import redact
 __all__ = ["TAG", "Platform", "Reference", "parse_reference", "parse_store"]
 
 TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-"""What a tag looks like, and so what a digest looks like too."""
+"""The form of a tag, which a digest has too."""
 
 
 class Reference(NamedTuple):
@@ -106,7 +106,7 @@ class Platform(NamedTuple):
         return cls(*parts)
 
     def fits(self, entry: Mapping[str, Any] | None) -> bool:
-        """Whether an index's entry for this `platform` object is for us. One that says nothing is for all."""
+        """Tells whether an index's entry for this `platform` object is for us. One that says nothing is for all."""
         said = entry or {}
         return (
             said.get("os", self.system) == self.system

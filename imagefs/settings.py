@@ -2,7 +2,7 @@
 
 The command resolves flag > environment > TOML file > default into these (`imagefs.config`); nothing below it reads
 configuration. Those of the daemon travel to it and from there to each of its workers as JSON (`to_json`, `from_json`).
-How a store is reached is `stripefs.settings.StoreSettings`.
+Access to a store is `stripefs.settings.StoreSettings`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def default_runtime(environ: Mapping[str, str] | None = None) -> str:
 
 
 def ready_folder(runtime: str, identifier: str) -> str:
-    """Where the daemon is told that the job of a container has started. identifier: of the attachment."""
+    """The folder in which the daemon is told that the job of a container has started. identifier: of the attachment."""
     return os.path.join(runtime, "imagefs/ready", identifier)
 
 
@@ -87,12 +87,12 @@ class DaemonSettings(NamedTuple):
 
     @property
     def socket(self) -> str:
-        """Where the daemon answers."""
+        """The socket on which the daemon answers."""
         return os.path.join(self.runtime, "imagefs.sock")
 
     @property
     def devices(self) -> str:
-        """Where the daemon shows one file per device."""
+        """The directory in which the daemon shows one file per device."""
         return os.path.join(self.runtime, "imagefs/devices")
 
     def to_json(self) -> str:
@@ -140,8 +140,9 @@ class LayerLimits(NamedTuple):
 
 
 class TreeOptions(NamedTuple):
-    """How an image becomes a tree. rw: an overlay on top. backing: what the kernel's EROFS mounts. confined: nosuid
-    and nodev. unpack: a container has a copy of the whole tree on local disk, which is made before it starts."""
+    """Options by which an image becomes a tree. rw: an overlay on top. backing: what the kernel's EROFS mounts.
+    confined: nosuid and nodev. unpack: a container has a copy of the whole tree on local disk, which is made before it
+    starts."""
 
     rw: bool = False
     plane: Literal["auto", "erofs", "tree"] = "auto"

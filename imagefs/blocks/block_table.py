@@ -201,7 +201,7 @@ class PeerTable(Generic[_T]):
         return sum(map(len, self._shards))
 
     def admit(self, device: _T, blocks: int) -> int:
-        """Where the blocks of a device are from now on, until `dismiss`: block number n at the answer + n."""
+        """The place of the blocks of a device from now on, until `dismiss`: block number n at the answer + n."""
         first, self._end = self._end, self._end + blocks
         if self._end > _MASK:
             raise OverflowError("more blocks of devices were opened than locations have numbers")

@@ -50,7 +50,7 @@ THREADS = 4
 
 
 class DiskHealth:
-    """What is below `folder` and its troubles. `lock` is held by whoever changes files."""
+    """The health of the disk below `folder`. `lock` is held by whoever changes files."""
 
     def __init__(self, folder: Path, figures: BlockStats) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ class DiskHealth:
 
     @property
     def failing(self) -> bool:
-        """Whether it is left alone now."""
+        """Tells whether it is left alone now."""
         return self._backoff.paused(trio.current_time())
 
     def failed(self, what: str, error: OSError) -> None:
@@ -219,7 +219,7 @@ class LocalDevice:
             return os.fstat(self._data).st_blocks * 512
 
     def opened_elsewhere(self) -> bool:
-        """Whether anybody else has the data file open, a mount or a loop device for one.
+        """Tells whether anybody else has the data file open, a mount or a loop device for one.
 
         A write lease is refused by the kernel as long as there are other openings. Where there are no leases (some
         network file systems) nobody can tell, and the answer is no.
@@ -319,12 +319,12 @@ class LocalDevice:
 
 
 def mark_of(name: str, stamp: Stamp) -> bytes:
-    """What says that the device with this block index is complete in a data file that was so then."""
+    """The document that says that the device with this block index is complete in a data file that was so then."""
     return _MARK.pack(_MARK_MAGIC, _VERSION, 0, bytes.fromhex(name), *stamp)
 
 
 def matches(data: bytes | memoryview, checksum: int) -> bool:
-    """Whether these are the bytes that were written."""
+    """Tells whether these are the bytes that were written."""
     return xxhash.xxh3_64_intdigest(data) == checksum
 
 

@@ -74,7 +74,7 @@ class BlockDevice:
 
     @property
     def local(self) -> LocalDevice | None:
-        """What is on disk, None where nothing can be."""
+        """The device on disk, None where nothing can be there."""
         return self._kept.local if self._kept is not None and not self._kept.local.closed else None
 
     @property
@@ -85,14 +85,14 @@ class BlockDevice:
 
     @property
     def complete(self) -> bool:
-        """Whether the local file was found to be the whole device, for good: it may be used once it is pinned."""
+        """Tells whether the local file was found to be the whole device, for good: it may be used once it is pinned."""
         local = self.local
         return local is not None and local.marked
 
     def pin(self) -> bool:
         """Keep the local file as it is, whatever room is needed, until `unpin`; False when it is not complete.
 
-        What has the file open keeps it as it is, too. Pins end with the process.
+        A process that has the file open keeps it as it is, too. Pins end with the process.
         """
         if self._kept is None or not self.complete:
             return False
@@ -132,7 +132,7 @@ class BlockDevice:
             self._kept.index = index
 
     def close(self) -> None:
-        """One user fewer. What is kept stays, as long as there is room."""
+        """One user fewer. Blocks that are kept stay, as long as there is room."""
         self.users -= 1
         if self._kept is not None:
             self._kept.users = self.users
@@ -312,7 +312,7 @@ class BlockDevice:
         """Fetch these blocks in this order, before anybody asks for them; see `imagefs.blocks.prefetch`.
 
         at_once: ranges under way. rate: stored bytes a second, 0 for any. BlockStore that cannot be had are counted; no
-        store's error is raised. What is under way when this is cancelled still arrives.
+        store's error is raised. Blocks that are under way when this is cancelled still arrive.
         """
         return await fetch_ahead(self, blocks, at_once, rate)
 
@@ -358,7 +358,7 @@ class BlockDevice:
 
 
 def _cause(flights: Sequence[BlockFetch[BlockDevice]], *, busy: bool) -> tuple[str, str]:
-    """Whom a read has waited for, as events of a start name it: the cause and the host. busy: other bytes came
+    """The cause of a read's wait, as events of a start name it: the cause and the host. busy: other bytes came
     meanwhile."""
     for flight in flights:
         if flight.trouble is not None:

@@ -45,16 +45,16 @@ class CachedDevice:
     local: LocalDevice
     index: Index | None = None
     first: int | None = None
-    """Where its blocks are in the table of peers."""
+    """The place of its blocks in the table of peers."""
     users: int = 0
     pins: int = 0
     usage: int = 0
     checks: int = 0
-    """How often it was checked as a whole without being found complete."""
+    """The number of checks as a whole by which it was not complete."""
 
     @property
     def full(self) -> bool:
-        """Whether all its blocks seem to be here."""
+        """Tells whether all its blocks seem to be here."""
         return not self.local.closed and self.index is not None and self.local.table.present >= self.index.stored
 
 
@@ -81,22 +81,22 @@ class DeviceCache:
 
     @property
     def over(self) -> bool:
-        """Whether that is more than the limit."""
+        """Tells whether that is more than the limit."""
         return self.used > self.limit
 
     @property
     def idle(self) -> bool:
-        """Whether there is anything that nobody has open."""
+        """Tells whether there is anything that nobody has open."""
         return bool(self._strays) or any(True for _ in self._closed())
 
     def has(self, name: str) -> bool:
-        """Whether anything of the device is on disk."""
+        """Tells whether anything of the device is on disk."""
         return name in self.kept or name in self._strays
 
     async def load(self, name: str, index: Index) -> None:
         """Open the device on disk, or make it, in a thread: a table of a million blocks takes a quarter of a second.
 
-        What the disk refuses, or does not do within LOADS_WITHIN seconds, stays undone and is a failure of the disk.
+        A load that the disk refuses, or does not do within LOADS_WITHIN seconds, is a failure of the disk.
         """
         what = f"device {name[:12]} cannot be kept"
         with self._disk.tolerant(what):

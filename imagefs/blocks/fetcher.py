@@ -1,10 +1,10 @@
 """Fetches blocks: each once at a time, for all who want it, in ranges of neighbours, until its content is right.
 
 A *block fetch* is one block's content under way from one store, known by its digest; everyone who wants it waits for
-the same one. A *range request* is one range of a pack, read in a thread, that carries several. What arrives is unpacked
-and checked there too. A block that is not what it must be is fetched again, alone, `TRIES` times in all; so is what
-fails in a way that another try may not mend. Errors that say they pass are tried again with growing pauses until the
-time of those who wait is up.
+the same one. A *range request* is one range of a pack, read in a thread, that carries several. Blocks that arrive are
+unpacked and checked there too. A block that is not what it must be is fetched again, alone, `TRIES` times in all; so is
+what fails in a way that another try may not mend. Errors that say they pass are tried again with growing pauses until
+the time of those who wait is up.
 
 A request that a reader's read began goes at once. One that fetches ahead waits, before it is tried again, until no
 reader's request is under way; its beginning is held back in the same way by whoever begins it
@@ -89,7 +89,7 @@ class _RangeRequest(Generic[_T]):
 
     @property
     def wanted(self) -> bool:
-        """Whether a reader waits for any of it, be it that the ride began ahead."""
+        """Tells whether a reader waits for any of it, be it that the ride began ahead."""
         return self.demand or any(flight.demand for flight in self.pending)
 
 

@@ -2,9 +2,9 @@
 
 Ranges of neighbours, several at once. A range begins only when no reader's own fetch is under way, when the way to the
 store has room (`imagefs.blocks.prefetch_policy`), when the disk has kept up with what came before, and when the rate
-allows it. What a reader wants is fetched for it at once, or waited for where it is under way already; when its turn
-comes here it is skipped. Blocks are fetched ahead to be kept: when the disk has no room left but that of blocks in use,
-or does not work, this ends early rather than drive out what was needed more.
+allows it. A block that a reader wants is fetched for it at once, or waited for where it is under way already; when its
+turn comes here it is skipped. Blocks are fetched ahead to be kept: when the disk has no room left but that of blocks in
+use, or does not work, this ends early rather than drive out what was needed more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEW = 2
 
 @dataclass(slots=True)
 class FetchReport:
-    """What a fetch ahead did.
+    """The result of a prefetch.
 
     blocks, bytes, stored: those that came from the store, their bytes, and the bytes that travelled. copied: blocks
     found elsewhere on this machine. skipped: blocks that were here already. failed: blocks that could not be had. full:
@@ -50,7 +50,7 @@ class FetchReport:
 
 
 class PrefetchTarget(Protocol):
-    """What blocks are fetched for: a device."""
+    """The target of a prefetch: a device."""
 
     index: Index
 
@@ -60,7 +60,7 @@ class PrefetchTarget(Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether anything can be fetched."""
+        """Tells whether anything can be fetched."""
 
     @property
     def changed(self) -> trio.lowlevel.ParkingLot:
@@ -68,13 +68,13 @@ class PrefetchTarget(Protocol):
 
     @property
     def behind(self) -> bool:
-        """Whether the disk has to catch up first."""
+        """Tells whether the disk has to catch up first."""
 
     async def has_room(self, size: int) -> bool:
-        """Whether the disk takes so much more without giving up what is in use."""
+        """Tells whether the disk takes so much more without giving up what is in use."""
 
     def lacks(self, block: int, place: BlockLocation) -> bool:
-        """Whether the block is neither here nor on its way."""
+        """Tells whether the block is neither here nor on its way."""
 
     def begin(self, run: Run) -> Sequence[tuple[int, BlockFetch[Any]]]:
         """Fetch these, but for those that memory has."""

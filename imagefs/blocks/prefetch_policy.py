@@ -4,9 +4,9 @@ Blocks are handed out in runs that one read of a pack fetches. A run begins with
 what lies behind it in the pack, as long as that is among the next `LOOK` blocks: processes that start side by side
 touch their files in turns, so neighbours are often a few places apart in a recorded order.
 
-What is under way when a reader's own fetch begins delays it: on a link of `rate` bytes a second by what is in flight /
-rate. Less than rate x delay (the time of one fetch on an idle link) in flight leaves the link idle. So the *window* is
-rate times three delays, but at least 40 ms of it, below which the hops between threads would show. The rate is what
+Fetches that are under way when a reader's own begins delay it: on a link of `rate` bytes a second by what is in flight
+/ rate. Less than rate x delay (the time of one fetch on an idle link) in flight leaves the link idle. So the *window*
+is rate times three delays, but at least 40 ms of it, below which the hops between threads would show. The rate is what
 arrived in the last 0.2 s without a pause; as in BBR congestion control the greatest of the last two seconds counts,
 since fetches that did not fill the link show less. The delay is the shortest of the last fetches that had the link for
 themselves. Times are seconds of any one clock.
@@ -61,7 +61,7 @@ class FetchOrder:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left."""
+        """Tells whether nothing is left."""
         return self._blocks is None and not self._next
 
     def take(self, size: int, lacks: Callable[[int, BlockLocation], bool]) -> Run:
@@ -193,7 +193,7 @@ class Link:
         return min(self.most, max(LEAST_WINDOW, window))
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` more may begin."""
+        """Tells whether `size` more may begin."""
         return not self.in_flight or self.in_flight + size <= self.window
 
 

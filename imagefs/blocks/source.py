@@ -59,7 +59,8 @@ class BlockSource(Protocol):
         """`length` bytes of the pack, unchecked. Raises StoreErrors; Transient ones are worth another try."""
 
     def doubt(self, pack: Pack) -> None:
-        """What was read of the pack is wrong: the next read is to look for it anew, it may have been mended."""
+        """The bytes that were read of the pack are wrong: the next read is to look for it anew, it may have been
+        mended."""
 
 
 class MirrorSource(BlockSource, Protocol):

@@ -1,4 +1,4 @@
-"""What a block store counts."""
+"""Statistics of a block store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ __all__ = ["BlockStats", "Fetched", "Waits"]
 
 @dataclass(slots=True)
 class Fetched:
-    """What came from stores: ranges of packs, blocks in them, their bytes, and the stored bytes that had to travel."""
+    """Counts of what came from stores: ranges of packs, blocks in them, their bytes, and the stored bytes that had to
+    travel."""
 
     ranges: int = 0
     blocks: int = 0
@@ -24,7 +25,7 @@ _BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 class Waits:
-    """How long reads waited for what was not here. count: how many did, seconds: all of them together."""
+    """The time that reads waited for blocks that were not here. count: how many did, seconds: all of them together."""
 
     def __init__(self) -> None:
         self.count = 0

@@ -1,10 +1,10 @@
 """The block store of a host: devices whose blocks come from memory, from local disk, from a store, and are right.
 
-A read looks for each of its blocks in the device's local file and in memory; then in the files of all devices that
-were opened, by its SHA-256; then in the store, where it is fetched once for all that wait, checked, handed on, and kept
-(`imagefs.blocks.fetcher`, `imagefs.blocks.writeback`). What is on disk is checked by its XXH3, what arrived by its
-SHA-256, and what a check refuses is fetched anew. So a read answers the bytes that were built, or an error; a full or
-failing disk costs speed only.
+A read looks for each of its blocks in the device's local file and in memory; then in the files of all devices that were
+opened, by its SHA-256; then in the store, where it is fetched once for all that wait, checked, handed on, and kept
+(`imagefs.blocks.fetcher`, `imagefs.blocks.writeback`). Blocks on disk are checked by their XXH3, those that arrived by
+their SHA-256, and one that a check refuses is fetched anew. So a read answers the bytes that were built, or an error; a
+full or failing disk costs speed only.
 
 All state is touched on trio's thread only. Stores, hashing what arrived, and disks that have to be waited for are for
 threads; what the page cache has is read and checked at once, since that takes less time (0.1 ms for 1 MiB) than asking
@@ -112,7 +112,7 @@ class BlockStore:
             self.close()
 
     async def _shrink_when_idle(self) -> None:
-        """What nobody read for a while is in the kernel's cache, if it is worth memory at all."""
+        """A block that nobody read for a while is in the kernel's cache, if it is worth memory at all."""
         reads, shrunk = -1, False
         while True:
             await trio.sleep(IDLE)
@@ -157,7 +157,7 @@ class BlockStore:
                 self._list_peers()
 
     def load_soon(self, device: BlockDevice) -> None:
-        """Open it on disk, which did not do it before. What arrives until then is not kept."""
+        """Open it on disk, which did not do it before. Blocks that arrive until then are not kept."""
         if self.flights.nursery is not None and device not in self._loading:
             self._loading.add(device)
             what = f"opening device {device.digest[:12]}"
@@ -235,7 +235,7 @@ class BlockStore:
         return self._upstreams[source]
 
     def _find(self, digest: bytes) -> Copy | None:
-        """How to read a block with these bytes from a file here. Raises nothing."""
+        """A reader of a block with these bytes from a file here. Raises nothing."""
         for kept, block in self.room.peers.find(digest):
             if kept.index is None or kept.local.closed or kept.local.table.checksum(block) is None:
                 continue

@@ -56,7 +56,7 @@ _PROXY = "proxy+"
 
 
 class _PackReader(Protocol):
-    """How a mirror is read. Calls block, and raise StripefsErrors."""
+    """A reader of packs of a mirror. Calls block, and raise StripefsErrors."""
 
     def read(self, pack: Pack, offset: int, length: int) -> Buffer: ...
 
@@ -340,7 +340,7 @@ class Upstreams:
         self._all = [upstream, *(one for one in self._all if one is not upstream)]
 
     def add(self, upstream: Upstream) -> None:
-        """Where the others fail, this one may be asked."""
+        """This upstream may be asked where the others fail."""
         if upstream not in self._all:
             self._all.append(upstream)
 

@@ -1,8 +1,8 @@
 """Write-back of fetched blocks to local disk, from memory, behind the readers; and the seal of a complete device.
 
-One task writes, evicts, and saves tables, one thing after the other, each in a thread. What waits to be written is held
-in memory and bounded; what the bound or the disk does not take is not kept, and is fetched again when it is wanted. No
-reader ever waits for the disk to take anything, or learns that it did not.
+One task writes, evicts, and saves tables, one thing after the other, each in a thread. Blocks that wait to be written
+are held in memory and bounded; those that the bound or the disk does not take are not kept, and are fetched again when
+they are wanted. No reader ever waits for the disk to take anything, or learns that it did not.
 
 In memory, blocks on their way to the disk stay; the rest makes room for them, and for `in_flight`, the bytes that are
 being fetched, so that all together stay within `limit`.
@@ -159,7 +159,7 @@ class WriteBack:
         self._stir.set()
 
     def writing(self, kept: CachedDevice, block: int) -> bool:
-        """Whether the block is on its way to the disk."""
+        """Tells whether the block is on its way to the disk."""
         return (kept, block) in self._queued
 
     def tidy(self, kept: CachedDevice) -> None:
@@ -169,11 +169,11 @@ class WriteBack:
 
     @property
     def behind(self) -> bool:
-        """Whether so much waits for the disk that what is fetched ahead should wait too."""
+        """Tells whether so much waits for the disk that what is fetched ahead should wait too."""
         return self._memory.held > self._memory.limit // 4
 
     def has_room(self, size: int) -> bool:
-        """Whether `size` more bytes could be kept without giving up what somebody has open."""
+        """Tells whether `size` more bytes could be kept without giving up what somebody has open."""
         if self._disk.failing:
             return False
         if self._room.used + self._queued_bytes + size <= self._room.limit:

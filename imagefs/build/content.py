@@ -55,7 +55,7 @@ def read_exactly(file: BinaryIO, length: int, content: Content) -> bytes:
 
 
 def data_ranges(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
-    """What the file system has stored of a file, by SEEK_DATA and SEEK_HOLE."""
+    """Ranges of a file that the file system has stored, by SEEK_DATA and SEEK_HOLE."""
     position = 0
     while position < size:
         try:

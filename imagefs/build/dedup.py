@@ -1,12 +1,13 @@
-"""Which blocks a store has already: those of the images that a build is most likely to share blocks with.
+"""Deduplication: the blocks that a store has already, those of the images that a build is most likely to share blocks
+with.
 
 That is the image that the tag names so far, then the newest of the store, as many as `_INDEX_BYTES` of block indexes
 take; in a store of thousands a block of an old image may be stored once more. A wrong hit cannot be: indexes are
 checked against their digests, and a pack is looked for before its first block is used.
 
-What is used may be removed while the build runs. `check` says so: it is called when the new manifest is stored, because
-`gc` reads the manifests before it removes anything. Either it sees the new one, or the image that kept a pack alive was
-gone before, and then `check` misses it.
+An object that is used may be removed while the build runs. `check` says so: it is called when the new manifest is
+stored, because `gc` reads the manifests before it removes anything. Either it sees the new one, or the image that kept
+a pack alive was gone before, and then `check` misses it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class KnownBlocks:
         self._packs = {pack: name for name, index in self._indexes for pack in index.packs}
 
     def find(self, digest: bytes) -> Known | None:
-        """Where the block with that digest is. Raises StoreErrors."""
+        """The location of the block with that digest. Raises StoreErrors."""
         if digest not in self._filter:
             return None
         for number, (name, index) in enumerate(self._indexes):
@@ -129,7 +130,7 @@ class KnownBlocks:
 
 
 class _Filter:
-    """Whether a digest may be in one of the indexes: never a wrong no, seldom a wrong yes."""
+    """Tells whether a digest may be in one of the indexes: never a wrong no, seldom a wrong yes."""
 
     def __init__(self, indexes: list[tuple[str, Index]]) -> None:
         bits = 1 << max(10, (_BITS * sum(index.blocks for _, index in indexes)).bit_length())

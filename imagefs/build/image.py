@@ -60,7 +60,7 @@ class Extents:
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What a build made: the manifest's digest, and bytes.
+    """The result of a build: the manifest's digest, and bytes.
 
     device_bytes: of the cold device. stored_bytes: its blocks as they are stored, each once. new_bytes: of the packs
     that were not in the store yet. metadata_bytes: of the EROFS image. files and blocks are counts.

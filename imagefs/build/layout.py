@@ -1,9 +1,9 @@
-"""Where each file lies in the cold device: decided from names and sizes alone, so that it is the same on every build.
+"""The layout of the cold device: decided from names and sizes alone, so that it is the same on every build.
 
 A file of 64 KiB or more begins a block (128 KiB) of its own. Smaller files of one directory share blocks, each on a
 multiple of 4 KiB, and none crosses into a second block. A file whose name says so (one in eight, by a hash) begins a
 new block: behind it everything lies as before when a file in front of it came, went or grew, so all later blocks are
-those of the last build. What padding this takes is address space; it is zeros, which compress to nothing.
+those of the last build. The padding that this takes is address space; it is zeros, which compress to nothing.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Optimizes an image by a hot device: copies of what starts touch first, in that order, for one sequential read.
 
 The image that was built stays as it is. The new one has its cold device, one device more, and metadata in which the
-copied extents lie there and every other byte is the same. What is copied follows from the traces alone: same image and
+copied extents lie there and every other byte is the same. The copies follow from the traces alone: same image and
 traces, same bytes. An image that was optimised before is optimised from what it was made of.
 
 Extents are read back from the packs of the stored image in batches: those of a batch that lie close together in a pack
-as one range, several ranges at once because stores have latency, and a batch ahead of what is being written. What does
-not have the digest that the index says is not copied. Memory is bounded by two batches.
+as one range, several ranges at once because stores have latency, and a batch ahead of what is being written. Blocks
+that do not have the digest of the index are not copied. Memory is bounded by two batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["OptimizeReport", "build_optimized", "device_blocks", "optimize"]
 
 @dataclass(frozen=True, slots=True)
 class OptimizeReport:
-    """What was made: the manifest's digest and that of the image it was made from.
+    """The result of an optimization: the manifest's digest and that of the image it was made from.
 
     traces: how many took part; left_out: how many did not, being incomplete or empty. by_digest, by_path, missing: how
     many of their touches were found in the image by content, by name, or not. extents: how many were copied.
@@ -189,7 +189,7 @@ def _store_device(
 
 
 def _by_workload(traces: Iterable[Trace], base: TracedImage, share: float) -> dict[str, MergedTraces]:
-    """What the traces of each workload say, that of most traces first."""
+    """The merged traces of each workload, that of most traces first."""
     groups: dict[str, list[Trace]] = {}
     for trace in traces:
         groups.setdefault(trace.workload, []).append(trace)
@@ -203,7 +203,7 @@ def _order(merged: Mapping[str, MergedTraces]) -> Iterable[int]:
 
 
 def _lay_out(extents: Sequence[FileExtent]) -> dict[int, FileExtent]:
-    """Where each extent lies in the hot device, by its cold place."""
+    """The place of each extent in the hot device, by its cold place."""
     found, cursor = {}, 0
     for extent in extents:
         found[extent.cold] = extent._replace(place=address(HOT, cursor))

@@ -142,7 +142,7 @@ def check_source(source: str) -> None:
 
 @contextmanager
 def open_source(source: str, how: BuildOptions, progress: Progress) -> Iterator[SourceTree]:
-    """The tree of `source`, which lasts as long as this. What it unpacked is then removed.
+    """The tree of `source`, which lasts as long as this. The unpacked layers are then removed.
 
     Raises ConfigError, BuildError and HostileLayer.
     """

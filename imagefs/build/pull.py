@@ -2,8 +2,8 @@
 
 skopeo fetches a blob from its beginning again when a connection drops. So the large ones are fetched before, into the
 layout that it then finds them in: each goes on by range where it was broken off, after a pause that doubles, and its
-digest is checked over the whole. A fetch fails when nothing came for `io_timeout`. What a registry refuses to this
-module (a mirror that only skopeo knows, a login by browser) is left to skopeo.
+digest is checked over the whole. A fetch fails when nothing came for `io_timeout`. Blobs that a registry refuses to
+this module (a mirror that only skopeo knows, a login by browser) are left to skopeo.
 
 A command of skopeo that a network has broken off is run again, with pauses that double; what it has fetched whole
 stays. One of which nothing came for `io_timeout` is killed.
@@ -43,7 +43,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 
 
 class Registry(NamedTuple):
-    """How registries are spoken to: authfile "" means skopeo's own, and tls_verify False allows plain http too.
+    """Access to registries: authfile "" means skopeo's own, and tls_verify False allows plain http too.
 
     io_timeout: seconds without a byte after which fetching fails.
     """
@@ -161,7 +161,7 @@ _AT_ONCE = 4
 _PASSING = re.compile(
     r"EOF|connection (?:reset|refused)|broken pipe|timeout|timed out|unreachable|status(?: code)?:? (?:429|50[0234])"
 )
-"""What skopeo says of networks and servers that may be well again soon."""
+"""Messages of skopeo about networks and servers that may be well again soon."""
 
 
 def fetch(
@@ -176,8 +176,8 @@ def fetch(
 ) -> str:
     """Copy the image `docker://REFERENCE` for that platform into a new layout; the variant that an index names.
 
-    lowest: so many of the lowest layers alone, 0 for all. Raises BuildError. What skopeo says goes
-    into the error; a process that is interrupted takes it along.
+    lowest: so many of the lowest layers alone, 0 for all. Raises BuildError. The messages of skopeo go into the error;
+    a process that is interrupted takes it along.
     """
     program = shutil.which("skopeo")
     if program is None:
@@ -246,7 +246,7 @@ class _Skopeo:
         return [*found, f"--{prefix}authfile={self._registry.authfile}"] if self._registry.authfile else found
 
     def _run(self, arguments: list[str]) -> bytes:
-        """What it prints."""
+        """The output of it."""
         for tries in range(1, _TRIES + 1):
             with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
                 process = subprocess.Popen(
@@ -337,7 +337,7 @@ def _bytes_below(folder: Path) -> int:
 
 
 def _reason(output: bytes) -> str:
-    """What the last line of a log like skopeo's says."""
+    """The message in the last line of a log like skopeo's."""
     lines = output.decode("utf-8", "replace").strip().splitlines() or ["skopeo said nothing"]
     message = lines[-1].partition('msg="')[2].rstrip('"') or lines[-1]
     return message.replace('\\"', '"')

@@ -116,7 +116,7 @@ class Bar(Progress):
         self._out.flush()
 
     def line(self) -> str:
-        """What stands there now: stage, share, bytes, speed."""
+        """The line as it is now: stage, share, bytes, speed."""
         parts = [f"{self._name:<10}"]
         if self._total:
             share = min(1.0, self._done / self._total)
@@ -160,7 +160,7 @@ def flags(*sections: str, also: Sequence[str] = ()) -> Callable[[_F], _F]:
 
 
 def settings_for(ctx: click.Context, config: str, store: str = "") -> Settings:
-    """What this invocation, the environment and the files say. Raises ConfigError."""
+    """Settings of this invocation, the environment and the files. Raises ConfigError."""
     return resolve(given(ctx), url=store, config=config)
 
 

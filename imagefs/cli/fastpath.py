@@ -67,7 +67,7 @@ REQUEST = (
 
 
 def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
-    """What these values of `REQUEST`, by field, and this command ask for in the working directory, by this user.
+    """The request of these values of `REQUEST`, by field, and this command, in the working directory, by this user.
 
     Raises ConfigError.
     """
@@ -81,7 +81,8 @@ def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
 
 
 def locks_of(settings: Settings, run: RunResolver | None = None, *, make: bool = True) -> LockCache:
-    """What resolves requirements with these settings, and keeps the answers in the cache and in the named store.
+    """The cache of locks, which resolves requirements with these settings, and keeps the answers in the cache and in
+    the named store.
 
     run: the resolver, that of this host by default. make: whether a store that is not there yet is made.
     """
@@ -106,7 +107,7 @@ TREE = (
          default="auto", choices=("auto", "file", "loop")),
     Flag("rw", "rw", "Put a place to write on top; what is written goes with the mount.", "switch"),
 )  # fmt: skip
-"""How an image becomes a tree."""
+"""Options by which an image becomes a tree."""
 
 RUN = (
     Flag("bind", "binds", "Show SRC of the host at DST.", "texts", "SRC:DST[:ro]"),
@@ -177,7 +178,7 @@ DEPS = (
     Flag("deps-allow-setuid", "deps_setuid", "Publish programs with setuid, setgid or capabilities.", "switch"),
     Flag("ignore-outside", "deps_outside", "What pip may change elsewhere.", "texts", "PATTERN"),
 )  # fmt: skip
-"""What is installed above the image."""
+"""Flags for packages that are installed above the image."""
 
 JOB = (
     Flag("job", "job", "Read flags, image and command from this TOML file; FILE.toml as the image does the same.",
@@ -199,11 +200,12 @@ JOB = (
 """The surroundings of a job, and the file that may describe all of it."""
 
 SECTIONS, WITHOUT = ("store", "daemon", "deps"), "memory"
-"""Which settings are flags of `run` besides, and the one that is not, because its name means the container's here."""
+"""Sections of settings that are flags of `run` besides, and the setting that is not, because its name means the
+container's here."""
 
 
 def plain_run(arguments: Sequence[str]) -> Callable[[], int] | None:
-    """What `imagefs run` with these arguments does, None where click is to read them."""
+    """The body of `imagefs run` with these arguments, None where click is to read them."""
     line = read_line(arguments, (*RUN, *DEPS, *JOB), SECTIONS, WITHOUT)
     if line is None or not (line.words or line.values["job"]):
         return None

@@ -1,4 +1,4 @@
-"""Where `imagefs` starts: its commands and its page (see `stripefs.cli.program`)."""
+"""The start of `imagefs`: its commands and its page (see `stripefs.cli.program`)."""
 
 from __future__ import annotations
 

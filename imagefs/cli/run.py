@@ -39,7 +39,7 @@ __all__ = [
 
 
 def describe_start(figures: Mapping[str, Any]) -> str:
-    """What a start's replay was worth."""
+    """The figures of a start's replay, for people."""
     start = figures.get("start") or {}
     if not start:
         return "the start is not over"

@@ -61,7 +61,7 @@ def ls_command(ctx: click.Context, store: str, as_json: bool, config: str) -> No
 
 
 def _origin(source: str, base: str) -> str:
-    """What an image was made from, short."""
+    """The origin of an image, short."""
     if base:
         return f"{base[:_SHORT]} (optimized)"
     return source[: len("sha256:") + _SHORT] or "a directory"

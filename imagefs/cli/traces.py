@@ -50,7 +50,7 @@ def gather_traces(texts: Sequence[str], settings: Settings) -> list[Trace]:
 
 
 def describe_hot_device(report: OptimizeReport) -> str:
-    """What a hot device is made of."""
+    """The content of a hot device, for people."""
     left_out = f", {report.left_out} left out" if report.left_out else ""
     return (
         f"{format_size(report.hot_bytes)} in {report.extents} extents ({format_size(report.stored_bytes)} stored), "

@@ -1,9 +1,9 @@
 """The attachments of a host: images that are attached, served, recorded, prefetched and released.
 
 An *attachment* is one use of an image, by a mount or a container. It keeps the devices of its image open; so do the
-handles that the kernel holds on them, which outlive an attachment whose client forgot to unmount. What a worker's
-successor must know is in the journal before it is acted on (`imagefs.daemon.state`); what it need not know, such as a
-recording under way, ends with the worker and says so.
+handles that the kernel holds on them, which outlive an attachment whose client forgot to unmount. Changes that a
+worker's successor must know of are in the journal before they are acted on (`imagefs.daemon.state`); anything else,
+such as a recording under way, ends with the worker and says so.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Attachments:
         raise ConfigError(f"no image is mounted at {which}", hint="imagefs status lists them")
 
     async def unrecord(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What it reads from now on is no start like others."""
+        """Reads from now on are no start like others."""
         attachment = self.state.attachments.get(str(request["id"]))
         if attachment is not None:
             self.change(attachment, unrecorded=str(request["why"]))
@@ -241,7 +241,7 @@ class Attachments:
         return {}
 
     async def detach(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Nobody uses it any more, or never did."""
+        """The use of an attachment has ended, or never began."""
         attachment = self.state.attachments.get(str(request["id"]))
         if attachment is None:  # an answer that was lost is asked for again
             return {}
@@ -275,7 +275,7 @@ class Attachments:
         self._ledger.change(attachment, **values)
 
     def release(self, attachment: Attachment) -> None:
-        """Nobody uses it any more."""
+        """Release the attachment, which is not used any more."""
         self.finish(attachment, "unmount")
         self._starts.drop(attachment)
         self._watch.end(attachment)

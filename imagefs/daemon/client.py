@@ -67,7 +67,7 @@ _STARTS = 3
 
 
 class NoDaemon(MountError):
-    """Nobody listens."""
+    """No daemon listens."""
 
 
 class Client:

@@ -1,7 +1,7 @@
 """The file system of devices: the daemon's FUSE mount, one directory with a file for each device that is served.
 
 A file is named by the digest of its device's block index, and its node id is made of that name, so a worker that takes
-over knows every node without having been told. What the kernel holds of a device, handles and pages, the source keeps.
+over knows every node without having been told. The source keeps what the kernel holds of a device, handles and pages.
 Only the user who runs the daemon may open the files; programs in an image read them through EROFS.
 """
 
@@ -30,7 +30,7 @@ _SOON = 0.0
 
 
 class DeviceSource(Protocol):
-    """Where the devices come from, by the digest of their index; `imagefs.daemon.devicefs` is it."""
+    """The source of the devices, by the digest of their index."""
 
     def served(self) -> Collection[str]: ...
     def remembered(self) -> Collection[str]:

@@ -1,13 +1,13 @@
 """Documents of images brought to this machine, and the bounds of the cache: of bytes for documents, of age for all.
 
 Documents come in threads, each once at a time, tried again while the store is away. One that is here and whole is taken
-as it is, so an image that was used before needs no store. Whatever goes wrong is an error of ours: of the store, of a
+as it is, so an image that was used before needs no store. Any failure is an error of ours: of the store, of a
 document, or of the cache's disk.
 
-Blocks are bounded in bytes where they are kept (`imagefs.blocks.eviction`). What nobody used for longer than the age
-goes, also where there is room: whole devices with their blocks, then documents, plans and traces. A device is used when
-it is attached, and when the daemon reads its blocks; what is in use never goes, and counts as used until it is
-released.
+Blocks are bounded in bytes where they are kept (`imagefs.blocks.eviction`). Documents and devices that were not used
+for longer than the age are removed, also where there is room: whole devices with their blocks, then documents, plans
+and traces. A device is used when it is attached, and when the daemon reads its blocks; what is in use never goes, and
+counts as used until it is released.
 
 A snapshotter tells which parts of an image it needs no more. Those go as soon as nothing on this host uses them. The
 list of them is in memory: what a worker that ends has not removed is bounded like everything else.
@@ -102,14 +102,14 @@ class Documents:
         return await self._bring(f"image {digest[:12]}", source, lambda: self._cache.manifest(digest, source.images))
 
     async def metadata(self, entry: Metadata, source: PackSource) -> Path:
-        """Where the EROFS image lies."""
+        """The path of the EROFS image."""
         return await self.once(
             entry,
             lambda: self._bring("an image's metadata", source, lambda: self._cache.metadata(entry, source.images)),
         )
 
     def metadata_path(self, entry: Metadata) -> Path:
-        """Where it lies, or will."""
+        """The path at which it lies, or will."""
         return self._cache.metadata_path(entry)
 
     async def index(self, digest: str, source: PackSource) -> Index:
@@ -122,7 +122,7 @@ class Documents:
         await self._bring("the packs of an image", source, lambda: source.images().check_packs(packs))
 
     async def plan(self, image: str, workload: str, folder: Path, source: PackSource) -> Plan | None:
-        """What earlier starts of the image taught; `folder` is where it is kept while stores cannot be written."""
+        """The plan from earlier starts of the image; `folder` is where it is kept while stores cannot be written."""
         return await self._bring("a plan", source, lambda: load_plan(source.images(), image, workload, folder))
 
     async def note(self, source: PackSource, kind: Note, name: str) -> bytes:

@@ -6,8 +6,8 @@ daemon serves goes on. One that fails, prints no answer, prints without end or d
 caller, and its process is killed.
 
 Of a recorded start one makes a trace and the image's plan (`imagefs.trace.finish`). A dependency snapshot then gets a
-hot device, if it has none (`imagefs.deps.hot`), unless nothing is to be done in the background. What uses of images
-left that ended without removing it `imagefs.daemon.leftovers` removes.
+hot device, if it has none (`imagefs.deps.hot`), unless nothing is to be done in the background.
+`imagefs.daemon.leftovers` removes what uses of images left that ended without removing it.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class Learning:
             self._waiting -= 1
 
     async def _make_trace(self, attachment: Attachment, recorded: Recorded) -> dict[str, Any]:
-        """What is said of the trace that was made, {} where none was."""
+        """The answer about the trace that was made, {} where none was."""
         path = self.folder / f"{attachment.id}.raw"
         facts = {
             "raw": str(path),

@@ -1,9 +1,9 @@
 """The launcher of the daemon: starts it under a supervisor, and makes sure that there is one of it.
 
-One daemon serves a runtime folder. Whoever starts one holds the lock there until it answers, so of two that start at
-once the second finds the first; the daemon holds the lock too, so that it is waited for when who started it was killed.
-Where the last daemon ended while mounts read through it, the next one goes on serving them (`stripefs.fuse.keeper`);
-any other mount of devices that is left is taken away before.
+One daemon serves a runtime folder. A process that starts one holds the lock there until it answers, so of two that
+start at once the second finds the first; the daemon holds the lock too, so that it is waited for when who started it
+was killed. Where the last daemon ended while mounts read through it, the next one goes on serving them
+(`stripefs.fuse.keeper`); any other mount of devices that is left is taken away before.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def serve(settings: DaemonSettings, *, ready: Callable[[], None]) -> int:
 
 @contextlib.contextmanager
 def _alone(settings: DaemonSettings) -> Iterator[int]:
-    """Nobody else starts a daemon meanwhile, and its mountpoint is there and free. Answers the lock's descriptor."""
+    """Hold the lock of the start of a daemon, whose mountpoint is there and free. Answers the lock's descriptor."""
     folder = make_directory(Path(settings.runtime))
     lock = os.open(folder / "imagefs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

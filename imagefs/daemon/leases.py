@@ -43,7 +43,7 @@ _LOOK_EVERY = 0.1
 
 
 class Mounts(Protocol):
-    """Whose attachments these are; `imagefs.daemon.attachments` is it."""
+    """The owner of the attachments; `imagefs.daemon.attachments` implements it."""
 
     def attachments(self) -> Mapping[str, Attachment]: ...
     def change(self, attachment: Attachment, **values: Any) -> None:
@@ -76,7 +76,7 @@ class Mounts(Protocol):
 
 
 def pool_path(settings: DaemonSettings, image: str) -> str:
-    """Where the image with that digest is mounted for leases. As the kernel spells it."""
+    """The mountpoint of the image with that digest for leases. As the kernel spells it."""
     return os.path.join(os.path.realpath(settings.runtime), "imagefs/pool", image)
 
 
@@ -101,7 +101,7 @@ class Leases:
 
     @property
     def requests(self) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]]:
-        """What answers each operation of `imagefs.daemon.protocol`."""
+        """The handler of each operation of `imagefs.daemon.protocol`."""
         return {
             "hold": self.hold,
             "release": self.release,

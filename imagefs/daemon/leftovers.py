@@ -4,9 +4,9 @@
     RUNTIME/imagefs/mounts/ID/lower  the tree below an overlay, until that stands and holds it
     RUNTIME/imagefs/ready/ID         where the daemon is told that a container's job has started
 
-ID is the attachment's. Whoever ends a use removes them; where that was killed the daemon has this program do it,
-because an unmount may wait for the daemon itself. On standard input it takes a JSON object: `cache`, `runtime`, `ids`.
-What an overlay somewhere still stands on is left. Containers that were killed are swept up too.
+ID is the attachment's. The process that ends a use removes them; where that was killed the daemon has this program do
+it, because an unmount may wait for the daemon itself. On standard input it takes a JSON object: `cache`, `runtime`,
+`ids`. A folder that an overlay somewhere still stands on is left. Containers that were killed are swept up too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def upper_folder(cache: str, identifier: str) -> Path:
 
 
 def lower_folder(runtime: str, identifier: str) -> Path:
-    """Where the tree is shown that something else stands on. As the kernel spells it."""
+    """The directory with the tree that something else stands on. As the kernel spells it."""
     return Path(os.path.realpath(runtime), "imagefs/mounts", identifier, "lower")
 
 

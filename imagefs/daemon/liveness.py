@@ -30,7 +30,7 @@ __all__ = ["FSTYPES", "LivenessWatch", "WatchedHost", "ended"]
 
 _log = logging.getLogger(__name__)
 FSTYPES = {"erofs": "erofs", "fuse.imagefs": "tree", "overlay": ""}
-"""What can be mounted for an attachment, and the plane that shows it; an overlay has it below."""
+"""Types of mounts for an attachment, and the plane that shows each; an overlay has it below."""
 
 _LOOK_EVERY = 0.5
 _UNMOUNTED_AFTER = 4
@@ -42,7 +42,7 @@ _THREADS = 8
 
 
 class WatchedHost(Protocol):
-    """Whose attachments these are; `imagefs.daemon.attachments` is it."""
+    """The owner of the attachments; `imagefs.daemon.attachments` implements it."""
 
     def attachments(self) -> Mapping[str, Attachment]: ...
     def finish(self, attachment: Attachment, how: str) -> Any:
@@ -52,7 +52,7 @@ class WatchedHost(Protocol):
         """It is mounted, and lasts as long as that."""
 
     def release(self, attachment: Attachment) -> None:
-        """Nobody uses it any more."""
+        """Release the attachment, which is not used any more."""
 
 
 class LivenessWatch:

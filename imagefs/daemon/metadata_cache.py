@@ -145,7 +145,7 @@ class MetadataCache:
     def half_of_what_is_free(self) -> int:
         """Bytes that the cache may take unless it is told: on its file system, with what it takes already.
 
-        What an earlier worker kept must not make it less for the next one. Raises OSError.
+        Documents that an earlier worker kept must not make it less for the next one. Raises OSError.
         """
         space, blocks = os.statvfs(self.folder), self.folder / "blocks"
         kept = sum(entry.stat().st_blocks * 512 for entry in os.scandir(blocks)) if blocks.is_dir() else 0
@@ -208,11 +208,11 @@ class MetadataCache:
         return _index(self._place("indexes", digest), digest)
 
     def metadata_path(self, entry: Metadata) -> Path:
-        """Where the EROFS image lies, or will, unless the disk is full then. Asks no disk."""
+        """The path at which the EROFS image lies, or will, unless the disk is full then. Asks no disk."""
         return self.folder / "metadata" / f"{entry.digest}.erofs"
 
     def metadata(self, entry: Metadata, images: Callable[[], Images]) -> Path:
-        """Where the EROFS image lies."""
+        """The path of the EROFS image."""
         name = self.metadata_path(entry).name
         path = self._place("metadata", name)
         if not _holds(path, entry.digest):
@@ -221,7 +221,7 @@ class MetadataCache:
         return path
 
     def _place(self, kind: str, name: str) -> Path:
-        """Where a document is; where it would be on disk if it is nowhere."""
+        """The path of a document; if it is nowhere, the one that it would have on disk."""
         path = self.folder / kind / name
         if self._spill is not None and not path.exists() and (spilled := self._spill / kind / name).exists():
             return spilled
@@ -254,7 +254,7 @@ class MetadataCache:
 
 
 def _checked(path: Path, digest: str) -> bytes | None:
-    """What the file holds when that is what its digest says."""
+    """The content of the file when it has the digest."""
     try:
         data = path.read_bytes()
     except OSError:

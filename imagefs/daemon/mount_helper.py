@@ -2,8 +2,8 @@
 
 A process of its own: the kernel reads the devices of a lazy image from the daemon while it mounts them. On standard
 input it takes a JSON object: `target`, `metadata`, `devices` (paths), and `tree`, where the daemon has the image
-mounted already (`path` and `device` of a descriptor, see `imagefs.plane.mountapi`) or null. What is mounted at the
-target, left by a daemon that was killed, is hidden first.
+mounted already (`path` and `device` of a descriptor, see `imagefs.plane.mountapi`) or null. A mount at the target that
+a killed daemon left is hidden first.
 """
 
 from __future__ import annotations

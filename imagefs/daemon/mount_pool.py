@@ -5,7 +5,8 @@ worker that waited for its own devices could never be replaced. So a lazy image 
 it, and `ClientMounts` tells those that come later where to copy that mount from.
 
 A mount of the pool is kept for a while when nobody uses its image any more, so that the next start finds in memory what
-the last one read; its files stay as they are that long, whatever room is needed. What is shown outlives this process.
+the last one read; its files stay as they are that long, whatever room is needed. A mount that is shown outlives this
+process.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class PooledMount:
 
     @property
     def path(self) -> str:
-        """Where other processes find the descriptor."""
+        """The path at which other processes find the descriptor."""
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
 
@@ -133,14 +134,15 @@ def _version(path: str) -> tuple[int, int]:
 
 
 class ClientMount(NamedTuple):
-    """Where a client shows an image: a path, or that of a descriptor in /proc; and MAJOR:MINOR of the file system."""
+    """The mount by which a client shows an image: a path, or that of a descriptor in /proc; and MAJOR:MINOR of the file
+    system."""
 
     path: str
     device: str
 
 
 class PoolUses(Protocol):
-    """Whose attachments these are; `imagefs.daemon.attachments` is it."""
+    """The owner of the attachments; `imagefs.daemon.attachments` implements it."""
 
     def attachments(self) -> Mapping[str, Attachment]: ...
     def change(self, attachment: Attachment, **values: Any) -> None:
@@ -148,7 +150,8 @@ class PoolUses(Protocol):
 
 
 class ClientMounts:
-    """Where the clients of `uses` show lazy images. What is answered may have gone: whoever copies it looks."""
+    """The mounts by which the clients of `uses` show lazy images. What is answered may have gone: whoever copies it
+    looks."""
 
     def __init__(self, uses: PoolUses) -> None:
         self._uses = uses

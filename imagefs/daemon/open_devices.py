@@ -86,7 +86,7 @@ class OpenDevices:
                 await self._documents.check_packs(device.index.packs, source)
 
     async def is_complete(self, digest: str, source: PackSource) -> bool:
-        """Whether all of the device with this block index is on this host. No store is asked."""
+        """Tells whether all of the device with this block index is on this host. No store is asked."""
         index = await self._documents.kept_index(digest)
         if index is None:
             return False

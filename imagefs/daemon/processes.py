@@ -28,7 +28,7 @@ def began(process: int) -> int:
 
 
 def started_by(process: int) -> tuple[str, int]:
-    """What the process is called, and its parent, 0 for none that is to be seen; "" and 0 when there is no process."""
+    """The name of the process, and its parent, 0 for none that is to be seen; "" and 0 when there is no process."""
     name, fields = _stat(process)
     return (name, int(fields[_PARENT])) if fields else ("", 0)
 
@@ -58,7 +58,7 @@ def namespace() -> int:
 
 
 def tables(namespaces: Collection[int] | None = None) -> dict[int, list[kernel.MountPoint]]:
-    """What is mounted in each of these mount namespaces, None for all; nothing in one in which there is no process.
+    """The mounts in each of these mount namespaces, None for all; nothing in one in which there is no process.
 
     Of processes that we may look at. Raises OSError.
     """

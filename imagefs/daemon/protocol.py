@@ -91,7 +91,7 @@ class Lease(NamedTuple):
         return lease
 
     def is_of(self, data: Mapping[str, Any]) -> bool:
-        """Whether `data` describes this lease, whatever its label is."""
+        """Tells whether `data` describes this lease, whatever its label is."""
         return (data.get("name"), data.get("client")) == (self.name, self.client)
 
 
@@ -223,7 +223,7 @@ class FindRequest(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """How the start of an attachment is recorded. seconds 0: as long as the daemon's settings say."""
+    """Settings of the recording of a start. seconds 0: as long as the daemon's settings say."""
 
     workload: str = "default"
     seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""How starts go: each is recorded, what earlier ones taught is fetched ahead, and in the end both are judged.
+"""Sessions of starts: each is recorded, what earlier ones taught is fetched ahead, and in the end both are judged.
 
 A *start* begins when an image is attached and ends when the job says so, or is taken to be ready. While it lasts its
 first touches are recorded and the image's plan is replayed: the hot device from its first block to its last, then
@@ -13,7 +13,7 @@ of the same image and workload are starts like it: the record counts as one, of 
 first of them has started; by then it holds all that this one touched. Any other use makes a record that counts for no
 plan.
 
-What was recorded is learned from in `imagefs.daemon.helpers`.
+A record is learned from in `imagefs.daemon.helpers`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ HOT = "hot"
 """The tag of the device that holds what a start touches first, in that order."""
 
 _STARTED = ("ready", "marker")
-"""How a start ends that came to its end; others were broken off, or waited for no longer."""
+"""Ends of a start that came to its end; others were broken off, or waited for no longer."""
 
 _JUDGED = ("planned_bytes", "touched_bytes", "both_bytes")
 """The results of `score` that can be added up."""
@@ -255,7 +255,7 @@ class Sessions:
         _log.info("the start of %s is over (%s): %s", attachment.name, how, start.judged)
 
     def drop(self, attachment: Attachment) -> None:
-        """Nobody needs its blocks any more."""
+        """Release its blocks, which are not needed any more."""
         if (start := self._starts.pop(attachment.id, None)) is not None:
             start.fetching.cancel()
 
@@ -277,7 +277,7 @@ class Sessions:
         }
 
     def snapshot(self) -> dict[str, Any]:
-        """How many starts ended, by how they did; and the bytes of those that were recorded, all together."""
+        """The number of starts that ended, by their end; and the bytes of those that were recorded, all together."""
         return {"ended": dict(self._ended), **{name: self._judged[name] for name in _JUDGED}}
 
     def _add(self, attachment: Attachment, devices: Sequence[BlockDevice]) -> _Session:
@@ -291,7 +291,7 @@ class Sessions:
         return start
 
     async def _fetch(self, attachment: Attachment, start: _Session, source: PackSource) -> None:
-        """What the start will touch, then, when it is over, everything else."""
+        """Fetch what the start will touch, then, when it is over, everything else."""
         with start.fetching:
             begun, came = Moment(), Counter[str]()
             for use, device in zip(attachment.devices, start.devices, strict=True):

@@ -14,7 +14,7 @@ The last is written down before the program starts: a worker that takes over run
 
 Clients take turns at a target (`imagefs.deps.target`), so none mounts there while this module is asked by another.
 
-What was installed in a container has no target of this host: containers have it above their image, each for itself, as
+An installation in a container has no target of this host: containers have it above their image, each for itself, as
 long as the process lives that runs them.
 """
 
@@ -67,7 +67,7 @@ and a store is mended later."""
 
 
 class SharedHost(Protocol):
-    """Whose attachments these are; `imagefs.daemon.attachments` is it."""
+    """The owner of the attachments; `imagefs.daemon.attachments` implements it."""
 
     def attachments(self) -> Mapping[str, Attachment]: ...
     def change(self, attachment: Attachment, **values: Any) -> None:
@@ -237,7 +237,7 @@ class SharedMounts:
         return next((one for one in found if one.mountpoint == target), None)
 
     def _is_going(self, one: Attachment, name: str) -> bool:
-        """Whether it will soon be unmounted, so that there is room for what is wanted."""
+        """Tells whether it will soon be unmounted, so that there is room for what is wanted."""
         unused = one.snapshot not in ("", name) and not (one.users or one.kept or one.owner)
         return unused or one.leaving
 
@@ -290,7 +290,7 @@ def image_of(images: Images, name: str, target: str) -> str:
 
 
 def finder(request: Mapping[str, Any]) -> Callable[[Images], str] | None:
-    """How a store is asked for the image that is to be attached; None as for any."""
+    """The function that asks a store for the image that is to be attached; None as for any."""
     if "snapshot" not in request or "lease" in request:  # whoever mounts for leases has asked before
         return None
     return lambda images: image_of(images, str(request["snapshot"]["name"]), str(request["mountpoint"]))
@@ -304,7 +304,7 @@ def validate(request: Mapping[str, Any], manifest: Manifest) -> Manifest:
 
 
 def shared_by(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What an attachment says of the snapshot that it is, and of its users and leases. Raises MountError."""
+    """Fields of an attachment for the snapshot that it is, and for its users and leases. Raises MountError."""
     if "lease" in request:
         snapshot = request.get("snapshot") or {"name": ""}
         return {"pooled": True, "leases": [dict(request["lease"])], "snapshot": str(snapshot["name"])}
@@ -317,7 +317,7 @@ def shared_by(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _users_of(request: Mapping[str, Any]) -> list[list[int]]:
-    """Who uses what is asked for: processes, and when they began, but for those that have ended.
+    """The users of what is asked for: processes, and when they began, but for those that have ended.
 
     Raises MountError where none is to be seen.
     """

@@ -48,7 +48,7 @@ class DeviceUse:
     size: int
     index: str
     extra: dict[str, Any] = field(default_factory=dict, compare=False)
-    """What another version said of it."""
+    """Fields that another version set."""
 
     def to_json(self) -> dict[str, Any]:
         return {**self.extra, "tag": self.tag, "size": self.size, "index": self.index}
@@ -108,10 +108,10 @@ class Attachment:
     shown: list[str] = field(default_factory=list)
     events: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
-    """What another version said of it: kept for that version, and not used."""
+    """Fields that another version set: kept for that version, and not used."""
 
     def shown_values(self) -> dict[str, Any]:
-        """What `status` shows of it as it is here."""
+        """The values that `status` shows as they are here."""
         return {key: value for key, value in self.to_json().items() if key not in _INNER}
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Attachment:
 
     @property
     def holders(self) -> list[Holder]:
-        """Whatever keeps it, nothing where it is about to go."""
+        """Holders that keep it, none where it is about to go."""
         processes = [(self.owner, self.owner_began)] if self.owner else [(one[0], one[1]) for one in self.users]
         found: list[Holder] = [ProcessHolder(*one) for one in processes]
         found += map(Lease.from_json, self.leases)
@@ -190,11 +190,11 @@ class DaemonState:
     known: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def in_use(self, index: str) -> bool:
-        """Whether anybody may read this device."""
+        """Tells whether anybody may read this device."""
         return index in self.known
 
     def holders(self, index: str) -> int:
-        """How many handles the kernel holds on this device."""
+        """The number of handles that the kernel holds on this device."""
         return sum(1 for held in self.handles.values() if held == index)
 
     def apply(self, record: Mapping[str, Any]) -> None:
@@ -245,7 +245,7 @@ class DaemonState:
         self.handles = {handle: held for handle, held in self.handles.items() if held != index}
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """What makes this state from an empty one."""
+        """The records that make this state from an empty one."""
         handles = list(self.handles.items())
         held = {"lookups": self.lookups, "handles": handles, "next": self.next_handle, "pages": sorted(self.pages)}
         yield {"kernel": held}

@@ -1,8 +1,8 @@
 """`python -m imagefs.daemon.umount_helper`: unmounts what the daemon mounted for processes that have ended.
 
 On standard input it takes a JSON object with `target`, `remove` where that folder is to go as well (with which the
-kernel takes away copies of the mount in other mount namespaces), and `lazy` where it is only hidden. What is busy else
-stays, and standard error says because of whom.
+kernel takes away copies of the mount in other mount namespaces), and `lazy` where it is only hidden. A busy mount stays
+otherwise, and standard error says because of whom.
 """
 
 from __future__ import annotations

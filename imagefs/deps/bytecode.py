@@ -25,7 +25,8 @@ from imagefs.errors import SnapshotError
 __all__ = ["Mode", "command", "compile_tree", "environment", "failures", "order", "sources_below"]
 
 Mode = Literal["unchecked", "checked"]
-"""Whether an import believes the bytecode, or compares the hash of the source first: for sources that are edited."""
+"""Tells whether an import believes the bytecode, or compares the hash of the source first: for sources that are
+edited."""
 
 _PROGRAM = """
 import functools, json, os, sys, threading
@@ -99,7 +100,7 @@ def command(python: str, job: str) -> list[str]:
     """The command line that compiles what a file asks for. job: its path, as `python` sees it.
 
     It is to lead a group of processes, and its standard input must be a pipe that stays open: when that ends the group
-    is killed. What it writes to standard output is for `failures`.
+    is killed. Its standard output is for `failures`.
     """
     return [python, "-S", "-s", "-B", "-W", "ignore", "-c", _PROGRAM, job]
 

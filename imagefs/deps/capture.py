@@ -2,8 +2,8 @@
 
 A container writes into the upper directory of an overlay. That becomes a lower directory of later containers, above the
 same image, so what hides parts of the image stays: whiteouts, which are devices 0:0, and the attribute of opaque
-directories. What an overlay notes for itself alone goes. Nothing is captured but the targets, and the directories
-above them; everything keeps its times, owners, modes, attributes and names.
+directories. Attributes that an overlay notes for itself alone go. Nothing is captured but the targets, and the
+directories above them; everything keeps its times, owners, modes, attributes and names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def capture_directory(seen: Inventory) -> CapturedTree:
 
 
 def capture_upper(upper: str, targets: Sequence[str], ignored: Sequence[str] = TRANSIENT) -> CapturedTree:
-    """What an upper directory has at and below `targets`, absolute paths in the container.
+    """The tree of an upper directory at and below `targets`, absolute paths in the container.
 
     ignored: patterns of what is left out, but where a target lies inside of it. Raises BuildError for what cannot be
     read, and SnapshotError for what no lower directory can say.
@@ -60,7 +60,8 @@ def capture_upper(upper: str, targets: Sequence[str], ignored: Sequence[str] = T
 
 
 def is_captured(path: str, targets: Sequence[str], ignored: Sequence[str] = TRANSIENT) -> bool:
-    """Whether `capture_upper` takes what is at this path below the upper directory; the directories above are not."""
+    """Tells whether `capture_upper` takes what is at this path below the upper directory; the directories above are
+    not."""
     wanted = [target.strip("/") for target in targets]
     return _is_taken(path, wanted, _spared(wanted, ignored), ignored)
 

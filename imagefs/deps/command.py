@@ -1,8 +1,8 @@
-"""Which installers a command line runs, and what it asks them for. Pure.
+"""Installers that a command line runs, and the options that it gives them. Pure.
 
 Known are `pip install` in all its spellings (`pip`, `pip3.11`, `python -m pip`), `uv pip install`, `uv pip sync` and
-`uv sync`, behind whatever else stands on the line (`env`, `nice`, `sudo`). What an option means is taken from tables:
-one that is in none is taken for a switch, so that its value would be a requirement, and be looked at as one.
+`uv sync`, behind whatever else stands on the line (`env`, `nice`, `sudo`). The meaning of an option is taken from
+tables: one that is in none is taken for a switch, so that its value would be a requirement, and be looked at as one.
 """
 
 from __future__ import annotations
@@ -150,12 +150,12 @@ def decisive(words: Sequence[str]) -> list[str]:
 
 
 def is_pip(word: str) -> bool:
-    """Whether it is the name or path of a pip."""
+    """Tells whether it is the name or path of a pip."""
     return bool(re.fullmatch(r"pip[\d.]*", _name(word)))
 
 
 def is_python(word: str) -> bool:
-    """Whether it is the name or path of an interpreter."""
+    """Tells whether it is the name or path of an interpreter."""
     return bool(re.fullmatch(r"python[\d.]*", _name(word)))
 
 

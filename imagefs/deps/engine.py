@@ -8,8 +8,8 @@
 
 On a host the image of a snapshot is mounted read-only at the path that it was installed to. All jobs of a host that
 want one snapshot share one mount; the daemon counts the processes that use it, and unmounts it when the last has ended.
-Whoever mounts has the turn at the target (`imagefs.deps.target`), so that one of several that come at once mounts, and
-the others find it mounted.
+The process that mounts has the turn at the target (`imagefs.deps.target`), so that one of several that come at once
+mounts, and the others find it mounted.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def found_or_installed(
     install: Callable[[str, Leading | None], _T],
     tell: Callable[[str], None],
 ) -> _T:
-    """What `hit` has, or `install` makes for the reason that it is given; it publishes where it has the lead.
+    """The result of `hit`, or of `install` for the reason that it is given; it publishes where it has the lead.
 
     patience: seconds to wait for another host that installs the same. Raises what these two raise.
     """
@@ -141,7 +141,7 @@ _TRIES = 3
 """A mount that a daemon which is gone left is taken away once; another may be unmounted by its daemon meanwhile."""
 
 _SOURCE = "deps/"
-"""What begins the source of a mount of the tree plane."""
+"""The beginning of the source of a mount of the tree plane."""
 
 
 class Used(NamedTuple):
@@ -178,7 +178,7 @@ def use(
 
 
 def release(client: Client, used: Used, target: str) -> None:
-    """What `use` has just mounted is not used after all. Raises MountError."""
+    """Release what `use` has just mounted, which is not used after all. Raises MountError."""
     if isinstance(used.attachment, Attached):
         mounts.take_away(target, lazy=True)
         client.detach(used.attachment.id)
@@ -203,7 +203,7 @@ def _mount(client: Client, attached: Attached, target: str, options: TreeOptions
 
 
 def _is_ours(client: Client, here: kernel.MountPoint) -> bool:
-    """Whether a snapshot of this daemon, or of one before it, is what is mounted there."""
+    """Tells whether a snapshot of this daemon, or of one before it, is what is mounted there."""
     if here.fstype == "erofs":
         metadata = next((one.metadata for one in reversed(erofs.mounted()) if one.path == here.path), "")
         return metadata.startswith(os.path.join(os.path.realpath(client.settings.cache), "metadata/"))

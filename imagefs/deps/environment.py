@@ -1,11 +1,12 @@
 """The environment of an installation, as far as it decides the result: installers' settings, packages, compilers.
 
 pip says itself what its configuration is (`pip config list`). uv has no such command: its `--show-settings` is hidden,
-not stable, and prints the host's certificates. So of uv the files count as they are. Variables are read here. What
-decides nothing about the result, such as time-outs and caches, is left out, and so is what is called like a secret;
-URLs lose users and passwords. A setting that is not known here is kept: it may matter.
+not stable, and prints the host's certificates. So of uv the files count as they are. Variables are read here. Settings
+that decide nothing about the result, such as time-outs and caches, are left out, and so are those that are called like
+a secret; URLs lose users and passwords. A setting that is not known here is kept: it may matter.
 
-What pip finds installed before it begins it does not install, so a snapshot without it would lack it elsewhere.
+pip does not install packages that it finds installed before it begins, so a snapshot without them would lack them
+elsewhere.
 
 Build backends read variables without a word about it in the project, so all that are known to be read are part of the
 key of an installation that builds something, and the compilers too. A variable that is not known here is named with
@@ -109,7 +110,7 @@ def uv_files(environ: Mapping[str, str], folder: str) -> Iterator[str]:
 
 
 def uv_table(path: str) -> dict[str, Any]:
-    """What a file says about uv. Raises ConfigError for one that uv could not read either."""
+    """The settings of uv in a file. Raises ConfigError for one that uv could not read either."""
     try:
         with open(path, "rb") as file:
             document = tomllib.load(file)
@@ -153,7 +154,7 @@ def searched_folders(
 
 
 def preinstalled(folders: Iterable[str]) -> list[str]:
-    """What is installed there, as `NAME-VERSION`, sorted."""
+    """Distributions that are installed there, as `NAME-VERSION`, sorted."""
     return sorted({name for folder in folders for name in _preinstalled(folder)})
 
 
@@ -248,7 +249,7 @@ def compilers(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _programs(environ: Mapping[str, str]) -> dict[str, Sequence[str]]:
-    """What is run to build, "" for what is not there."""
+    """Programs that are run to build, "" for those that are not there."""
     search = environ.get("PATH", os.defpath)
 
     def found(variable: str, *names: str) -> Sequence[str]:
@@ -276,7 +277,7 @@ def _words(text: str) -> list[str]:
 
 
 def _version(words: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What it prints: of nvcc the line with the release, of all others the first."""
+    """The output of it: of nvcc the line with the release, of all others the first."""
     try:
         done = subprocess.run(
             [*words, "--version"],

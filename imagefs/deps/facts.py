@@ -54,7 +54,7 @@ _FLAGS = (
     ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"),
     ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
 )
-"""What each level adds, by the kernel's names: pni is SSE3, abm has LZCNT."""
+"""Flags that each level adds, by the kernel's names: pni is SSE3, abm has LZCNT."""
 
 
 def ask(
@@ -89,19 +89,19 @@ def ask(
 
 
 def probe_command(python: str) -> list[str]:
-    """What makes the interpreter at this path tell of itself, for `read_probe`."""
+    """The command by which the interpreter at this path tells of itself, for `read_probe`."""
     with open(probe.__file__, encoding="utf-8") as file:
         return [python, "-I", "-c", file.read()]
 
 
 def inside_command(python: str) -> list[str]:
-    """What makes the interpreter of a container tell of itself and of its pip, for `read_inside`."""
+    """The command by which the interpreter of a container tells of itself and of its pip, for `read_inside`."""
     *program, text = probe_command(python)
     return [*program, f"{text}\nprint()\n{_PIP_VERSION}\n"]
 
 
 def read_inside(text: str, cpu_level: str) -> Facts:
-    """What `inside_command` printed in a container of this host, whose processor is that of the container.
+    """Facts from what `inside_command` printed in a container of this host, whose processor is that of the container.
 
     cpu_level: as `ask` has it. Raises ConfigError.
     """
@@ -112,7 +112,7 @@ def read_inside(text: str, cpu_level: str) -> Facts:
 
 
 def version_command(program: Sequence[str], environ: Mapping[str, str], folder: str) -> list[str]:
-    """What makes an installer that is run by these words print its name and version, and a pip what is configured.
+    """The command by which an installer that is run by these words prints its version, and a pip its configuration.
 
     A pip is run from where it would be imported.
     """
@@ -125,7 +125,7 @@ def version_command(program: Sequence[str], environ: Mapping[str, str], folder: 
 
 
 def read_probe(text: str) -> Facts:
-    """What `probe_command` printed, without what it does not know: the processor and the installers.
+    """Facts from what `probe_command` printed, without what it does not know: the processor and the installers.
 
     Raises ConfigError for what it cannot have printed.
     """
@@ -198,13 +198,13 @@ def _of_pip(command: Sequence[str], environ: Mapping[str, str], folder: str) -> 
 
 
 def _named_python(command: Sequence[str]) -> list[str]:
-    """What stands behind `--python`."""
+    """The value of `--python`."""
     named = [value for word, value in pairwise(command) if word == "--python"]
     return named + [word.partition("=")[2] for word in command if word.startswith("--python=")]
 
 
 def _of_uv(command: Sequence[str], environ: Mapping[str, str], folder: str) -> str:
-    """What uv itself would choose, given what the command says about it."""
+    """The interpreter that uv itself would choose, given what the command says about it."""
     wanted = [value for word, value in pairwise(command) if word == "-p"] + _named_python(command)
     uv = next(word for word in command if os.path.basename(word) == "uv")
     system = ["--system"] if "--system" in command else []
@@ -238,7 +238,7 @@ def _of_script(path: str) -> str:
 
 
 def _found(program: str, environ: Mapping[str, str], folder: str) -> str:
-    """Where a shell in `folder` would find it; "" where it would not."""
+    """The path at which a shell in `folder` would find it; "" where it would not."""
     if "/" in program:
         path = os.path.join(folder, program)
         return path if os.access(path, os.X_OK) else ""
@@ -248,7 +248,7 @@ def _found(program: str, environ: Mapping[str, str], folder: str) -> str:
 def _answers(
     commands: Mapping[str, Sequence[str]], optional: Collection[str], environ: Mapping[str, str], folder: str
 ) -> dict[str, str]:
-    """What each prints; nothing of optional ones that fail. Raises ConfigError."""
+    """The output of each; nothing of optional ones that fail. Raises ConfigError."""
     running: dict[str, subprocess.Popen[str]] = {}
     found: dict[str, str] = {}
     try:
@@ -311,7 +311,8 @@ def _version(command: Sequence[str], text: str) -> str:
 
 
 def _config(text: str) -> dict[str, str]:
-    """What `pip config list` printed behind a line with pip's version: lines such as `install.no-deps='1'`."""
+    """Settings from what `pip config list` printed behind a line with pip's version: lines such as
+    `install.no-deps='1'`."""
     found = {}
     for line in text.splitlines()[1:]:
         name, _, value = line.partition("=")

@@ -1,7 +1,7 @@
 """A start on a host: what was asked for is there in the end, mounted where that is possible, installed where not.
 
 A directory that was filled by an earlier start of this host is used as it is; for the rest see `imagefs.deps.engine`.
-Whatever goes wrong on our side (a store that is away, a document that is damaged, a mount that is refused, a disk that
+Any failure on our side (a store that is away, a document that is damaged, a mount that is refused, a disk that
 is full) ends in the plain installation, and one line says why. The exit status is the installer's. Only a directory in
 which nobody may install is refused: one with files that are not ours, or that others use for something else.
 """
@@ -141,7 +141,7 @@ class _Flow:
         return install_here(self._wish, settings, self._target, self._name, reason, leading, self._tell)
 
     def _publish_after_all(self) -> None:
-        """What that start has not, because its publisher was killed or the store was away."""
+        """Publish what that start has not, because its publisher was killed or the store was away."""
         try:
             if left := publications.unfinished(self._client.settings.cache, self._name):
                 from imagefs.deps.miss import publish_again  # which is rarely needed here

@@ -17,7 +17,7 @@ __all__ = ["HostRequest"]
 
 
 class HostRequest(NamedTuple):
-    """What is wanted on this host.
+    """The request of a start on this host.
 
     key: the document of the key. target: where, absolute, with links resolved. command: installs it. python: the
     interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
@@ -57,6 +57,6 @@ class HostRequest(NamedTuple):
 
     @property
     def interpreter(self) -> str:
-        """What imports from the target: its own interpreter where it is an environment."""
+        """The interpreter that imports from the target: its own interpreter where it is an environment."""
         own = os.path.join(self.target, "bin/python")
         return own if os.path.exists(own) else self.python

@@ -1,14 +1,14 @@
 """`python -m imagefs.deps.hot`: gives a snapshot the hot device that its first recorded start asks for.
 
-What a job imports lies in many places of what was installed, and each of them is a request to the store, on every host
+The imports of a job lie in many places of what was installed, and each of them is a request to the store, on every host
 that starts. Copied one after the other in the order of the first touch (`imagefs.build.optimize`) it is one sequential
 read. It is done once for a snapshot, by the first host of which the store has a trace, beside the job and below it in
 priority; plans alone follow what later starts touch. Where the store has locks the others leave it to the one that
 holds that of the snapshot.
 
 On standard input it takes a JSON object: `store` (the fields of `StoreSettings`) and `name` (of the snapshot). On
-standard output comes a JSON object: `done`, a line that says what was done, or why nothing was. What goes wrong is one
-line on standard error and the exit code of the error, and leaves the snapshot as it was.
+standard output comes a JSON object: `done`, a line that says what was done, or why nothing was. An error is one line on
+standard error and its exit code, and leaves the snapshot as it was.
 """
 
 from __future__ import annotations

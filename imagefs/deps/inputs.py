@@ -161,7 +161,8 @@ class _Gathering:
             self._project(where, call)
 
     def _present(self, call: Call) -> None:
-        """What pip finds installed already. Of an image it is known, but for where a variable has pip look."""
+        """Distributions that pip finds installed already. Of an image it is known, but for where a variable has pip
+        look."""
         folders = searched_folders(call, self._set, self._environ, self._python)
         found = folders if self._request.base_image else preinstalled(folders)
         if found:
@@ -294,7 +295,7 @@ class _Gathering:
         )
 
     def _outside(self, tool: str, settings: Mapping[str, Sequence[str]]) -> None:
-        """What is set for a tool beside its command line."""
+        """Settings of a tool beside its command line."""
         for name, values in settings.items():
             purpose = "index" if name.endswith("index.url") else name.rpartition(".")[2]
             self._said(f"settings of {tool}", purpose, values)

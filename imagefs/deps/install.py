@@ -102,7 +102,8 @@ def read_end(told: str, seconds: float) -> InstallOutcome:
 
 
 class _Signals:
-    """Passes signals on to a process, and keeps them until there is one. What is ignored stays ignored, by all."""
+    """Passes signals on to a process, and keeps them until there is one. Signals that are ignored stay ignored, by
+    all."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -145,7 +146,7 @@ class _Signals:
 
 
 def _in_foreground() -> bool:
-    """Whether a terminal sends what is typed to the group of processes that this one is in."""
+    """Tells whether a terminal sends what is typed to the group of processes that this one is in."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError:

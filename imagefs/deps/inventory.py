@@ -1,4 +1,4 @@
-"""What lies below a directory, and whether it is still that: what is checked must be what is packed.
+"""An inventory of a directory, and its changes: what is checked must be what is packed.
 
 A tree is looked at before it is checked and once more when it has been packed. In between nobody who is known writes
 to it, so equal facts mean equal bytes.
@@ -43,7 +43,7 @@ class FileFacts(NamedTuple):
 
     @property
     def is_whiteout(self) -> bool:
-        """Whether an overlay hides what lower directories have there."""
+        """Tells whether an overlay hides what lower directories have there."""
         return stat.S_ISCHR(self.mode) and self.rdev == 0
 
     @property
@@ -61,7 +61,7 @@ class Inventory(NamedTuple):
     entries: Mapping[str, FileFacts]
 
     def path(self, name: str) -> str:
-        """Where an entry lies."""
+        """The path of an entry."""
         return os.path.join(self.top, name)
 
 

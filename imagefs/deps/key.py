@@ -51,13 +51,14 @@ _SHORT = 12  # digits of a digest that people are shown
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Value = str | int | bool | None | Sequence["Value"] | Mapping[str, "Value"]
-"""What a component may hold: JSON without fractions, whose text would depend on who writes it."""
+"""A value of a component: JSON without fractions, whose text would depend on who writes it."""
 
 _V = TypeVar("_V")
 
 
 class Key(NamedTuple):
-    """What a snapshot was made from. Two requests may share a snapshot if and only if these are equal."""
+    """The components that a snapshot was made from. Two requests may share a snapshot if and only if these are
+    equal."""
 
     components: Mapping[str, Value]
 
@@ -124,7 +125,7 @@ def _check(value: Any) -> None:
 
 
 class Changes(NamedTuple, Generic[_V]):
-    """What differs between two collections of named things, by name. changed: what it was and what it is."""
+    """Differences between two collections of named things, by name. changed: what it was and what it is."""
 
     added: Mapping[str, _V]
     removed: Mapping[str, _V]
@@ -135,7 +136,7 @@ class Changes(NamedTuple, Generic[_V]):
 
 
 def changes(first: Mapping[str, _V], second: Mapping[str, _V]) -> Changes[_V]:
-    """What one has to do to `first` to make `second` of it. Names come sorted."""
+    """The changes that make `second` of `first`. Names come sorted."""
     return Changes(
         {name: second[name] for name in sorted(second.keys() - first.keys())},
         {name: first[name] for name in sorted(first.keys() - second.keys())},
@@ -148,7 +149,7 @@ def changes(first: Mapping[str, _V], second: Mapping[str, _V]) -> Changes[_V]:
 
 
 def diff(first: Key, second: Key) -> Changes[Value]:
-    """What differs between two keys, by the path of each single value, such as `files.requirements.txt`."""
+    """Differences between two keys, by the path of each single value, such as `files.requirements.txt`."""
     return changes(dict(_leaves(first.components)), dict(_leaves(second.components)))
 
 

@@ -113,12 +113,12 @@ def _built(
 
 
 def _environment(request: Request, environ: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
-    """What decides beside the sources. The compilers of an image are those of its digest."""
+    """The variables that decide beside the sources. The compilers of an image are those of its digest."""
     return {"variables": build_variables(environ), "compilers": {} if request.base_image else compilers(environ)}
 
 
 def unchanged(request: Request, answer: Answer, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether the files, variables and settings that this answer was made of still say the same.
+    """Tells whether the files, variables and settings that this answer was made of still say the same.
 
     Directories are left out: what is built from one may write there.
     """
@@ -132,7 +132,8 @@ def unchanged(request: Request, answer: Answer, environ: Mapping[str, str] | Non
 
 
 def _settled(key: Key) -> Mapping[str, Value]:
-    """What an installation does not change: all but directories. The environment of builds is that of this process."""
+    """Names and values that an installation does not change: all but directories. The environment of builds is that of
+    this process."""
     files = key.components["files"]
     assert isinstance(files, Mapping)
     kept = {name: one for name, one in files.items() if not _FOLDER.search(name)}
@@ -142,7 +143,7 @@ def _settled(key: Key) -> Mapping[str, Value]:
 def _installers(
     request: Request, python: str, environ: Mapping[str, str]
 ) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """What the installers that a command names are asked, and those that it may use where it names none.
+    """Questions to the installers that a command names, and to those that it may use where it names none.
 
     One that comes into being with the target, as the pip of a new environment, is that of the interpreter.
     """

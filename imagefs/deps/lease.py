@@ -1,8 +1,8 @@
-"""Who installs when many hosts miss at once: one leads, the others wait for what it publishes.
+"""The lease of an installation, for many hosts that miss at once: one leads, the others wait for what it publishes.
 
 The lead is a leased lock of `stripefs.write.file_lock`, beside the document that is to be published. It is renewed by a
 thread while its holder installs, and handed over to the process that publishes in the background. A leader that the
-store does not hear of for LEASE seconds has lost it to whoever comes next. Nobody waits for ever: after a bound a host
+store does not hear of for LEASE seconds has lost it to whoever comes next. No host waits for ever: after a bound a host
 installs for itself. All times are those of the store's clock, or of the monotonic one of a host.
 
 A leader that will not publish says why, in the store. Then nobody waits for the next one to find the same: all install
@@ -79,7 +79,7 @@ class Lead:
         return self.owner
 
     def release(self) -> None:
-        """Let the next one lead. What cannot be released now runs out."""
+        """Let the next one lead. A lease that cannot be released now runs out."""
         self._stop()
         with contextlib.suppress(StoreError):
             self._lease.release()

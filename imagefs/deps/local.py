@@ -66,7 +66,7 @@ _RAISED = re.compile(r"[\w.]*(Error|Exception): ")
 
 
 class BuildOrder(NamedTuple):
-    """What is to be built.
+    """A build that is to be done.
 
     call, words: the installer of the command, and all of its words. more: options of requirements files. python: the
     interpreter that is installed for. sources: directories. folder: where the command runs.
@@ -80,7 +80,7 @@ class BuildOrder(NamedTuple):
     folder: str
 
     def command(self, source: str, out: str) -> list[str]:
-        """What builds that directory to a wheel in the directory `out`."""
+        """The builder of that directory to a wheel in the directory `out`."""
         tool, program = self.call.tool.removesuffix("-project"), self.call.program
         if tool == "pip":
             options = [*_shared(self.words, _NOT_OF_PIP), *self.more]
@@ -96,8 +96,8 @@ class Builder(Protocol):
 
 
 class Wheel(NamedTuple):
-    """What a directory was built to. digest: SHA-256 over names, contents and who may execute what, without times.
-    contents: SHA-256 in hexadecimal of the members that are installed as they are. Plain values, to be JSON."""
+    """The wheel that a directory was built to. digest: SHA-256 over names, contents and who may execute what, without
+    times. contents: SHA-256 in hexadecimal of the members that are installed as they are. Plain values, to be JSON."""
 
     name: str
     version: str
@@ -160,7 +160,7 @@ def read_wheel(path: Path) -> Wheel:
 
 
 def differs(wheels: Iterable[Wheel], inventory: Inventory) -> str:
-    """Which of these was not installed as it is, in a line; "" where all were."""
+    """The one of these that was not installed as it is, in a line; "" where all were."""
     for wheel in wheels:
         installed = _installed(wheel, inventory)
         if installed is None:

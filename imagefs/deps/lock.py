@@ -31,7 +31,8 @@ _PARAMETER = re.compile(
     r"(?i)([?&](?=[^=&#\s]*=)[^=&#\s]*(?:auth|credential|key|passw|secret|signature|token)[^=&#\s]*=)[^&#\s\"'\\]*"
     r"|[?&][^=&#\s]*"
 )
-"""What has no secret is matched as well, as a whole: to try each of its characters takes the square of the time."""
+"""A parameter without a secret is matched as well, as a whole: to try each of its characters takes the square of the
+time."""
 
 
 def without_secrets(text: str) -> str:
@@ -40,8 +41,8 @@ def without_secrets(text: str) -> str:
 
 
 RequirementKind = Literal["wheel", "sdist", "vcs", "local", "editable"]
-"""How a distribution comes: as a wheel, as an archive of sources, from a repository, from a file or directory of this
-host, or as a link to such a directory."""
+"""The form in which a distribution comes: as a wheel, as an archive of sources, from a repository, from a file or
+directory of this host, or as a link to such a directory."""
 
 _DIGEST = re.compile(r"[a-z0-9_]+:[0-9a-f]{32,128}")
 
@@ -62,12 +63,12 @@ class LockedRequirement(NamedTuple):
 
     @property
     def is_built(self) -> bool:
-        """Whether it is built where it is installed, so that the host's build environment decides as well."""
+        """Tells whether it is built where it is installed, so that the host's build environment decides as well."""
         return self.kind != "wheel"
 
     @property
     def is_pinned(self) -> bool:
-        """Whether equal entries bring equal sources: by digest, or by the commit of a repository."""
+        """Tells whether equal entries bring equal sources: by digest, or by the commit of a repository."""
         return bool(self.digests) or self.kind == "vcs"
 
     def __str__(self) -> str:
@@ -100,7 +101,7 @@ class Lock(NamedTuple):
         return cls(tuple(sorted(found)), tool)
 
     def lacks(self, installed: Mapping[str, str]) -> list[str]:
-        """Which of the distributions that were installed are not in it, as `NAME VERSION`, sorted. installed: versions
+        """Installed distributions that are not in it, as `NAME VERSION`, sorted. installed: versions
         by name."""
         known: dict[str, set[str]] = {}
         for one in self.requirements:
@@ -181,7 +182,7 @@ _SOURCES = ("directory", "path", "editable")  # of uv, those that lie on this ho
 
 
 def is_pylock(path: str) -> bool:
-    """Whether a file of this name is one that pip and uv take for a `pylock.toml`."""
+    """Tells whether a file of this name is one that pip and uv take for a `pylock.toml`."""
     return bool(re.fullmatch(r"pylock\.([^.]+\.)?toml", posixpath.basename(path)))
 
 
@@ -241,7 +242,7 @@ def _of_uv(document: dict[str, Any]) -> list[LockedRequirement]:
 
 
 def _kind(wheels: Sequence[str], sdist: object) -> RequirementKind:
-    """What is installed of a distribution with these wheels, by name, and an sdist, if any. Where no wheel is for every
-    host that may be the sdist."""
+    """The form that is installed of a distribution with these wheels, by name, and an sdist, if any. Where no wheel is
+    for every host that may be the sdist."""
     any_host = any(name.endswith("-none-any.whl") for name in wheels)
     return "wheel" if any_host or (wheels and sdist is None) else "sdist"

@@ -172,7 +172,7 @@ class LockCache:
 
 
 def run_here(question: Question, folder: str, environ: Mapping[str, str], _paths: Sequence[str]) -> str:
-    """What a resolver prints on this host. Raises SnapshotError."""
+    """The output of a resolver on this host. Raises SnapshotError."""
     try:
         done = subprocess.run(
             question.command,

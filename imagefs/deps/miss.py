@@ -87,7 +87,7 @@ def install_here(
 
 
 def _installed(wish: HostRequest, tell: Callable[[str], None]) -> tuple[InstallOutcome, str]:
-    """How the installer ended, and why it did not do what was resolved before.
+    """The end of the installer, and the reason why it did not do what was resolved before.
 
     One that fails with a lock of an earlier start is run once more without that, for an index may have lost a file.
     """
@@ -114,7 +114,7 @@ def _installed(wish: HostRequest, tell: Callable[[str], None]) -> tuple[InstallO
 
 
 def text_of(path: str) -> str | None:
-    """What a file holds that a program may have written; None where it has not."""
+    """The content of a file that a program may have written; None where it has not."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -6,7 +6,7 @@ built of them.
 DIRECTORIES is a JSON object: paths, each with the folder of its stand-in (`stand_in`), "" for none. In a mount
 namespace of its own each directory has an overlay above itself, at its own path, so that links out of it, paths beside
 it and repositories around it are what they are without that. A stand-in covers the settings of a project with those of
-a backend that hands out a wheel. What is written lies in FOLDER, which is its caller's to remove. Where the kernel, or
+a backend that hands out a wheel. Written files lie in FOLDER, which is its caller's to remove. Where the kernel, or
 the rights of the user, do not allow overlays, the command runs on the directories themselves.
 """
 

@@ -1,4 +1,4 @@
-"""What a Python interpreter tells of itself and of the C library below it: a program for that interpreter.
+"""The probe of a Python interpreter and of the C library below it: a program for that interpreter.
 
 It may be any Python from 3.7 on, inside a container too, so this needs nothing but its standard library and comes to it
 as text (`python -I -c`). It prints one JSON object: `os`, `architecture`, `libc` (name and version), `python` (as

@@ -4,7 +4,7 @@
     CACHE/deps/outcomes/NAME.json     how the last try ended, for whoever asks next
     CACHE/deps/outcomes/NAME.log      what the program that tried had to say
 
-Whoever publishes holds a lock on its document, which it has from the start that began it, and removes the document when
+A publisher holds a lock on its document, which it has from the start that began it, and removes the document when
 there is an answer. So where one lies there and nobody holds it, its publisher was killed, or could not reach the store,
 and a later start at the same target may have it tried again. Small files of the cache that a later start may want, and
 that nobody misses when they are gone, are written by `keep_file`.
@@ -49,7 +49,7 @@ def keep_file(path: Path, text: str) -> None:
 
 
 class Unfinished(NamedTuple):
-    """What was to be published, as JSON values, and a descriptor with the lock; to be closed."""
+    """A publication, as JSON values, and a descriptor with the lock; to be closed."""
 
     job: dict[str, Any]
     descriptor: int
@@ -65,7 +65,7 @@ def begin_publication(cache: str, name: str, job: dict[str, Any]) -> int:
 
 
 def unfinished(cache: str, name: str) -> Unfinished | None:
-    """What nobody publishes any more. Raises OSError."""
+    """The publication that is not being published any more. Raises OSError."""
     try:
         descriptor = os.open(_pending_path(cache, name), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def last_outcome(cache: str, name: str) -> PublishOutcome | None:
 
 
 def log_of(cache: str, name: str) -> Path:
-    """Where what publishes writes what it has to say. Raises OSError."""
+    """The log of the program that publishes. Raises OSError."""
     path = _outcome_path(cache, name).with_suffix(".log")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path

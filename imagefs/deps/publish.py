@@ -1,8 +1,8 @@
 """From what was installed to a snapshot in a store: checked, packed, and named in the end, so what is found is whole.
 
 The directory is in use meanwhile. So it is compared with what it was when the installer had ended, before it is checked
-and once more when it was packed; where a file was changed nothing is published. What programs have put into
-`__pycache__` for themselves is left out. Nothing here harms the job: the worst that comes of it is no snapshot, and a
+and once more when it was packed; where a file was changed nothing is published. Files that programs have put into
+`__pycache__` for themselves are left out. Nothing here harms the job: the worst that comes of it is no snapshot, and a
 line that says why.
 """
 
@@ -37,7 +37,7 @@ _TOLD = 3
 
 
 class PublishJob(NamedTuple):
-    """What is to be published, in values that can be JSON.
+    """A publication that is to be done, in values that can be JSON.
 
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
     took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked,
@@ -75,7 +75,7 @@ class PublishJob(NamedTuple):
 
 
 class SnapshotPlace(Protocol):
-    """Where it was installed."""
+    """The place where it was installed."""
 
     kind: SnapshotKind
     targets: tuple[str, ...]
@@ -84,13 +84,14 @@ class SnapshotPlace(Protocol):
         """Paths of what is not as it was when the installer had ended."""
 
     def look(self) -> tuple[Inventory, Findings]:
-        """What there is to be published, and what speaks against that."""
+        """The inventory that is to be published, and findings against that."""
 
     def capture(self) -> CapturedTree:
-        """What is to be packed."""
+        """The tree that is to be packed."""
 
     def tried(self, image: str) -> Tried:
-        """How the trial of what was packed went, the image of this digest. Raises StripefsError and OSError."""
+        """The result of the smoke test of what was packed, the image of this digest. Raises StripefsError and
+        OSError."""
 
 
 class DirectoryPlace:
@@ -132,7 +133,7 @@ class DirectoryPlace:
         return try_packed(Probe(*job.probe), job.target, store_settings(job.store), image)
 
     def _installed(self) -> Inventory:
-        """What there is but for caches, and directories that were made for these."""
+        """Entries but for caches, and directories that were made for these."""
         seen = take(self._job.target)
         caches = self._target.caches(seen)
         kept = {path: facts for path, facts in seen.entries.items() if path not in caches}

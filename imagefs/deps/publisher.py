@@ -1,6 +1,6 @@
 """`python -m imagefs.deps.publisher`: publishes what was installed, beside the job that uses it already.
 
-On standard input it takes the JSON of a `PublishJob`. How it ended is kept for the next start
+On standard input it takes the JSON of a `PublishJob`. Its end is kept for the next start
 (`imagefs.deps.publications`) and said on standard error in one line. Exit status 0: there is a snapshot now.
 """
 
@@ -89,7 +89,7 @@ def _opened(job: PublishJob) -> Iterator[Images]:
 
 @contextlib.contextmanager
 def _place(job: PublishJob) -> Iterator[SnapshotPlace | None]:
-    """Where it was installed, None for the target on this host."""
+    """The place where it was installed, None for the target on this host."""
     if not job.inside:
         yield None
         return

@@ -147,7 +147,8 @@ def _end(number: signal.Signals, patience: float) -> bool:
 
 
 def _all_ended(patience: float) -> bool:
-    """Whether there is no child any more, at the latest after so many seconds: orphans are children of this process."""
+    """Tells whether there is no child any more, at the latest after so many seconds: orphans are children of this
+    process."""
     deadline = time.monotonic() + patience
     while True:
         try:

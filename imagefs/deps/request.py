@@ -1,4 +1,4 @@
-"""What a user asks to be installed, and the key that follows from it. Pure.
+"""The request of a user for an installation, and the key that follows from it. Pure.
 
 Three things make a key: the request as the user wrote it, the facts of the host and of the target's Python
 (`imagefs.deps.facts` asks for them), and the inputs, which is what the request's files and settings say
@@ -79,7 +79,7 @@ class Request(NamedTuple):
 
     @property
     def argv(self) -> Sequence[str]:
-        """What is run, as one program."""
+        """The commands that are run, as one program."""
         return joined(self.setup, self.command)
 
 
@@ -103,7 +103,8 @@ class Python(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """Where it is installed. cpu_level: x86-64-v1 to v4, "" on other architectures. libc: name and version.
+    """The directory that it is installed into. cpu_level: x86-64-v1 to v4, "" on other architectures. libc: name and
+    version.
 
     python: None where there is none. installers: name and version of each that the command uses. pip_config: what pip
     says of its configuration files (`pip config list`), by option as it names them.
@@ -133,7 +134,7 @@ class OpenEnd(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What the request's files, variables and settings say.
+    """Inputs of a request: its files, variables and settings.
 
     command: the argv with files by name instead of path and without secrets. files: SHA-256 by name. environment: the
     declared variables, None for one that is not set. indexes: URLs without secrets, by option. settings: other options
@@ -194,7 +195,7 @@ def refusal_of(request: Request, inputs: Inputs) -> Refusal | None:
 
 
 def takes_open_ends(request: Request) -> bool:
-    """Whether the user takes what may change for unchanged."""
+    """Tells whether the user takes what may change for unchanged."""
     return bool(request.epoch or request.allow_unpinned)
 
 

@@ -46,7 +46,7 @@ def lines_of(data: bytes) -> Iterator[RequirementLine]:
 
 
 def line_parser() -> Callable[[str], tuple[str, Any, Sequence[str]]]:
-    """What takes a line apart as `pip.get_line_parser` does, which makes all of pip's options anew for each."""
+    """A parser of lines as `pip.get_line_parser` makes it, which makes all of pip's options anew for each."""
     parser = pip.build_parser()
     defaults = parser.get_default_values()
 

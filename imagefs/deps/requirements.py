@@ -1,4 +1,5 @@
-"""What requirements say before anything is installed: which files they consist of, what they pin, what they leave open.
+"""Requirements, as they are read before anything is installed: which files they consist of, what they pin, what they
+leave open.
 
 The syntax is read by pip's own parser, as pip-requirements-parser packages it, and by `packaging`; what it means for a
 key is decided here. A requirement is closed when it cannot become another: one version of a name, a hash, a commit, or
@@ -30,7 +31,7 @@ _UNREADABLE = (
     *(pip.PipError, pip.OptionParsingError, ValueError, TypeError, AttributeError, AssertionError),
     RecursionError,  # of brackets without end
 )
-"""What the parser raises for lines that pip would not accept either; of its own it has no one class for them."""
+"""Errors of the parser for lines that pip would not accept either; of its own it has no one class for them."""
 
 _SHOWN = 200
 """Characters of a line, or of a reason, that people are shown."""
@@ -49,7 +50,7 @@ _COMMIT = {
     "hg": re.compile(r"[0-9a-f]{40}"),
     "svn": re.compile(r"[0-9]+"),
 }
-"""How a version control system names one state of a repository for good."""
+"""Names by which a version control system means one state of a repository for good."""
 
 _UNPINNED = "no one version is asked for; write ==VERSION, or pin it in a constraints file, or give hashes"
 _NO_COMMIT = "a branch or tag may move; write the whole commit behind @"
@@ -161,7 +162,7 @@ class Reader:
         return Reader(self._folder, self._load, self._is_there, self._variables, self._markers)
 
     def take(self, other: Reader) -> None:
-        """What another one has read."""
+        """Take over what another reader has read."""
         said = other.finish()
         self._findings += map(_Finding, said.open_ends)
         self._sources += said.sources
@@ -174,7 +175,7 @@ class Reader:
         self._findings.append(_Finding(_open_end(where, what, why)))
 
     def finish(self) -> Requirements:
-        """What all of it says together."""
+        """The result of all files together."""
         locked = self._hashes_required or (bool(self._locked) and not self._unhashed)
         left = [one for one in self._findings if not (one.name in self._pinned or (one.loose and locked))]
         return Requirements(
@@ -254,7 +255,7 @@ class Reader:
             self._build_options += ["--find-links", place]
 
     def _beside(self, link: str, folder: str) -> str:
-        """Where a relative path of `--find-links` is looked for."""
+        """The place where a relative path of `--find-links` is looked for."""
         return folder if self._is_there(posixpath.join(folder, link)) else self._folder
 
     def _options(self, where: str, options: Mapping[str, Any], path: str, name: str) -> None:
@@ -325,7 +326,7 @@ class Reader:
             self._locked.append(LockedRequirement(name, exact[0] if exact else "", "sdist", digests))
 
     def _applies(self, where: str, text: str, marker: Any) -> bool:
-        """Whether a requirement counts here. Where nobody can say it does."""
+        """Tells whether a requirement counts here. Where nobody can say it does."""
         if _OF_KERNEL.search(str(marker)):
             self.open(where, text, "whether it counts depends on the kernel, which is no part of a key")
         return self._markers is None or marker.evaluate({**self._markers, "extra": ""})
@@ -369,7 +370,8 @@ def _is_exact(specifier: Any) -> bool:
 
 
 def _is_list(path: str) -> bool:
-    """Whether it holds requirements line by line, as far as its name tells. uv takes the files of projects too."""
+    """Tells whether it holds requirements line by line, as far as its name tells. uv takes the files of projects
+    too."""
     return not (path.endswith(".toml") or posixpath.basename(path) in ("setup.py", "setup.cfg"))
 
 

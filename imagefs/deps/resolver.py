@@ -1,4 +1,4 @@
-"""How pip and uv are asked which distributions an installation would bring, what their answers say, and how an
+"""Questions to pip and uv about the distributions that an installation would bring, their answers, and how an
 installation is held to that. Pure.
 
 pip answers with its installation report (`pip install --dry-run --report -`), uv with a `pylock.toml` (`uv pip
@@ -116,7 +116,7 @@ def caching(command: Sequence[str], call: Call, folder: str) -> list[str]:
 
 
 def question_for(command: Sequence[str], call: Call, python: str, *, setup: bool) -> Question:
-    """What resolves the requirements of a command that runs `call`.
+    """The question that resolves the requirements of a command that runs `call`.
 
     python: the interpreter that is installed for. setup: whether that comes into being only with the installation, so
     that nothing is installed for it yet.
@@ -184,7 +184,7 @@ def _origin(info: Mapping[str, Any], *, direct: bool) -> tuple[RequirementKind, 
 
 
 def _place(command: Sequence[str], call: Call) -> int:
-    """Where the words begin that run the installer."""
+    """The index of the first word that runs the installer."""
     length = len(call.program)
     return next(at for at in range(len(command)) if list(command[at : at + length]) == list(call.program))
 

@@ -53,7 +53,7 @@ class Scratch:
         return path
 
     def path(self, name: str) -> str:
-        """Where something of this name may lie. Raises OSError."""
+        """A path for something of this name. Raises OSError."""
         self._folder = self._folder or tempfile.mkdtemp(prefix="imagefs-deps-")
         return os.path.join(self._folder, name)
 

@@ -1,6 +1,6 @@
 """The smoke test of an installation (`--probe`): a program of the user's, mostly a few imports, that must run with it.
 
-What was packed is tried before anybody can find it: the daemon serves the image as it will serve the snapshot. A child
+A packed image is tried before anybody can find it: the daemon serves the image as it will serve the snapshot. A child
 that is process 1 of a PID namespace mounts it in a mount namespace of its own, over what was installed, which the job
 may be using; so nobody else sees it there, and it goes with the child, however this process ends. Where that cannot be
 done, the test is of what was installed.
@@ -59,7 +59,7 @@ def probe_failure(
 
 
 def read_only(target: str) -> Callable[[], None]:
-    """What makes `target` for the caller's process, where it may do that, as it will be when it is mounted: nobody can
+    """A function that makes `target`, for the caller's process, where it may do that, as when it is mounted: nobody can
     write there."""
 
     def make() -> None:
@@ -72,7 +72,7 @@ def read_only(target: str) -> Callable[[], None]:
 
 
 class Probe(NamedTuple):
-    """What is tried, in values that can be JSON: an interpreter, a program in Python for it, and where that runs.
+    """A smoke test, in values that can be JSON: an interpreter, a program in Python for it, and where that runs.
 
     settings: fields of `DaemonSettings`. tree: fields of `TreeOptions`.
     """
@@ -85,8 +85,8 @@ class Probe(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """How a trial went. failure: in one line, "" for none. unmounted: why it was not of what was packed, "" where it
-    was."""
+    """The result of a smoke test. failure: in one line, "" for none. unmounted: why it was not of what was packed, ""
+    where it was."""
 
     failure: str
     unmounted: str = ""

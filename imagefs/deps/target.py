@@ -1,8 +1,8 @@
 """The target directory of an installation on a host: whose turn it is, what is in it, and whether that is ours.
 
 A node that missed has what it installed in the directory itself. A mark in the cache says of which key that is, so that
-the next start takes it as it is, and one with another key knows that it may be emptied. What the mark does not know of
-is never touched:
+the next start takes it as it is, and one with another key knows that it may be emptied. Files that the mark does not
+know of are never touched:
 
     CACHE/deps/targets/HASH.json    the mark
     CACHE/deps/targets/HASH.begun   there while the directory is installed into, or emptied; what is in it may go
@@ -13,7 +13,7 @@ is never touched:
 HASH is that of the path. Files that come later beside finished ones do no harm: programs keep caches among their
 modules.
 
-Whoever puts another directory in its place has taken what was installed away. Numbers of devices change with a reboot,
+A directory that was put in its place has nothing of what was installed. Numbers of devices change with a reboot,
 and with each mount of an overlay, and the number of an inode is soon given to the next directory. So a directory gets
 an extended attribute with a random value; where the file system has no such attributes its device and inode count.
 """
@@ -97,7 +97,7 @@ def living_users(users: Sequence[Sequence[int]]) -> list[TargetUser]:
 
 
 def identity_of(path: str) -> str:
-    """Which directory stands at `path`. Raises OSError."""
+    """The identity of the directory at `path`. Raises OSError."""
     there = os.stat(path)
     with contextlib.suppress(OSError):  # it has none, or the file system knows of none
         return f"label {os.getxattr(path, ATTRIBUTE).decode(errors='replace')}"
@@ -124,7 +124,7 @@ class TargetRefused(StripefsError):
 
 
 class TargetState(Enum):
-    """What a directory is for one key."""
+    """The state of a directory for one key."""
 
     EMPTY = "empty"  # or not there, or a mountpoint of ours
     FINISHED = "finished"  # what this key installs, unchanged
@@ -145,7 +145,8 @@ class TargetDirectory:
 
     @contextlib.contextmanager
     def turn(self, waiting: Callable[[], None]) -> Iterator[None]:
-        """Nobody else of this cache mounts there, installs or looks meanwhile. `waiting` is called when that lasts."""
+        """Hold the turn: no other process of this cache mounts there, installs or looks meanwhile. `waiting` is called
+        when that lasts."""
         os.makedirs(self.cache, 0o700, exist_ok=True)  # as the daemon makes it: its files are nobody else's business
         self._mark.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._mark.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -160,7 +161,7 @@ class TargetDirectory:
     # What is there
 
     def state(self, key: str) -> TargetState:
-        """What it is for the snapshot `key`. Raises TargetRefused for a path that is no directory."""
+        """Its state for the snapshot `key`. Raises TargetRefused for a path that is no directory."""
         if (here := kernel.find_mount(self.path)) is not None and here.fstype in ("erofs", "fuse.imagefs"):
             return TargetState.EMPTY
         try:
@@ -185,8 +186,8 @@ class TargetDirectory:
         return TargetState.FINISHED if known <= set(_prints(inventory.take(self.path))) else TargetState.CHANGED
 
     def users(self) -> list[str]:
-        """Who uses what is in it, for people to read: the processes that it was installed for, else those that stand or
-        keep files there."""
+        """The users of what is in it, for people to read: the processes that it was installed for, else those that
+        stand or keep files there."""
         mark = self._own_mark()
         told = [f"process {process}" for process, _ in living_users(mark.users)] if mark is not None else []
         return told or [one for one in users(self.path) if not one.startswith(f"process {os.getpid()} ")]
@@ -201,11 +202,11 @@ class TargetDirectory:
         save_mark(self._json, Mark(self.path, label_directory(self.path), key, finished=False, users=users))
 
     def hand_over(self) -> None:
-        """What is in it is its users' from now on, whole or not, and not to be emptied. Needs no room on the disk."""
+        """Its content is its users' from now on, whole or not, and not to be emptied. Needs no room on the disk."""
         self._begun.unlink(missing_ok=True)
 
     def finish(self, seen: inventory.Inventory, key: str) -> None:
-        """What was begun is whole, as it was `seen`, and of that key; it is handed over."""
+        """Mark it as whole, as it was `seen`, and of that key; it is handed over."""
         mark = self._own_mark()
         if mark is None:
             raise SnapshotError(
@@ -248,7 +249,7 @@ class TargetDirectory:
         return came, not known <= set(prints.values())
 
     def mounted_for(self, key: str) -> list[TargetUser]:
-        """Who uses what is mounted here for this key: a daemon that was killed has forgotten them."""
+        """The users of what is mounted here for this key: a daemon that was killed has forgotten them."""
         try:
             noted = json.loads(self._mark.with_suffix(".users").read_text())
             return living_users(noted["users"]) if noted["key"] == key else []
@@ -325,7 +326,7 @@ def _empty(path: str) -> None:
 
 
 def _taken(descriptor: int, patience: float) -> bool:
-    """Whether the lock was to be had within so many seconds."""
+    """Tells whether the lock was to be had within so many seconds."""
     give_up = time.monotonic() + patience
     while True:
         try:

@@ -177,7 +177,8 @@ def _transfer(config: Mapping[str, Any], *, required: bool) -> list[CheckResult]
 
 
 def _room(config: Mapping[str, Any], version: tuple[int, int, int] | None, root: str) -> CheckResult:
-    """Where kubelet looks for the room of images: what the plugin exports, before 1.7.17 a folder of containerd."""
+    """The place where kubelet looks for the room of images: what the plugin exports, before 1.7.17 a folder of
+    containerd."""
     cost = "kubelet cannot see how full the disk of images is: no eviction, no limits of ephemeral storage"
     if version is not None and version < _EXPORTS_SINCE:
         expected = os.path.join(

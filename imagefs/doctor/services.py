@@ -21,7 +21,7 @@ __all__ = ["daemon_findings", "installed_at", "runs_since", "snapshotter_finding
 
 _ANSWERS_WITHIN = 10.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-"""How a client of HTTP/2, and so of gRPC, begins (RFC 9113, 3.4): the preface and an empty SETTINGS frame."""
+"""The first bytes of a client of HTTP/2, and so of gRPC (RFC 9113, 3.4): the preface and an empty SETTINGS frame."""
 
 _SETTINGS = 4
 

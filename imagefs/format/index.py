@@ -45,7 +45,8 @@ class Pack(NamedTuple):
 
 
 class BlockLocation(NamedTuple):
-    """Where a block is and what it must be. `pack` is a number of `Index.packs`, or NOWHERE for zeros."""
+    """The location of a block and the digest that it must have. `pack` is a number of `Index.packs`, or NOWHERE for
+    zeros."""
 
     digest: bytes
     pack: int
@@ -96,7 +97,7 @@ class Index:
         self._read = read or (lambda at, length: bytes(data[at : at + length]))
 
     def place(self, block: int) -> BlockLocation:
-        """Where block number `block` is."""
+        """The location of block number `block`."""
         if not 0 <= block < self.blocks:
             raise IndexError(block)
         return BlockLocation(*_RECORD.unpack(self._read(self._records + _RECORD.size * block, _RECORD.size)))
@@ -113,7 +114,7 @@ class Index:
             yield from (one[0] for one in _RECORD.iter_unpack(self._read(first, min(_AT_ONCE, self._order - first))))
 
     def find(self, digest: bytes) -> BlockLocation | None:
-        """Where a block with these bytes is, None when none of this index has them."""
+        """The location of a block with these bytes, None when this index has none."""
         number = next(self.numbers(digest), None)
         return None if number is None else self.place(number)
 

@@ -17,7 +17,7 @@ _MAX_BLOCK = HOLE - 1
 
 
 def address(device: int, block: int) -> int:
-    """Where a chunk lies: `block` (4 KiB each) of the device with this number, the first being 1.
+    """The address of a chunk: `block` (4 KiB each) of the device with this number, the first being 1.
 
     Raises FormatError past 16 TiB, which is as far as 32 bits of block number go.
     """

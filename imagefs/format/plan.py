@@ -43,7 +43,7 @@ class PlanRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to fetch for `workload` when the image with the manifest `image` is mounted, from `traces` starts."""
+    """Blocks to fetch for `workload` when the image with the manifest `image` is mounted, from `traces` starts."""
 
     image: str
     workload: str

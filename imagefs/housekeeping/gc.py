@@ -43,7 +43,8 @@ _LISTED = 2.0
 
 @dataclass(slots=True)
 class GcResult:
-    """What went, or with `dry_run` would go: paths and bytes; and what stayed only because it is young."""
+    """Objects that were removed, or with `dry_run` would be: paths and bytes; and what stayed only because it is
+    young."""
 
     removed: list[str] = field(default_factory=list)
     bytes: int = 0
@@ -232,6 +233,7 @@ def _surplus(traces: Iterable[bytes]) -> set[bytes]:
 
 
 def _is_left_over(path: bytes) -> bool:
-    """Whether a writer that died has left it: clients of stores write under such a name first, and locks are hidden."""
+    """Tells whether a writer that died has left it: clients of stores write under such a name first, and locks are
+    hidden."""
     name = path.rpartition(b"/")[2]
     return (name.startswith(b".") and name.endswith(b".tmp")) or is_hidden(name)

@@ -85,7 +85,7 @@ def remove_image(images: Images, name: str) -> tuple[list[str], list[str]]:
     """Take a tag away, or with a digest all tags of an image; and the image, when no tag is left that names it.
 
     So goes the image it was optimised from, when it has no tag either. Answers the tags and the digests that went.
-    What they were made of stays in the store until `gc`. Raises NoSuchImage, ConfigError for the image of a dependency
+    Their objects stay in the store until `gc`. Raises NoSuchImage, ConfigError for the image of a dependency
     snapshot, StoreErrors, and DamagedObject, before anything goes, where another tag may have named the image.
     """
     try:
@@ -189,7 +189,7 @@ class BlockUsage:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What an image has in common with another: blocks and bytes as they are stored."""
+    """Blocks that an image has in common with another: blocks and bytes as they are stored."""
 
     image: str
     tags: tuple[str, ...]

@@ -1,6 +1,6 @@
 """Dependency snapshots of a store: listing them, what one holds, and removing those that nobody uses any more.
 
-What a snapshot holds is a line for each name, so that two can be compared without a mount.
+The content of a snapshot is told as a line for each name, so that two can be compared without a mount.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _without_document(images: Images, now: float) -> list[str]:
 
 
 def _needed(snapshots: Snapshots, known: Container[str], name: str, image: str) -> bool:
-    """Whether the snapshot of that name is there and needs the image, or nobody can tell."""
+    """Tells whether the snapshot of that name is there and needs the image, or nobody can tell."""
     try:
         return name in known and snapshots.names(name, image)
     except NoSuchSnapshot:

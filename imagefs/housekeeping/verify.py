@@ -50,7 +50,7 @@ class Damage:
 
 @dataclass(slots=True)
 class VerifyResult:
-    """What was looked at, counts and bytes, and what is wrong with it."""
+    """The result of a verification: counts and bytes of all that was read, and the damage."""
 
     images: int = 0
     objects: int = 0

@@ -39,7 +39,7 @@ from stripefs.store.url import refuse_half_url
 __all__ = ["Checkpoint", "Shown", "Warmth", "parse_share", "shown"]
 
 TARGET = "/checkpoint"
-"""Where a checkpoint is shown that names no place."""
+"""The directory that shows a checkpoint which names no place."""
 
 _LEAVES_WITHIN = 30.0
 """Seconds for which the end of a mount's process is waited for: what was written is on its way to the store."""
@@ -71,8 +71,8 @@ class Checkpoint(NamedTuple):
 
 
 class Warmth(NamedTuple):
-    """How checkpoints are warmed. files: `all`, `latest`, `none`, or a pattern of paths. share: of the link, while the
-    image comes. link_rate: of the link in bytes a second, 0 where it is to be measured."""
+    """Settings of the warming of checkpoints. files: `all`, `latest`, `none`, or a pattern of paths. share: of the
+    link, while the image comes. link_rate: of the link in bytes a second, 0 where it is to be measured."""
 
     files: str = "all"
     share: float = 0.5

@@ -27,7 +27,7 @@ COLLECTOR = "BOOTSEER_COLLECTOR"
 """Names the collector folder."""
 
 FOLDER, PROGRAM = "/run/imagefs/events", "/run/imagefs/startup_events.py"
-"""Where a container has the folder of events, and the program that writes them in any image with Python."""
+"""Paths in a container of the folder of events, and of the program that writes them in any image with Python."""
 
 COMMAND = (sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())")
 """The command `imagefs`, whatever PATH holds."""
@@ -35,8 +35,8 @@ COMMAND = (sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import
 
 @contextlib.contextmanager
 def collected(folder: str, url: str) -> Iterator[None]:
-    """Copy the events in `folder` to the collector folder at `url` when the block ends. What goes wrong is told by the
-    program that copies and harms no job."""
+    """Copy the events in `folder` to the collector folder at `url` when the block ends. The program that copies tells
+    of errors, which harm no job."""
     try:
         yield
     finally:

@@ -46,7 +46,8 @@ Files = Sequence[tuple[bytes, Status]]
 
 
 class ImageLoad(NamedTuple):
-    """How far the image is. coming: blocks that its start touches are on their way. fetched: bytes, which only grow."""
+    """Progress of the image. coming: blocks that its start touches are on their way. fetched: bytes, which only
+    grow."""
 
     coming: bool
     fetched: int

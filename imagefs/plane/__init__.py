@@ -1,1 +1,1 @@
-"""How the tree of an image reaches programs."""
+"""Planes: ways by which the tree of an image reaches programs."""

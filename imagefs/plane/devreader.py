@@ -36,7 +36,7 @@ class DocumentFile:
         self._size = os.fstat(descriptor).st_size
 
     def __len__(self) -> int:
-        """What it had when it was opened."""
+        """The bytes that it had when it was opened."""
         return self._size
 
     def __getitem__(self, where: slice) -> bytes:
@@ -60,7 +60,7 @@ class DocumentFile:
 
 
 _GONE = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ENOENT, errno.ENODEV))
-"""What a file or path answers whose daemon ended, is starting, or does not serve it yet."""
+"""Errors of a file or path whose daemon ended, is starting, or does not serve it yet."""
 
 
 class FileDevices:

@@ -113,7 +113,7 @@ def _configure(path: str, backing: int, file: str) -> int | None:
 Backing = Literal["file", "loop"]
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
 _NO_FILES = (errno.ENOTBLK, errno.EINVAL, errno.EOPNOTSUPP)
-"""What the kernel answers when it cannot mount files: it is too old or built without, or they lie on an overlay."""
+"""Errors of the kernel when it cannot mount files: it is too old or built without, or they lie on an overlay."""
 
 _HINTS = {
     errno.ENOTBLK: "file-backed EROFS needs Linux 6.12 and CONFIG_EROFS_FS_BACKED_BY_FILE: --erofs-backing loop",

@@ -1,6 +1,6 @@
 """The mount API of the kernel: detached EROFS mounts, copies of a mount for others, idmapped mounts.
 
-A detached mount stands in no directory until somebody shows it. Whoever holds its descriptor has it; others copy it by
+A detached mount stands in no directory until somebody shows it. The holder of its descriptor has it; others copy it by
 its path below /proc and show it where they like, also in mount namespaces of their own. All are one and the same file
 system, so what one container has read is in memory for all of them, once. When the holder lets go it lives on where it
 is shown, and ends with the last of those. The kernel allows the copy since Linux 6.15; before, and wherever any of this

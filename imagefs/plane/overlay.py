@@ -155,7 +155,7 @@ def _by_descriptor(path: str, held: contextlib.ExitStack) -> str:
 
 
 def _is_overlay(folder: str) -> bool:
-    """Whether statfs(2) calls it an overlay. Raises OSError."""
+    """Tells whether statfs(2) calls it an overlay. Raises OSError."""
     answer = ctypes.create_string_buffer(512)
     if _libc.statfs(os.fsencode(folder), answer):
         number = ctypes.get_errno()

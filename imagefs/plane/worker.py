@@ -3,8 +3,8 @@
 Everything is answered from the metadata image, which never changes, and nothing is remembered: a node is its inode's
 number in the image (the root is 1, as FUSE wants it), a handle is its node, a directory's cookie the position in the
 directory. So a worker that takes over knows all that its predecessor gave out. Only the bytes of files come from
-elsewhere, from the devices. What stat, the attributes, the access control lists and the capacity look like is what
-EROFS in the kernel shows of the same image, but for the number of the root.
+elsewhere, from the devices. The answers of stat, the attributes, the access control lists and the capacity are those of
+EROFS in the kernel for the same image, but for the number of the root.
 
 The worker is served by `stripefs.fuse.worker`. Its payload is JSON: `source` (what the mount table shows), `metadata`
 (path of the EROFS image), `devices` (paths, one after the other as the metadata names them), `io_timeout` (seconds),

@@ -76,7 +76,7 @@ class Images:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def put_pack(self, pack: Pack, data: bytes) -> bool:
-        """Whether it had to be written: False where it is there already."""
+        """Tells whether it had to be written: False where it is there already."""
         path = object_path("packs", pack.digest.hex())
         if pack.digest in self.damaged_packs:
             self._again(lambda: self.repository.put(path, data, replace=True))
@@ -90,7 +90,7 @@ class Images:
             self._again(lambda path=path: self.repository.set_replication(path, replicas))  # type: ignore[misc]
 
     def has_pack(self, pack: Pack) -> bool:
-        """Whether the pack is there with all its bytes, unread."""
+        """Tells whether the pack is there with all its bytes, unread."""
         if pack.digest in self.damaged_packs:
             return False
         try:
@@ -220,7 +220,7 @@ class Images:
         return {f"sha256:{name}": status for name, status in self._names(b"/sources") if _HEX.fullmatch(name)}
 
     def has(self, digest: str) -> bool:
-        """Whether there is an image with that digest, unread."""
+        """Tells whether there is an image with that digest, unread."""
         try:
             self.stat(_image_path(digest))
         except NotFound:
@@ -357,7 +357,7 @@ class Images:
         return True
 
     def _is_fresh(self, found: Status) -> bool:
-        """Whether no `gc` removes it soon: by the store's clock, as `gc` goes by that."""
+        """Tells whether no `gc` removes it soon: by the store's clock, as `gc` goes by that."""
         try:
             return self.repository.now_ns() - found.mtime_ns < GRACE / 2 * 1e9
         except StoreError:
@@ -376,7 +376,7 @@ class Images:
 
 
 def is_digest(name: str) -> bool:
-    """Whether this is how objects are named."""
+    """Tells whether this is how objects are named."""
     return _HEX.fullmatch(name) is not None
 
 
@@ -386,7 +386,7 @@ def is_source(name: str) -> bool:
 
 
 def object_path(kind: str, digest: str) -> bytes:
-    """Where an object of one of `KINDS` lies."""
+    """The path of an object of one of `KINDS`."""
     return f"/{kind}/{digest[:2]}/{digest}".encode()
 
 

@@ -5,8 +5,8 @@ Objects are blobs under the digests that they have anyway. Images, tags and docu
 stands for the newest image that was built from it, if there is one.
 
 A registry has no atomic put-if-absent, no locks and no list of blobs; it removes blobs that no manifest names itself.
-Times are those of the hosts that stored things. What is replaced is removed where the registry allows that, else it
-stays until the registry's own gc.
+Times are those of the hosts that stored things. An object that is replaced is removed where the registry allows that,
+else it stays until the registry's own gc.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ is sent once more. Blobs often lie elsewhere: a GET is then sent on, never with 
 to anything but http and https, and not from https to plain http. Plain http is spoken only where that was asked for.
 
 One call sends a request once, but for a connection that breaks before the answer begins and for refused credentials.
-What may succeed later raises Transient; callers pause and try again, as with all stores.
+A call that may succeed later raises Transient; callers pause and try again, as with all stores.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SCOPE = re.compile(r"repository:([^\s:]+):([a-z,*]+)")
 
 
 class RegistryAccess(NamedTuple):
-    """How a registry is reached. schemes are tried in this order, and the first that works stays.
+    """Access to a registry. schemes are tried in this order, and the first that works stays.
 
     authfile: the only file of credentials, "" for the usual ones. ca_file: certificates to trust besides. verify: False
     takes any certificate. timeout: seconds without a byte. known: USER:PASSWORD in base64, "" for those of files.

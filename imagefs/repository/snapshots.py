@@ -70,7 +70,7 @@ class Snapshots:
         return image
 
     def has(self, name: str) -> bool:
-        """Whether there is one, unread."""
+        """Tells whether there is one, unread."""
         try:
             self.images.stat(_path(name))
         except NotFound:
@@ -104,7 +104,7 @@ class Snapshots:
         return frozenset(digest for digest, pack in packs.items() if self.images.is_damaged(pack))
 
     def is_usable(self, name: str) -> bool:
-        """Whether there is one that hosts can use, as far as `why_broken` sees. Raises StoreErrors."""
+        """Tells whether there is one that hosts can use, as far as `why_broken` sees. Raises StoreErrors."""
         try:
             return self.has(name) and not self.why_broken(name)
         except NoSuchSnapshot:
@@ -162,7 +162,7 @@ class Snapshots:
         return True
 
     def names(self, name: str, image: str) -> bool:
-        """Whether the document names this image, or one that was made from it."""
+        """Tells whether the document names this image, or one that was made from it."""
         named = self.load(name).image
         return image == named or image == self.images.manifest(named).base
 

@@ -38,7 +38,7 @@ class RunFolder:
     def __init__(self, runtime_dir: str, scratch_dir: str = "", cgroup_parent: str = "/") -> None:
         """`scratch` is a new place below `scratch_dir`, "" without, and `cgroup` one below `cgroup_parent`.
 
-        Who needs them makes them. Raises OSError.
+        The code that needs them makes them. Raises OSError.
         """
         self.name = f"imagefs-{os.urandom(6).hex()}"
         runs = os.path.join(os.path.abspath(runtime_dir), "runs")
@@ -66,11 +66,11 @@ class RunFolder:
         return os.path.join(self.path, "marker")
 
     def layer(self, number: int) -> str:
-        """Where one of several trees is mounted that the root is made of."""
+        """The mountpoint of one of several trees that the root is made of."""
         return os.path.join(self.path, "layers", str(number))
 
     def started(self) -> bool:
-        """Whether the runtime started the container's command."""
+        """Tells whether the runtime started the container's command."""
         return os.path.exists(os.path.join(self.path, "pid"))
 
     def __enter__(self) -> RunFolder:
@@ -90,7 +90,8 @@ class RunFolder:
 def sweep(runtime_dir: str) -> list[str]:
     """Remove what runs left that were killed: their folders, what they wrote, and their cgroups. Answers their names.
 
-    What cannot be removed now is logged and left for the next time. Raises OSError where `runtime_dir` cannot be used.
+    Files that cannot be removed now are logged and left for the next time. Raises OSError where `runtime_dir` cannot be
+    used.
     """
     runs = os.path.join(os.path.abspath(runtime_dir), "runs")
     if not os.path.isdir(runs):
@@ -133,7 +134,8 @@ def _lock_of_the_dead(path: str) -> int | None:
 
 
 def _remove(path: str, scratch: str, cgroup: str) -> bool:
-    """Whether all could be removed. The folder goes last: while it is there, the next sweep knows what else to do."""
+    """Tells whether all could be removed. The folder goes last: while it is there, the next sweep knows what else to
+    do."""
     try:
         _remove_cgroup(cgroup)
         _remove_tree(scratch)

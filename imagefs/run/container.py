@@ -5,7 +5,7 @@
 
 The child mounts the image, and what lies above it, where nobody else sees it, and becomes the runtime, process 1 of its
 PID namespace. When `imagefs run` ends, in whatever way, the kernel kills the runtime, with it the container, and the
-mounts end with them (`imagefs.run.namespace`). What then remains are a folder and an empty cgroup, which the next run
+mounts end with them (`imagefs.run.namespace`). Then a folder and an empty cgroup remain, which the next run
 sweeps away.
 
 Standard input, output and error are passed through; with a terminal the runtime copies between ours and the
@@ -58,7 +58,7 @@ _FORWARDED = (
     signal.SIGXCPU,
     signal.SIGPWR,
 )
-"""What users, batch systems and service managers send, but for those that the caller ignores."""
+"""Signals that users, batch systems and service managers send, but for those that the caller ignores."""
 
 _PAUSE, _PATIENCE = 0.01, 2.0
 """Seconds between looks whether the command runs, when a signal waits for that; and until it is not waited for."""
@@ -233,7 +233,7 @@ def _wait(
 
 
 def _is_runtime(report: int) -> bool:
-    """Whether the child became the runtime, or ended: either closes its end of the pipe."""
+    """Tells whether the child became the runtime, or ended: either closes its end of the pipe."""
     poll = select.poll()
     poll.register(report, 0)
     return any(event & select.POLLHUP for _, event in poll.poll(0))
@@ -360,7 +360,7 @@ def _become_runtime(
 
 
 def _mount_layers(folder: RunFolder, layers: Sequence[MountLayer], users: int) -> list[str]:
-    """Where they are then: one alone at the root itself. users: of `userns.namespace`."""
+    """Their mountpoints then: one alone at the root itself. users: of `userns.namespace`."""
     alone = len(layers) == 1
     places = [folder.rootfs if alone else folder.layer(number) for number in range(len(layers))]
     for number, (layer, place) in enumerate(zip(layers, places, strict=True)):

@@ -58,7 +58,8 @@ def check_limits(limits: ResourceLimits) -> None:
 
 
 def controllers(mounts: Sequence[MountPoint]) -> set[str]:
-    """What OCI runtimes can limit: by version 2 where it is mounted at the top, else by the hierarchies of version 1.
+    """Controllers by which OCI runtimes can limit: by version 2 where it is mounted at the top, else by the hierarchies
+    of version 1.
 
     Where version 2 lies beside version 1 they do not use it. Raises RunError where its controllers cannot be read.
     """

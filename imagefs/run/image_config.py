@@ -19,7 +19,7 @@ __all__ = ["ImageConfig", "User", "parse_signal", "resolve_user"]
 
 
 class ImageConfig(NamedTuple):
-    """What an image says about containers of it, in the `config` of its OCI image config."""
+    """Settings of an image for containers of it, in the `config` of its OCI image config."""
 
     env: Sequence[str] = ()
     entrypoint: Sequence[str] = ()

@@ -2,7 +2,7 @@
 
 The runtime is process 1 of a PID namespace, in a mount namespace of its own, and is killed when the process that
 started it ends. With process 1 the kernel kills all that is in the namespace, the container's daemons too; with the
-last of them the mounts go, and with the mounts the loop devices and memory that they hold. Nobody has to clean up.
+last of them the mounts go, and with the mounts the loop devices and memory that they hold. No process has to clean up.
 
 Usually the runtime is process 1 itself. But crun ends only once it has no children any more, and every server in the
 namespace is, or becomes, a child of process 1. So where what serves the container's tree runs there too, one process
@@ -172,7 +172,7 @@ def private_mounts() -> None:
 
 
 def is_alone() -> bool:
-    """Whether nobody but us is in our PID namespace."""
+    """Tells whether nobody but us is in our PID namespace."""
     return sum(name.isdigit() for name in os.listdir("/proc")) == 1
 
 
@@ -192,7 +192,7 @@ def keep_only(needed: Sequence[str]) -> None:
 
 
 def _related(mountpoint: str, path: str) -> bool:
-    """Whether `path` lies on what is mounted there, or that lies below `path`."""
+    """Tells whether `path` lies on what is mounted there, or that lies below `path`."""
     return path == mountpoint or path.startswith(f"{mountpoint}/") or mountpoint.startswith(f"{path.rstrip('/')}/")
 
 

@@ -1,4 +1,4 @@
-"""What a user asks of one container, as plain values."""
+"""Options of one container, as plain values."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def parse_userns(text: str) -> int:
 
 
 class RunOptions(NamedTuple):
-    """One run. What is empty or None is left to the image.
+    """One run. Values that are empty or None are left to the image.
 
     command: takes the place of the image's Cmd, behind its Entrypoint. entrypoint: takes the place of that; () is none.
     env: NAME=VALUE, or NAME for the value it has outside. hostname: "" is the host's, or the container's own without

@@ -123,7 +123,7 @@ _NATIVE = {
     "riscv64": "SCMP_ARCH_RISCV64",
     "s390x": "SCMP_ARCH_S390X",
 }
-"""How a profile's map calls architectures of `imagefs.reference`."""
+"""Names in a profile's map of the architectures of `imagefs.reference`."""
 
 
 class Profile(NamedTuple):

@@ -105,7 +105,7 @@ class RootTree:
         return posixpath.join(found or "/", rest).rstrip("/") or "/"
 
     def _link(self, path: str) -> str:
-        """Where a link leads; "" for what is none."""
+        """The target of a link; "" for what is none."""
         descriptor = self._open(path, os.O_NOFOLLOW)
         if descriptor is None:
             return ""

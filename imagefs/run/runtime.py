@@ -70,7 +70,7 @@ class Runtime(NamedTuple):
 
 
 def _meaning(message: str, command: str) -> RunError | None:
-    """What a message says of the command, if anything."""
+    """The error that a message tells of the command, if any."""
     if _NOT_FOUND.search(message):
         return CommandNotFound(f"the container has no {command}")
     if _NOT_EXECUTABLE.search(message):

@@ -61,7 +61,7 @@ _DEFAULT_DEVICES = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 
 _MEMORY = ("rw", "nosuid", "nodev")
 
 MARKER = "/run/imagefs"
-"""Where the command says that it has started, by a file `ready`."""
+"""The directory in which the command says that it has started, by a file `ready`."""
 
 _NAMESPACES = ("pid", "mount", "ipc", "uts", "cgroup")
 
@@ -72,7 +72,7 @@ class TreeView(Protocol):
     """The tree of an image, links in it followed as if its root were /."""
 
     def kind(self, path: str) -> TreeKind | None:
-        """What is at `path`, None when nothing is."""
+        """The kind of what is at `path`, None when nothing is."""
 
     def read(self, path: str) -> bytes:
         """The content of a file; nothing where there is none."""
@@ -94,7 +94,7 @@ class DeviceNode(NamedTuple):
 
 
 class Outside(NamedTuple):
-    """What a container learns of where it runs: the caller's environment, the host's name, what is at the host's paths.
+    """Facts about the host for a container: the caller's environment, the host's name, what is at the host's paths.
 
     devices: of `RunOptions.devices`. terminal: the command gets one. files: of /etc/resolv.conf and /etc/hosts those
     that the host has. open_files: the caller's hard RLIMIT_NOFILE. marker: where the file system is in which the
@@ -217,7 +217,7 @@ def build(
 
 
 def arguments(options: RunOptions, image: ImageConfig) -> list[str]:
-    """What the container executes. Raises RunError where neither the user nor the image says."""
+    """The arguments of the container's process. Raises RunError where neither the user nor the image says."""
     entrypoint = image.entrypoint if options.entrypoint is None else options.entrypoint
     # An Entrypoint of the user's own does not go with arguments that were meant for the image's.
     cmd = options.command or (image.cmd if options.entrypoint is None else ())
@@ -238,8 +238,8 @@ def _environment(options: RunOptions, image: ImageConfig, outside: Outside, user
 
 
 def variables(own: Sequence[str], wanted: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """What NAME=VALUE of `own` and of `wanted` say, the later ones first. NAME alone, which only users write, has the
-    value that it has in `environ`, or none. Raises RunError."""
+    """Variables of the NAME=VALUE of `own` and of `wanted`, of which the later count. NAME alone, which only users
+    write, has the value that it has in `environ`, or none. Raises RunError."""
     found = {}
     for entry in own:
         name, equals, value = entry.partition("=")
@@ -368,7 +368,7 @@ def _check_target(bind: Bind, tree: TreeView, others: Sequence[str]) -> None:
 
 
 def _is_covered(path: str, mounts: Sequence[str]) -> bool:
-    """Whether one of `mounts` lies above `path`, so that the image's own tree does not matter there."""
+    """Tells whether one of `mounts` lies above `path`, so that the image's own tree does not matter there."""
     return any(path.startswith(f"{other}/") for other in mounts)
 
 

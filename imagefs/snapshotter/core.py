@@ -277,7 +277,7 @@ class Snapshotter:
             self._forget(removed.tree)
 
     def _forget(self, tree: Tree) -> None:
-        """A snapshot has this tree no more. What no snapshot has leaves the disk."""
+        """A snapshot has this tree no more. A tree that no snapshot has leaves the disk."""
         if tree not in self._store.trees():
             self._images.forget(tree, self._store.trees)
 

@@ -169,7 +169,7 @@ class Metastore:
         return [first, *(_snapshot(row, {}) for row in above)]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """How many snapshots there are of each kind, and how many of these are lazy layers or stand on a tree."""
+        """The number of snapshots of each kind, and how many of these are lazy layers or stand on a tree."""
         with self._lock:
             rows = self._connection.execute(
                 "SELECT kind, count(*), sum(chain != '' OR image != '') FROM snapshot GROUP BY kind"

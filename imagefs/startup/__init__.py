@@ -1,1 +1,1 @@
-"""Where starts of jobs spend their time: events, how they are collected, what follows from them, and reports."""
+"""Profiles of starts of jobs: events, how they are collected, what follows from them, and reports."""

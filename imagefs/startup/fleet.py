@@ -99,7 +99,7 @@ def _lost(gpus: float, assumed: str, hours: float, by_stage: dict[str, float], s
 
 
 def growth(starts: Sequence[Start]) -> Growth | None:
-    """How the total grows with the number of nodes: the power or logarithmic law, whichever is closer to the starts."""
+    """Growth of the total with the number of nodes: the power or logarithmic law, whichever is closer to the starts."""
     nodes = np.array([start.nodes for start in starts], float)
     total = np.array([start.total_s for start in starts], float)
     sizes = np.unique(nodes)

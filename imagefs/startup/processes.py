@@ -211,5 +211,5 @@ def _is_read(pid: int, descriptor: str) -> bool:
 
 
 def _mounts() -> tuple[str, ...]:
-    """Where stripefs is mounted, with a slash behind."""
+    """Mountpoints of stripefs, with a slash behind."""
     return tuple(f"{mount.path}/" for mount in kernel.mounts() if mount.fstype == "fuse.stripefs")

@@ -208,7 +208,7 @@ class SizeGroup(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How the total grows with nodes. law "power": seconds = a * nodes ** b; "log": a + b * ln(nodes); "" too few."""
+    """Growth of the total with nodes. law "power": seconds = a * nodes ** b; "log": a + b * ln(nodes); "" too few."""
 
     groups: list[SizeGroup]
     law: str

@@ -105,7 +105,7 @@ def breakdown(start: Start) -> Chart:
 
 
 def spread(start: Start) -> Chart:
-    """How the units differ in each stage: the range, the middle half and the median."""
+    """Differences of the units in each stage: the range, the middle half and the median."""
     drawing = _Drawing(max((stage.max_s for stage in start.stages), default=0))
 
     def ratio(stage: Stage) -> str:

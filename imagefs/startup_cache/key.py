@@ -2,7 +2,7 @@
 `node_facts`.
 
 Most of these caches look an entry up by a hash of what it was compiled from, so an entry that does not fit is not found
-and costs nothing but its bytes. What such a hash leaves out has to be in the key: `needs` of a cache names it.
+and costs nothing but its bytes. Facts that such a hash leaves out have to be in the key: `needs` of a cache names it.
 
 The key's canonical JSON names the snapshot (`imagefs.format.snapshot`). docs/startup-caches.md tells what each
 component holds, and what is left out on purpose.
@@ -36,7 +36,7 @@ __all__ = [
 ]  # fmt: skip
 
 FOLDER = "/run/imagefs-caches"
-"""Where containers have all of them. Some caches hold absolute paths, so it is always the same."""
+"""The folder in which containers have all of them. Some caches hold absolute paths, so it is always the same."""
 
 
 class Cache(NamedTuple):
@@ -192,7 +192,7 @@ def deciding_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def world_size(*environs: Mapping[str, str]) -> str:
-    """How many ranks the job has, by the first of these environments that says so; "" where none does."""
+    """The number of ranks of the job, by the first of these environments that says so; "" where none does."""
     return next((environ[name] for environ in environs for name in _WORLD if environ.get(name)), "")
 
 

@@ -8,8 +8,8 @@ The job goes on and may write to its caches. So the files that are whole are cop
 `SnapshotPlace` of `imagefs.deps.publish`, is packed. docs/startup-caches.md tells which files are whole, and what is
 refused.
 
-A job may put a link in the place of a directory meanwhile. What was looked at is therefore opened without following
-any, and nothing outside of the folder is read.
+A job may put a link in the place of a directory meanwhile. A file that was looked at is therefore opened without
+following any, and nothing outside of the folder is read.
 
 A file that is open for writing is found by a read lease (F_SETLEASE), which the kernel refuses for it. The lease is
 given back at once, so no writer waits.

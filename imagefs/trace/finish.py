@@ -15,8 +15,8 @@ A complete trace is stored, those of the same image and workload but the newest 
 that was mounted is made from the rest: again, until no other start has stored a trace meanwhile. Each stores its trace
 before it lists them, so the last who writes the plan has seen all. A trace that is not complete, or empty, only stays
 in the local folder. On standard output comes one JSON object: `trace` (its name), `stored` (the URL of the store or of
-the folder), `complete`, `extents`, `bytes`, and where a plan was made `plan_traces` and `plan_blocks`. What goes wrong
-is one line on standard error and the exit code of the error; whatever was stored by then is whole, and `raw` is there.
+the folder), `complete`, `extents`, `bytes`, and where a plan was made `plan_traces` and `plan_blocks`. An error is one
+line on standard error and its exit code; whatever was stored by then is whole, and `raw` is there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RecordingFacts:
-    """What is known about a recorded start, as standard input tells it."""
+    """Facts about a recorded start, as standard input tells them."""
 
     raw: Path
     folder: Path
@@ -182,7 +182,7 @@ def _names(trace: Trace, places: Sequence[Traces]) -> set[str]:
 
 
 def _put(trace: Trace, remote: Traces, local: Traces) -> tuple[Traces, str]:
-    """Where the trace is now, and its name."""
+    """The place of the trace now, and its name."""
     try:
         return remote, _again(lambda: remote.put(trace))
     except StoreError as error:

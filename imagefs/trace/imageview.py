@@ -117,7 +117,7 @@ class ImageView:
 
 
 def resolve(recorder: Recorder, target: ImageView) -> list[Touch]:
-    """What `recorder` saw of the devices of `target.image`, by files, in order of first touch.
+    """Touches that `recorder` saw of the devices of `target.image`, by files, in order of first touch.
 
     Raises FormatError when these are not the devices it was recorded on.
     """

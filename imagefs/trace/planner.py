@@ -1,9 +1,9 @@
 """Plans from traces: matched to the image, merged into one order, and turned into blocks that are fetched ahead. Pure.
 
-A trace of one image is applied to another by content first, else by name. What a rebuild only moved has the digest it
-had. What it changed is most likely touched where it was touched before: a rebuilt layer changes every .pyc (the
-source's time is in it) and nothing else about how a start goes. So an extent that is nowhere in the new image stands
-for the chunk of the new file with the same path that covers the same offset.
+A trace of one image is applied to another by content first, else by name. An extent that a rebuild only moved has the
+digest it had. One that it changed is most likely touched where it was touched before: a rebuilt layer changes every
+.pyc (the source's time is in it) and nothing else about how a start goes. So an extent that is nowhere in the new image
+stands for the chunk of the new file with the same path that covers the same offset.
 
 Several starts become one order. An extent is kept when at least half of the traces, rounded up, touched it: a node that
 did something of its own once does not cost every later start, and one that was interrupted does not take away what all
@@ -58,7 +58,7 @@ def match(touches: Iterable[Touch], target: ImageView) -> Matched:
 
 
 def _by_content(touch: Touch, target: ImageView) -> int | None:
-    """Where the same bytes lie; where they lie several times, at the same path if they do, else the first."""
+    """The place of the same bytes; where they lie several times, at the same path if they do, else the first."""
     places = list(target.find(touch.digest))
     if len(places) <= 1:
         return places[0] if places else None
@@ -102,7 +102,7 @@ _PER_BLOCK = index.BLOCK // erofs.BLOCK
 
 @dataclass(frozen=True, slots=True)
 class MergedTraces:
-    """What traces of one workload say about an image.
+    """The traces of one workload, merged for an image.
 
     traces: how many took part; left_out: how many did not, being incomplete or empty. by_digest, by_path, missing: how
     many of their touches were found which way, or not at all.

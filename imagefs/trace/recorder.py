@@ -60,7 +60,7 @@ class Recorder:
         self.sizes = tuple(sizes)
         self.started = started
         self.full = False
-        """Whether touches were left out because there were more than RUN_LIMIT runs."""
+        """Tells whether touches were left out because there were more than RUN_LIMIT runs."""
         self._pages = [-(-size // PAGE) for size in self.sizes]
         self._bits = [bytearray(-(-pages // 8)) for pages in self._pages]
         self._ms, self._first, self._count, self._device = array("I"), array("I"), array("I"), array("H")
@@ -86,7 +86,7 @@ class Recorder:
         return map(Touched, self._ms, self._device, self._first, self._count)
 
     def touched(self, device: int, first: int, pages: int) -> bool:
-        """Whether any of these pages was touched."""
+        """Tells whether any of these pages was touched."""
         end = min(first + pages, self._pages[device - 1])
         if first >= end:
             return False

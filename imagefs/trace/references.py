@@ -89,7 +89,7 @@ def load_file(path: Path) -> Trace:
 def stored_traces(images: Images, image: str, workload: str = "", name: str = "") -> list[Trace]:
     """The newest traces of an image (a tag or digest), of each workload or of one, or the one with that name.
 
-    Those of an optimised image are those of the image it was made from. What is damaged is left out, and logged.
+    Those of an optimised image are those of the image it was made from. Damaged traces are left out, and logged.
     Raises NoSuchImage, NotFound, StoreErrors, and DamagedObject and FormatError for the one that was named.
     """
     digest = images.resolve(image)

@@ -80,7 +80,7 @@ def begin_above(
 
 
 def _request(values: Mapping[str, Any]) -> Request:
-    """What these values ask for, by root, in the working directory, of an image that is not asked yet."""
+    """The request of these values, by root, in the working directory, of an image that is not asked yet."""
     path = values["deps_target"]
     targets = [Target(posixpath.normpath(path), 0, 0)] if path else []
     named = {flag.field: values[f"deps_{flag.field}"] for flag in REQUEST if f"deps_{flag.field}" in values}

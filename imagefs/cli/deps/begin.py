@@ -1,7 +1,7 @@
 """The beginning of an installation: `imagefs deps run`, `pip`, `uv` and `venv`, as mostly written, without click.
 
-A start that finds what it wants mounted is over in a moment, so nothing is loaded that it does not need. What is
-mounted lasts until the process ends for which it is: that of `--owner`, else the one that runs this command.
+A start that finds what it wants mounted is over in a moment, so nothing is loaded that it does not need. A mount lasts
+until the process ends for which it is: that of `--owner`, else the one that runs this command.
 """
 
 from __future__ import annotations
@@ -77,20 +77,21 @@ START = (
     PLANE,
     TREE[0],
 )  # fmt: skip
-"""How a start goes."""
+"""Flags of a start."""
 
 INSTALL = (*REQUEST, *START, CONFIG)
 """The flags of commands that install."""
 
 SECTIONS = ("deps", "store", "daemon")
-"""Which settings are flags of theirs besides."""
+"""Sections of settings that are flags of theirs besides."""
 
 FORMS = ("run", "pip", "uv", "venv")
 """The commands that install. Of all but `run`, words that look like flags and are none of ours are the installer's."""
 
 
 def command_of(form: str, words: Sequence[str], target: str, python: str) -> Sequence[str]:
-    """What one of `FORMS` runs: from the words that are no flags of ours, the target and the interpreter, if any."""
+    """The command that one of `FORMS` runs: from the words that are no flags of ours, the target and the interpreter,
+    if any."""
     match form:
         case "pip":
             return [python or "python3", "-m", "pip", "install", "--target", target, *words]
@@ -103,12 +104,12 @@ def command_of(form: str, words: Sequence[str], target: str, python: str) -> Seq
 
 
 def setup_of(form: str, target: str, python: str) -> Sequence[str]:
-    """What one of `FORMS` runs before its command."""
+    """The command that one of `FORMS` runs before its own."""
     return [python or "python3", "-m", "venv", "--without-pip", target] if form == "venv" else ()
 
 
 def plain_deps(arguments: Sequence[str]) -> Callable[[], int] | None:
-    """What `imagefs deps` with these arguments does, None where click is to read them."""
+    """The body of `imagefs deps` with these arguments, None where click is to read them."""
     if not arguments or arguments[0] not in FORMS:
         return None
     form = arguments[0]
@@ -226,7 +227,7 @@ def _without(request: Request, settings: Settings, reason: str) -> NoReturn:
 
 
 def _fills_directory(command: Sequence[str]) -> bool:
-    """Whether packages go directly into a directory, as with `--target` of pip and uv."""
+    """Tells whether packages go directly into a directory, as with `--target` of pip and uv."""
     return any(word in ("--target", "-t") or word.startswith("--target=") for word in command)
 
 

@@ -155,7 +155,7 @@ def diff_command(ctx: click.Context, first: str, second: str, as_json: bool, con
 
 
 def _side(ctx: click.Context, text: str, config: str) -> _Side:
-    """What an argument names. Raises ConfigError, FormatError and StoreErrors."""
+    """The key or snapshot that an argument names. Raises ConfigError, FormatError and StoreErrors."""
     import json
 
     from imagefs.deps.key import Key

@@ -1,1 +1,2 @@
-"""Whether what was installed may be published: each file here looks for one kind of doubt, `verdict` weighs them."""
+"""Checks whether an installation may be published: each file here looks for one kind of doubt, `verdict` weighs
+them."""

@@ -6,7 +6,7 @@ they know: both remove the bytecode of a source with the source.
 
 The modules of an editable distribution stay where their source is.
 
-Whether distributions fit is the question of `pip check`, answered from the same files with the same library. Nothing is
+The fit of distributions is the question of `pip check`, answered from the same files with the same library. Nothing is
 run, so it can be answered for a container from outside, where no pip is installed (uv needs none), and for a directory
 of `--target` without what else its interpreter has.
 """
@@ -91,7 +91,7 @@ def parse_record(text: str) -> list[RecordRow]:
 
 
 def check_records(inventory: Inventory, distributions: Sequence[Distribution], at: str) -> tuple[Owned, list[Finding]]:
-    """What the distributions own, and where they are not what they say.
+    """Files that the distributions own, and findings where they are not what they say.
 
     at: the absolute path that the directory of the inventory had for the installer.
     """
@@ -154,7 +154,7 @@ def _found(path: str, inventory: Inventory) -> str:
 
 
 def _is_bytecode(path: str) -> bool:
-    """Whether it is that of a source beside it; other bytecode is a module itself."""
+    """Tells whether it is that of a source beside it; other bytecode is a module itself."""
     return path.endswith(".pyc") and posixpath.basename(posixpath.dirname(path)) == "__pycache__"
 
 
@@ -172,7 +172,8 @@ def _verify(inventory: Inventory, expected: dict[str, list[RecordRow]]) -> Itera
 
 
 def _difference(inventory: Inventory, path: str, rows: Sequence[RecordRow]) -> str:
-    """How the file differs from all its rows: packages that overwrite one another's files leave one of them right."""
+    """The difference of the file from all its rows: packages that overwrite one another's files leave one of them
+    right."""
     facts = inventory.entries[path]
     if _is_bytecode(path):
         return ""

@@ -77,7 +77,7 @@ class Verdict(NamedTuple):
 
 
 def judge(findings: Iterable[Finding]) -> Verdict:
-    """Whether nothing speaks against publishing."""
+    """Tells whether nothing speaks against publishing."""
     by_kind: dict[FindingKind, list[Finding]] = {kind: [] for kind in KINDS}
     for finding in findings:
         by_kind[finding.kind].append(finding)

@@ -3,7 +3,7 @@
 An installer that was killed leaves the files of a package without what describes it, and `pip check` sees nothing: the
 package is imported all the same, or half of it. So each file must be named by a RECORD that lies where modules are
 imported from, or among the programs beside it, but for those here that installers and virtual environments make without
-saying so. What lies elsewhere (data, configuration) is for whoever ran the installer to judge.
+saying so. Files elsewhere (data, configuration) are for whoever ran the installer to judge.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Distribution(NamedTuple):
 def find_sites(entries: Mapping[str, FileFacts], given: Iterable[str] = ()) -> list[str]:
     """Directories that hold distributions, by path: those with such a name or content.
 
-    given: those that modules are imported from, unless that is done from lib/python3.11/site-packages in them. What
-    lies below another one is part of a distribution there: setuptools ships whole distributions for itself.
+    given: those that modules are imported from, unless that is done from lib/python3.11/site-packages in them. A
+    directory below another one is part of a distribution there: setuptools ships whole distributions for itself.
     """
     found, above = set(), set()
     for path, facts in entries.items():
@@ -79,7 +79,7 @@ def prefix_of(site: str) -> str | None:
 
 
 def inside(path: str, folder: str) -> bool:
-    """Whether `path` is `folder` or below it; everything is below ""."""
+    """Tells whether `path` is `folder` or below it; everything is below ""."""
     return not folder or path == folder or path.startswith(f"{folder}/")
 
 

@@ -1,12 +1,12 @@
 """All checks of an installed tree at once; among them secrets, privileged files, and writes outside the targets.
 
-Secrets are files that others must not read, by name and by content. What a RECORD names and whose digest is right came
-with a package, from where others get it too: packages do ship keys and addresses, for their tests. So only other files
-are looked into, and what an installer writes about where a package came from.
+Secrets are files that others must not read, by name and by content. A file that a RECORD names and whose digest is
+right came with a package, from where others get it too: packages do ship keys and addresses, for their tests. So only
+other files are looked into, and what an installer writes about where a package came from.
 
-What a container's installer wrote outside the targets that were declared for it is lost to whoever mounts the snapshot
-of the targets alone, so it is told, file by file. What programs write for a while only, or could make anew, does not
-count.
+Files that a container's installer wrote outside the targets that were declared for it are lost to whoever mounts the
+snapshot of the targets alone, so they are told, file by file. Files that programs write for a while only, or could make
+anew, do not count.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def check_secrets(inventory: Inventory, verified: Collection[str]) -> list[Findi
 
 
 def secret_name(path: str) -> str:
-    """What a file of this name holds that others must not read; "" for nothing."""
+    """The kind of secret that a file of this name holds; "" for nothing."""
     for pattern, what in _NAMES.items():
         if fnmatch.fnmatchcase(posixpath.basename(path), pattern) and not path.endswith(".pub"):
             return what
@@ -111,7 +111,7 @@ def secret_name(path: str) -> str:
 
 
 def secret_content(data: bytes) -> str:
-    """What there is in a text that others must not read; "" for nothing, or for what is no text."""
+    """The kind of secret in a text; "" for nothing, or for what is no text."""
     if b"\0" in data:
         return ""
     if _KEY.search(data):
@@ -141,7 +141,7 @@ IGNORED = (*TRANSIENT, "*/__pycache__")
 
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
-    """Whether an absolute path matches one of these, which are as a shell's but that * stands for / too. One that
+    """Tells whether an absolute path matches one of these, which are as a shell's but that * stands for / too. One that
     matches a directory holds for all below it."""
     return any(fnmatch.fnmatchcase(path, one) or fnmatch.fnmatchcase(path, f"{one}/*") for one in patterns)
 
@@ -169,7 +169,7 @@ def check_outside(
 
 
 def _change(inventory: Inventory, path: str, facts: FileFacts, lower: str) -> str:
-    """What was done there; "" for nothing."""
+    """The change there; "" for nothing."""
     if facts.is_whiteout:
         return "removed"
     if not facts.is_directory:
@@ -190,7 +190,7 @@ _CAPABILITIES = "security.capability"
 
 
 class Installation(NamedTuple):
-    """What there is to know about a tree besides its files.
+    """Facts about a tree besides its files.
 
     at: the absolute path that its top had for the installer, "/" for that of a container. sites: directories below it
     that modules are imported from, where that does not show, as for --target. environment: values of the interpreter
@@ -267,7 +267,8 @@ def _privilege(inventory: Inventory, path: str, facts: FileFacts) -> str:
 
 
 def _sees_others(inventory: Inventory, site: str) -> bool:
-    """Whether what is imported from there may import from elsewhere; most virtual environments keep to themselves."""
+    """Tells whether what is imported from there may import from elsewhere; most virtual environments keep to
+    themselves."""
     prefix = prefix_of(site)
     settings = posixpath.join(prefix or "", "pyvenv.cfg")
     if prefix is None or settings not in inventory.entries or not inventory.entries[settings].is_file:

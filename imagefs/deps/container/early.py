@@ -4,8 +4,8 @@ snapshot is attached while the image is.
     main thread     attach the image      make the key          take the snapshot, if the key is its name
     this thread     hint, lock, attach the snapshot
 
-Nobody waits for the thread before its result is needed, and a failure of it is none of the start: it does without. The
-thread has ended before a container is made, since that takes a fork.
+The main thread does not wait for the thread before its result is needed, and a failure of it is none of the start: it
+does without. The thread has ended before a container is made, since that takes a fork.
 """
 
 from __future__ import annotations

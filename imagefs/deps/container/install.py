@@ -53,14 +53,14 @@ from stripefs.settings import store_settings
 __all__ = ["EXCHANGE", "ContainerInstallation", "Inside", "InstalledUpper", "opened"]
 
 EXCHANGE = "/run/imagefs"
-"""Where containers find the folder in which we speak with what runs there."""
+"""The path in containers of the folder by which we speak with what runs there."""
 
 
 class ContainerInstallation:
     """An installation in containers of `image`, which are like the job's, and have its variables. python: the
     interpreter. scratch: what its installer shares with the resolver.
 
-    What is written is on disk, or in memory where the cache lies on an overlay. Raises OSError.
+    Written files are on disk, or in memory where the cache lies on an overlay. Raises OSError.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ContainerInstallation:
 
     @property
     def upper(self) -> str:
-        """What was written."""
+        """Files that were written."""
         return os.path.join(self._folder, "upper")
 
     def layer(self) -> MountLayer:
@@ -173,7 +173,7 @@ class ContainerInstallation:
 
 
 class Inside(NamedTuple):
-    """Where it was installed, in values that can be JSON.
+    """The place where it was installed, in values that can be JSON.
 
     settings: fields of `DaemonSettings`. store: of the image, fields of `StoreSettings`; image: its digest; tree:
     fields of `TreeOptions`. identifier: of the attachment whose `leftovers.upper_folder` it is; held: a descriptor that
@@ -252,7 +252,7 @@ class InstalledUpper:
 
 @contextlib.contextmanager
 def opened(job: PublishJob) -> Iterator[InstalledUpper]:
-    """What the job is about, with its image. This process is in a mount namespace of its own from then on.
+    """The container of the job, with its image. This process is in a mount namespace of its own from then on.
 
     After the block what was kept is gone, unless somebody else keeps it. Raises StripefsError and OSError.
     """
@@ -272,14 +272,14 @@ def opened(job: PublishJob) -> Iterator[InstalledUpper]:
 
 
 def _inside(top: str, paths: Sequence[str]) -> list[str]:
-    """Where absolute paths of a container are in its tree at `top`, whatever links lead there."""
+    """Paths in the tree at `top` for absolute paths of a container, whatever links lead there."""
     with RootTree(top) as tree:
         return [top + tree.real(path) for path in paths]
 
 
 @contextlib.contextmanager
 def _shown(layer: MountLayer, upper: str, folder: str) -> Iterator[tuple[str, str]]:
-    """Where the image is, and what the container saw: below `folder`, for this process alone."""
+    """The mountpoint of the image, and the tree that the container saw: below `folder`, for this process alone."""
     namespace.private_mounts()
     kernel.mount("imagefs", folder, "tmpfs", 0, "mode=700")
     try:

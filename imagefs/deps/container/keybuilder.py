@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["KeyBuilder"]
 
 _WHEELS = "/run/imagefs-wheels"
-"""Where the containers that build have the directory for what they build."""
+"""The path in the containers that build of the directory for what they build."""
 
 
 class KeyBuilder:
@@ -80,7 +80,7 @@ class KeyBuilder:
         self.request: Request
         self.managed = False
         self.hinted = False
-        """Whether only a hint says what the interpreter is."""
+        """Tells whether only a hint says what the interpreter is."""
 
     def hint(self) -> Facts | None:
         """The facts that a hint tells; None where there is none, or none is needed. Raises ConfigError."""
@@ -112,7 +112,7 @@ class KeyBuilder:
         return ask(self.request, self.locks, self._asking, known, self._build, lambda: DOWNLOADS)
 
     def unchanged(self, answer: Answer) -> bool:
-        """Whether what this answer was made of still says the same."""
+        """Tells whether what this answer was made of still says the same."""
         return unchanged(self.request, answer, self._asking)
 
     def hint_for(self, answer: Answer, name: str) -> tuple[str, str] | None:
@@ -137,8 +137,8 @@ class KeyBuilder:
         return [self.python, "-m", "pip", "install", *into, *files]
 
     def _build(self, order: BuildOrder, environ: Mapping[str, str]) -> Mapping[str, Wheel]:
-        """What the image's pip makes of directories of the host, in a container that goes afterwards. pip writes beside
-        the sources there, as it does when it installs. Raises SnapshotError, OSError."""
+        """Wheels that the image's pip makes of directories of the host, in a container that goes afterwards. pip writes
+        beside the sources there, as it does when it installs. Raises SnapshotError, OSError."""
         from imagefs.deps.local import read_wheel, wheel_in
 
         self._need_word("a directory")
@@ -161,7 +161,7 @@ class KeyBuilder:
         return found
 
     def _resolve(self, question: Question, folder: str, _environ: Mapping[str, str], paths: Sequence[str]) -> str:
-        """What pip prints in a container like the job's, which goes afterwards. Raises SnapshotError."""
+        """The output of pip in a container like the job's, which goes afterwards. Raises SnapshotError."""
         self._need_word("what is asked for")
         binds = [*shown(paths, self._scratch.seen), self._downloads()]
         options = inside(self._options, question.command)._replace(

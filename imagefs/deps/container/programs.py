@@ -2,7 +2,7 @@
 
 Their streams are not the job's, they run as root, and have nothing of the host but what they are given.
 
-What the Python of an image is, is asked in a container of it once, and kept:
+The facts of the Python of an image are asked in a container of it once, and kept:
 
     CACHE/deps/interpreters/HASH     what it printed
 
@@ -51,7 +51,7 @@ __all__ = [
 ]
 
 DOWNLOADS = "/run/imagefs-downloads"
-"""Where containers have the cache that the resolver and the installer share."""
+"""The path in containers of the cache that the resolver and the installer share."""
 
 _MS_BIND = 4096
 _PIECE = 1 << 16  # bytes, which is what a pipe holds

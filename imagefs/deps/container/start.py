@@ -7,7 +7,7 @@ there is one, by the image's own pip where not.
     miss    pip runs in a container of the image; the job's container has above its image what that wrote, at once,
             while it is checked and published
 
-Whatever goes wrong on our side ends in the installation, and one line says why. What a user would meet without us ends
+Any failure on our side ends in the installation, and one line says why. An error that a user would meet without us ends
 the start: an image without Python, an installer that fails.
 """
 
@@ -46,7 +46,7 @@ __all__ = ["ContainerRequest", "asked", "run"]
 
 
 class ContainerRequest(NamedTuple):
-    """What is wanted above an image.
+    """The request of packages above an image.
 
     store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
     there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
@@ -115,7 +115,7 @@ def _early(client: Client, image: str, options: RunOptions, tree: TreeOptions, w
 def asked(
     client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, wish: ContainerRequest
 ) -> Answer:
-    """What decides the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
+    """The answer about the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
     from imagefs.deps.container.keybuilder import KeyBuilder
     from imagefs.deps.scratch import Scratch
 
@@ -181,7 +181,7 @@ class _ContainerStart:
             return self._with(self._install(reason, None), job)
 
     def _layer(self) -> MountLayer:
-        """What lies above the image of the job's container. Raises _Failed, and RunError for what users meet."""
+        """The layer above the image of the job's container. Raises _Failed, and RunError for what users meet."""
         wish = self._wish
         return self._hinted_layer() or self._known_layer(
             lambda: found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
@@ -288,7 +288,7 @@ class _ContainerStart:
         return installation.layer()
 
     def _run(self, installation: ContainerInstallation) -> tuple[InstallOutcome, str]:
-        """How pip ended, and why it did not do what was resolved before."""
+        """The end of pip, and the reason why it did not do what was resolved before."""
         from imagefs.deps.miss import BY_SIGNAL, RESOLVED_EARLIER, UNHELD
 
         answer, unheld = self._answer, ""

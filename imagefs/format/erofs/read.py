@@ -1,8 +1,8 @@
 """Reads an EROFS image without a kernel: inodes, directories, attributes, extents, and a walk over all of it.
 
 A block of a directory has records of fixed length, then the names that they point to, both in order: a name is found by
-halving, and a listing can start anywhere. Everything is read from the bytes on demand. What does not hold together
-raises FormatError and never anything else, and never loops, whoever made the image.
+halving, and a listing can start anywhere. Everything is read from the bytes on demand. An inconsistent image raises
+FormatError and never anything else, and never loops, whoever made it.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class ErofsExtent(NamedTuple):
 
 
 class Bytes(Protocol):
-    """Bytes that lie somewhere. What reading them raises, any call of an `ErofsImage` of them may raise."""
+    """Bytes that lie somewhere. Any call of an `ErofsImage` of them may raise what reading them raises."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, where: slice, /) -> memoryview | bytes: ...
@@ -165,7 +165,7 @@ class ErofsImage:
         return unpack_xattrs(bytes(self._slice(at, inode._xattr_size))) if inode._xattr_size else []
 
     def content(self, inode: Stat) -> bytes:
-        """What stands in the image itself: a directory's blocks, a link's target, a small file."""
+        """Content that stands in the image itself: a directory's blocks, a link's target, a small file."""
         return self.read(inode, 0, inode.size)
 
     def read(self, inode: Stat, offset: int, length: int) -> bytes:
@@ -215,7 +215,7 @@ class ErofsImage:
         return size, at + -at % CHUNK_INDEX.size, -(-inode.size // size)
 
     def extents(self, inode: Stat, offset: int, length: int) -> Iterator[ErofsExtent]:
-        """Where these bytes of a file lie that lies in the devices; they must be inside it. Neighbours come as one."""
+        """Extents of these bytes of a file that lies in the devices; they must be inside it. Neighbours come as one."""
         table = self.chunk_table(inode)
         if table is None:
             raise FormatError(f"inode {inode.number} lies in no device")
@@ -240,7 +240,7 @@ class ErofsImage:
             yield found
 
     def entries(self, inode: Stat) -> Iterator[DirectoryEntry]:
-        """What is in a directory, "." and ".." too, in byte order."""
+        """Entries of a directory, "." and ".." too, in byte order."""
         return (entry for _, entry in self.entries_from(inode, 0))
 
     def entries_from(self, inode: Stat, position: int) -> Iterator[tuple[int, DirectoryEntry]]:
@@ -283,7 +283,7 @@ class ErofsImage:
 def entries(image: ErofsImage) -> Iterator[tuple[bytes, Stat]]:
     """Path without leading slash and inode of everything below the root.
 
-    What is in a directory comes in byte order of the names, then what lies below it, directory by directory. A file of
+    Entries of a directory come in byte order of the names, then those below it, directory by directory. A file of
     several names comes under each of them. Raises FormatError.
     """
     seen: set[int] = set()

@@ -37,7 +37,7 @@ BLOCK_BITS = 12
 BLOCK = 1 << BLOCK_BITS
 CHUNK_BITS = 4
 CHUNK = BLOCK << CHUNK_BITS
-"""Bytes of a chunk of a file. What is smaller has one chunk of the least power of two blocks that holds it."""
+"""Bytes of a chunk of a file. A smaller device has one chunk of the least power of two blocks that holds it."""
 
 SLOT = 32
 """Inodes begin on multiples of this; the number of an inode is its offset divided by it."""
@@ -53,7 +53,7 @@ CHUNK_INDEXES = 0x20
 
 
 class DataLayout:
-    """How an inode's bytes lie: in whole blocks, with the last part behind the inode, or in chunks."""
+    """The layout of an inode's bytes: in whole blocks, with the last part behind the inode, or in chunks."""
 
     PLAIN, INLINE, CHUNKS = 0, 2, 4
 
@@ -115,7 +115,7 @@ class DeviceSlot:
 
 @dataclass(frozen=True, slots=True)
 class Super:
-    """What a superblock says that readers need."""
+    """Fields of a superblock that readers need."""
 
     root: int
     inodes: int
