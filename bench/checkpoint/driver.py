@@ -69,7 +69,7 @@ class CheckpointDriver:
         """The safetensors file, which every reader of `bench` can check."""
         return DataFile(f"{_FOLDER}/model.safetensors", self.size, CHUNK)
 
-    # -- what is there before the first run ------------------------------------------------------------------------
+    # -- files before the first run --------------------------------------------------------------------------------
 
     def prepare(self, chosen: list[Run]) -> None:
         """Save what the runs load, by the same programs that are measured."""

@@ -151,7 +151,7 @@ def name_of(run: Run) -> str:
 
 
 def copies(chosen: Collection[Run]) -> dict[str, set[str]]:
-    """Which files (as `name_of` has them) must be there before the first run: "stored" in HDFS, "local" ones, and those
+    """Files (named by `name_of`) that must exist before the first run: "stored" in HDFS, "local" ones, and those
     "cached" on local disk."""
     found: dict[str, set[str]] = {"stored": {"model.safetensors"}, "local": set(), "cached": set()}
     for run in chosen:

@@ -1,6 +1,7 @@
 """Processes that load one checkpoint together: each holds one tensor at a time, whatever the size of the whole.
 
-What each has read is checked as it comes. The file is that of safetensors, whose layout `bench.checkpoint.state` knows.
+Each process checks its bytes as they come. The file is that of safetensors, whose layout `bench.checkpoint.state`
+knows.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ class Cluster:
                     writer.write(chunk)
                 writer.close()
                 return path
-            except RuntimeError as error:  # how hdfs-native says NotReplicatedYet
+            except RuntimeError as error:  # hdfs-native's NotReplicatedYet
                 client.delete(path)
                 failure = error
         raise BenchError(f"writing {file.path} failed {_ATTEMPTS} times: {failure}") from failure

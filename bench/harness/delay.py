@@ -4,7 +4,7 @@
 
 Bytes leave it half a round trip after they came, either way, as many as come: it delays and never slows down. The first
 bytes of a connection wait a round trip more, which the handshake would take, since the kernel answers that at once.
-What it cannot show is TCP's slow start. Prints "ready" once it listens. Threads, because timers of event loops count in
+It cannot show TCP's slow start. Prints "ready" once it listens. Threads, because timers of event loops count in
 milliseconds.
 """
 
@@ -75,7 +75,7 @@ def _carry(source: socket.socket, target: socket.socket, earliest: float, delay:
 
 
 def _send(target: socket.socket, under_way: queue.Queue[tuple[float, bytes]]) -> None:
-    """Send each piece at its time. Where nobody takes them any more they are thrown away, so that nobody waits."""
+    """Send each piece at its time, and drop it when the receiver is gone, so that the sender never blocks."""
     open_ = True
     while True:
         due, piece = under_way.get()

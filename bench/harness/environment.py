@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 CACHE = Path("~/.cache/bootseer").expanduser()
-"""Where benchmarks keep what is made or fetched once."""
+"""The folder of data that benchmarks make or fetch once."""
 
 _PACKAGES = ("hdfs-native", "pyfuse3", "trio", "pyarrow", "numpy", "safetensors")
 

@@ -24,7 +24,7 @@ __all__ = ["PROGRAM", "Host", "await_hot", "await_plan", "host"]
 PROGRAM = Path(sys.executable).with_name("imagefs")
 _LOCAL_WITHIN = 120.0
 _STORED_WITHIN = 30.0
-_LEARNED_WITHIN = 600.0  # what is waited for ends the wait; this is for what never comes
+_LEARNED_WITHIN = 600.0  # bounds the wait for an event that never comes
 _ENDS_WITHIN = 20.0
 
 

@@ -19,7 +19,7 @@ from bench.harness.programs import output
 __all__ = ["RCLONE_VERSION", "TORCH", "build_rclone", "find_rclone", "libhdfs_environment", "try_rclone"]
 
 TORCH = Path(sys.prefix, "torch")
-"""Where `need_torch` of scripts/lib/setup.sh puts torch and the loaders of checkpoints."""
+"""The folder into which `need_torch` of scripts/lib/setup.sh installs torch and the loaders of checkpoints."""
 
 _SOURCE = ROOT / "bench" / "rclone"
 RCLONE_VERSION = next(

@@ -1,4 +1,4 @@
-"""What is started: import the modules named as arguments, use each a little, print one line of JSON.
+"""The measured program: import the modules named as arguments, use each a little, print one line of JSON.
 
 Then it waits for the end of its input, so that whoever measures can look at a job that is ready and not yet gone.
 """

@@ -104,7 +104,7 @@ def _drain(servers: list[_Server], budget: float) -> float:
     while servers:
         reader = min(servers, key=lambda server: server.position)
         edge = reader.position + budget
-        slack = 1e-9 * edge  # what rounding may leave between a position and the edge it has met
+        slack = 1e-9 * edge  # rounding may leave this between a position and the edge it has met
         steps, speeds = [], []
         for server in servers:
             gap = edge - server.position

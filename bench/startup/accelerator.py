@@ -14,7 +14,7 @@ from bench.harness.programs import output
 __all__ = ["LIBRARIES", "Accelerator", "accelerator", "rules"]
 
 LIBRARIES = "/opt/driver"
-"""Where a container has them."""
+"""The folder of the libraries inside a container."""
 
 _FIRST = Path("/dev/nvidia0")
 _DRIVER = "libcuda.so.1"

@@ -47,7 +47,7 @@ _NODE = "bench-node"
 
 @dataclass(frozen=True)
 class Fleet:
-    """Where everything is. `work` is a folder of this benchmark alone, `name` that of the HDFS instance."""
+    """Paths and parts of one fleet. `work` is a folder of this benchmark alone, `name` that of the HDFS instance."""
 
     work: Path
     size: Size

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 JOB, PACKAGES, CHECKPOINT = "/opt/job", "/opt/deps", "/opt/checkpoint"
-"""Where the container has them."""
+"""Their mountpoints inside the container."""
 
 _PYTHON = "/usr/bin/python3"
 COMMAND = (_PYTHON, f"{JOB}/job.py", f"{JOB}/order.json")

@@ -87,7 +87,7 @@ def runs(*, quick: bool, rclone: bool) -> list[Run]:
 
 def _writing(case: str, replication: int) -> list[Run]:
     return [
-        # Whatever the replication, the even limit follows from one figure.
+        # The even limit follows from one figure at any replication.
         *([Run(case, "one_datanode", "write_alone")] if replication == 1 else []),
         *(Run(case, f"stripefs:{layout}", "through", replication, layout=layout) for layout in LAYOUTS),
         *(Run(case, f"raw_placed:{count}", "placed", replication, count) for count in STREAMS),

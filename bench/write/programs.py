@@ -116,7 +116,7 @@ class _Native:
                 try:
                     self._segment(name, begin, length, source)
                     break
-                except RuntimeError:  # how hdfs-native says NotReplicatedYet
+                except RuntimeError:  # hdfs-native's NotReplicatedYet
                     if attempt + 1 == _ATTEMPTS:
                         raise
                     self.again += 1
