@@ -20,7 +20,7 @@ __all__ = ["archive_options", "write_archive"]
 
 
 def archive_options(spec: Spec, node: Node, jars: Path) -> list[str]:
-    """What to tell the JVM of `node`: use the archive, or help to make it."""
+    """JVM options of `node`: use the archive, or help to make it."""
     archive = _archive(jars)
     if archive.exists():
         return [f"-XX:SharedArchiveFile={archive}"]
@@ -30,7 +30,7 @@ def archive_options(spec: Spec, node: Node, jars: Path) -> list[str]:
 
 
 def write_archive(spec: Spec, jars: Path, options: list[str]) -> str:
-    """Write the archive when this start made the lists for it. What went wrong, "" for nothing.
+    """Write the archive when this start made the lists for it. The error, "" for none.
 
     `options` are those of every JVM of ours. Takes 6 s of CPU, once.
     """

@@ -1,4 +1,4 @@
-"""What an instance is, as plain values: its nodes, their addresses and ports, and the site files they read.
+"""An instance as plain values: its nodes, their addresses and ports, and the site files they read.
 
 An instance owns 198.18.0.0/24 + 256 * subnet, out of the range that RFC 2544 sets apart for test networks. It is cut
 into links of four addresses: link 0 joins the host (.1) and the NameNode (.2), link i joins the NameNode's namespace,
@@ -114,9 +114,9 @@ class Spec:
         raise ClusterError(f"{self.name} has no node {name!r}: use nn or dn1 to dn{self.datanodes}")
 
     def web_host(self, node: Node) -> str:
-        """Where the node's web server listens.
+        """The address on which the node's web server listens.
 
-        Hadoop 3 has no switch for WebHDFS. Where a site does without, its web ports cannot be reached: so they are
+        Hadoop 3 has no switch for WebHDFS. A site without WebHDFS has web ports that cannot be reached: so they are
         bound to the loopback address of the node's own namespace.
         """
         return node.address if self.webhdfs else "127.0.0.1"

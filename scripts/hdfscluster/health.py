@@ -1,4 +1,4 @@
-"""What NameNode and DataNodes say of themselves: JMX over their HTTP ports, asked from inside their namespaces."""
+"""The state that NameNode and DataNodes report: JMX over their HTTP ports, asked from inside their namespaces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ask_namenode(spec: Spec) -> Health | None:
 
 
 def has_reported(spec: Spec, node: Node) -> bool:
-    """Whether this DataNode has told the NameNode of all its blocks since it started."""
+    """True if this DataNode has reported all its blocks to the NameNode since it started."""
     activity = _bean(spec, node, "Hadoop:service=DataNode,name=DataNodeActivity*")
     return activity is not None and int(activity["BlockReportsNumOps"]) > 0
 

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Say = Callable[[str], None]
-"""Where progress goes, a line at a time."""
+"""Receives progress, a line at a time."""
 
 _ROOT = Path("/var/tmp/bootseer-hdfs")  # on disk: the blocks of a benchmark do not fit a tmpfs
 _STARTED = "started"  # this file in the state folder tells a running instance from what a crashed start left
@@ -216,7 +216,7 @@ def _remove(name: str, folder: Path) -> bool:
 
 
 def _is_ready(spec: Spec) -> bool:
-    """Whether the NameNode takes writes and knows the blocks of every DataNode that runs."""
+    """True if the NameNode takes writes and knows the blocks of every DataNode that runs."""
     processes = process.find(spec.name)
     nodes = [node for node in spec.data_nodes if _running(processes, node.name)]
     health = ask_namenode(spec) if _running(processes, NAMENODE) else None

@@ -66,7 +66,7 @@ def _run_maven(target: Path) -> None:
 
 
 def _complaint(folder: Path) -> str:
-    """What is wrong with the jars in `folder`, "" when they are exactly those of the list."""
+    """The first error in the jars of `folder`, "" when they are exactly those of the list."""
     lines = [line.split() for line in (_HERE / "jars.sha256").read_text().splitlines()]
     wanted = {name: digest for digest, name in lines}
     if not folder.is_dir():

@@ -143,7 +143,7 @@ def administer(spec: Spec, jars: Path, *words: str) -> None:
 
 
 def last_words(spec: Spec, node: Node) -> str:
-    """What a dead node's log says of why: its last line that is an error, else its last line."""
+    """The cause of death in a dead node's log: its last line that is an error, else its last line."""
     lines = [line for line in spec.log(node).read_text(errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"\b(ERROR|FATAL)\b|Exception|^Error", line)]
     return (errors or lines or ["its log is empty"])[-1].strip()

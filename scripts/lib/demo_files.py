@@ -59,7 +59,7 @@ def timed(what: str, read: Callable[[], str]) -> tuple[str, float]:
 
 
 def one_after_another(store: Store, name: str = FILE.name, size: int = SIZE) -> str:
-    """What a client without read-ahead does: the next piece when the last has come."""
+    """Read as a client without read-ahead does: the next piece when the last has come."""
     digest = hashlib.sha256()
     with closing(store.open(b"/" + name.encode())) as handle:
         for offset in range(0, size, BLOCK):

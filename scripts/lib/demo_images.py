@@ -64,7 +64,7 @@ _PLAN_WITHIN = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where images and layers are: put below `here`, read below `there`, a URL whose parameters come last."""
+    """Locations of images and layers: put below `here`, read below `there`, a URL whose parameters come last."""
 
     here: str
     there: str
@@ -79,7 +79,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a start went: its time, the bytes that came over the link until its end, and who showed the tree."""
+    """Result of a start: its time, the bytes that came over the link until its end, and the plane of the tree."""
 
     seconds: float
     fetched: int

@@ -102,7 +102,7 @@ class _Job:
     checksum: str
 
     def events(self, name: str) -> Path:
-        """Where a start has left its events."""
+        """The folder in which a start has left its events."""
         return self.folder / name / "job/events"
 
     def by_command(self, name: str, store: str, *flags: str) -> float:

@@ -67,7 +67,7 @@ def pieces() -> Iterator[bytes]:
 
 
 def put(store: Store) -> None:
-    """What a client without parallel parts does: one file, one block after the other."""
+    """Write as a client without parallel parts does: one file, one block after the other."""
     sink = store.create(b"/" + _ONE.encode(), length=SIZE)
     for piece in pieces():
         sink.write(piece)
@@ -75,7 +75,7 @@ def put(store: Store) -> None:
 
 
 def save(path: Path) -> None:
-    """What a training program does; it comes back when every byte is stored."""
+    """Save as a training program does; returns when every byte is stored."""
     with path.open("wb") as file:
         for piece in pieces():
             file.write(piece)

@@ -1,4 +1,4 @@
-"""What both parts of the demonstration need: commands, lines, and a folder that goes with all that lives in it."""
+"""Helpers of both parts of the demonstration: commands, lines, and a folder that is removed with all mounts in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def say(what: str, text: str) -> None:
 
 
 def command(*words: str | Path, environment: Mapping[str, str] | None = None) -> str:
-    """What a program prints. Ctrl-C is for us alone; a program that runs then is killed. Raises CalledProcessError."""
+    """Run a program; its output. Ctrl-C reaches only this process, which then kills it. Raises CalledProcessError."""
     done = subprocess.run(
         words,
         env={**os.environ, **(environment or {})},
@@ -72,7 +72,7 @@ def temporary_folder() -> Iterator[Path]:
 
 
 def _adopt(yes: bool) -> None:
-    """Whether supervisors, which leave the command that started them, become our children and not init's."""
+    """Set if supervisors, which leave the command that started them, become our children and not init's."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
@@ -91,7 +91,7 @@ def _empty(folder: Path) -> None:
 
 
 def _children() -> bool:
-    """Whether there are any; those that have ended are seen off."""
+    """True if children are left; those that have ended are reaped."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -1,7 +1,7 @@
 # Set-up shared by all scripts; source it, then call `need_packages`, the others that are needed, and `need_venv`.
 #
-# Everything is looked for before it is installed, so a second run costs well under a second. What is missing from the
-# system comes from apt as root; a plain user gets one line that names the command. Python packages come from the lock
+# Everything is looked for before it is installed, so a second run costs well under a second. System packages that are
+# missing come from apt as root; a plain user gets one line that names the command. Python packages come from the lock
 # files in requirements/, digests checked, into .venv at the root of the checkout.
 
 ROOT=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
@@ -13,7 +13,7 @@ fail() {
     exit 1
 }
 
-# What mounting and building pyfuse3 needs: a command or file on the left, the Debian package that brings it on the right.
+# Packages for mounting and for building pyfuse3: a command or file on the left, its Debian package on the right.
 need_packages() {
     local missing=()
     command -v fusermount3 >/dev/null || missing+=(fuse3)
@@ -29,9 +29,8 @@ need_packages() {
     apt_install "${missing[@]}"
 }
 
-# What the tests need besides: a second opinion on the images that we write and on what layers mean, what runs containers
-# of them, a registry to build them from, programs that write files in ways of their own, a Python that is no CPython, and
-# a browser.
+# Further packages for the tests: checkers of images and of layers, a container runtime, a registry, programs that write
+# files in ways of their own, a Python that is not CPython, and a browser.
 need_test_packages() {
     local missing=()
     command -v fsck.erofs >/dev/null || missing+=(erofs-utils)
@@ -54,14 +53,14 @@ need_test_packages() {
     need_services containerd nginx
 }
 
-# What ./scripts/demo needs besides: its last part runs containers, which root alone is shown.
+# Further packages for ./scripts/demo: its last part runs containers, for root alone.
 need_demo_packages() {
     local missing=()
     [ "$(id -u)" != 0 ] || command -v runc >/dev/null || missing+=(runc)
     apt_install "${missing[@]}"
 }
 
-# What ./scripts/hdfs-cluster needs besides.
+# Further packages for ./scripts/hdfs-cluster.
 need_cluster_packages() {
     local missing=()
     find_python >/dev/null || missing+=(python3)
@@ -72,7 +71,7 @@ need_cluster_packages() {
     apt_install "${missing[@]}"
 }
 
-# What ./scripts/bench image needs besides: it makes an image, serves it, and starts containers from it.
+# Further packages for ./scripts/bench image, which makes an image, serves it, and starts containers from it.
 need_bench_image_packages() {
     local missing=()
     command -v debootstrap >/dev/null || missing+=(debootstrap)
@@ -85,16 +84,16 @@ need_bench_image_packages() {
     need_services nginx docker-registry
 }
 
-# What ./scripts/bench container needs besides. The services of the packages themselves are not used.
+# Further packages for ./scripts/bench container. The services of the packages themselves are not used.
 need_bench_container_packages() {
     need_bench_image_packages
     need_services containerd
 }
 
-# What ./scripts/bench deps needs besides: a server for wheels and snapshots.
+# Further packages for ./scripts/bench deps: a server for wheels and snapshots.
 need_bench_deps_packages() { need_services nginx; }
 
-# What ./scripts/bench compile needs besides, but for torch.
+# Further packages for ./scripts/bench compile, except torch.
 need_bench_compile_packages() {
     local missing=()
     command -v runc >/dev/null || missing+=(runc)
