@@ -46,7 +46,7 @@ _ONE_WORKER = ("tests/faults", "tests/cluster", "tests/extra/hdfs")
 """Folders that one worker runs as a whole, so that a run has one HDFS of either kind."""
 
 _LIGHT = "tests/unit/"
-"""Where tests start no mounts."""
+"""The folder of tests that start no mounts."""
 
 LIGHT = 10.0
 """Seconds that one of them may take unless it is marked slow, where each processor has one task."""
@@ -120,7 +120,7 @@ _LEFT = pytest.StashKey[bool]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """What was left behind is no failure of one test, which might pass when it is run again."""
+    """Leftovers fail the session and no single test, which might pass when it is run again."""
     left = session.config.stash.get(_LEFT, False)
     if hasattr(session.config, "workeroutput"):  # of several processes: the one that started them hears of it
         session.config.workeroutput["left"] = left

@@ -39,7 +39,7 @@ class HdfsInstance:
         """Each with node (its name), pid, address, transfer, http and ipc (ADDRESS:PORT), namespace and log."""
 
     def status(self) -> dict[str, Any]:
-        """What `hdfs-cluster status --json` says now."""
+        """The current answer of `hdfs-cluster status --json`."""
         facts: dict[str, Any] = json.loads(self._run("status", "--json"))
         return facts
 

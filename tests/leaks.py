@@ -1,4 +1,4 @@
-"""What tests may leave on the machine, told apart from what others run on it.
+"""Leftovers of tests on the machine, told apart from processes and mounts of others.
 
 Every process that a test starts inherits `BOOTSEER_TESTED_BY` and so carries the pid of this pytest in its environment;
 mounts of a test lie below this pytest's temporary folder; HDFS instances have the pid in their name.

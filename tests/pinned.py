@@ -1,8 +1,8 @@
 """Mounts of which other mount namespaces have a copy.
 
 Where the machine's mounts are private, as in most containers, such a copy stays when the mount is taken away here, and
-with it the FUSE connection: its supervisor waits for a second and then says, rightly, that it was in use. Whoever makes
-a mount namespace beside a test pins its mounts in this way, if only for a moment: another test, `imagefs run`, a
+with it the FUSE connection: its supervisor waits for a second and then says, rightly, that it was in use. Every new
+mount namespace beside a test pins its mounts in this way, if only for a moment: another test, `imagefs run`, a
 container of somebody else. Where mounts are shared, copies go as the mount goes.
 """
 

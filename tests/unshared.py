@@ -22,7 +22,7 @@ def unshared(folder: Path, *command: str, prepare: str = "true") -> tuple[str, .
     """The command line that runs `command` where nobody else sees what it mounts or unmounts. For root.
 
     folder: the test's own; FUSE mounts and images below it are there too, all others are not.
-    prepare: shell commands that come first, in the same namespace. What is added to the line is added to `command`.
+    prepare: shell commands that come first, in the same namespace. Words added to the line are added to `command`.
     """
     become = ("sh", "-c", f'{prepare} && exec "$@"', "sh", *command)
     return (sys.executable, "-P", __file__, str(folder), *become)

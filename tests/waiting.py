@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 
 
 def eventually(look: Callable[[], _T], what: str, patience: float = PATIENCE) -> _T:
-    """What `look` answers once that is true. Raises AssertionError when it never is."""
+    """The first true answer of `look`. Raises AssertionError when there is none in time."""
     end = time.monotonic() + patience
     while not (found := look()):
         assert time.monotonic() < end, f"waited in vain for: {what}"
@@ -25,7 +25,7 @@ def eventually(look: Callable[[], _T], what: str, patience: float = PATIENCE) ->
 
 
 def gone(pid: int) -> bool:
-    """Whether that process has ended, reaped or not."""
+    """True if that process has ended, reaped or not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

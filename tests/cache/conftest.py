@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written is settled from the beginning, and no disk is left alone for being slow."""
+    """Written versions count as settled at once, and no disk is avoided for being slow."""
     monkeypatch.setattr(segment_format, "SETTLED", 0)
     monkeypatch.setattr(bypass, "SLOWER", 0.0)
     monkeypatch.setattr(writeback, "LONGEST_WAIT", float("inf"))

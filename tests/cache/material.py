@@ -1,4 +1,4 @@
-"""What tests of the cache are made of: a store that counts, a cache in front of it, and files of an age."""
+"""Material of the cache's tests: a store that counts, a cache in front of it, and files of an age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happened to the files of the cache, a read answers the file's bytes."""
+"""A read answers the file's bytes whatever happened to the files of the cache."""
 
 from __future__ import annotations
 

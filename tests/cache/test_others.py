@@ -1,4 +1,4 @@
-"""What else happens around a cache folder: tools of other versions, clocks that jump, writers killed at any moment."""
+"""Other events around a cache folder: tools of other versions, clocks that jump, writers killed at any moment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tree(folder: Path) -> dict[str, str]:
 
 
 def test_a_tool_of_another_version_keeps_its_own(source: Path, folder: Path) -> None:
-    """Whatever it has in the same folder stays as it is, also when room is made and all is evicted."""
+    """Files of another version in the same folder stay as they are, also when all blocks are evicted."""
     names = ["/a", "/b", "/c"]
     data = {name: write(source / name[1:], 40 * MIB, seed=number) for number, name in enumerate(names)}
     theirs = [folder / "stripefs-0" / "blocks", folder / "stripefs-2" / "versions" / "00"]
@@ -74,7 +74,7 @@ def test_what_a_later_tool_may_add_does_no_harm(source: Path, folder: Path) -> N
 
 @pytest.mark.parametrize("years", [10, -10])
 def test_the_clock_jumps_by_years(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, years: int) -> None:
-    """What was used before may go first or last; nothing else comes of it."""
+    """Versions used before the jump may be evicted first or last; it has no other effect."""
     data = {name: write(source / name, 40 * MIB, seed=number) for number, name in enumerate("abcd")}
     jump = years * 365 * 24 * 3600
     now, now_ns = time.time, time.time_ns

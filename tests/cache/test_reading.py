@@ -1,4 +1,4 @@
-"""What is read once comes from local disk afterwards; what lies there is told to whoever plans reads."""
+"""A range that was read once comes from local disk afterwards; planners of reads learn which blocks are cached."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_what_is_cached_is_told_with_its_place(source: Path, folder: Path) -> No
             (12 * MIB, 8 * MIB, far[10 * MIB]),
         ]
         placed = [(block.offset, block.hosts) for block in handle.placed(0, 20 * MIB)]
-        assert placed == [(0, far[0]), (10 * MIB, far[10 * MIB])]  # what people and schedulers are told
+        assert placed == [(0, far[0]), (10 * MIB, far[10 * MIB])]  # without CACHE, for people and schedulers
         handle.close()
 
 

@@ -1,4 +1,4 @@
-"""How much room is taken, and what goes when it is needed."""
+"""The size of the cache, and the order of eviction."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_room_is_leased_so_that_not_every_block_asks(folder: Path, monkeypatch: 
     one, other = (Quota(CacheDir(str(folder)), 1 << 40) for _ in range(2))
     assert one.take(MIB, A)
     assert one.used() == MIB
-    assert other.used() == 65 * MIB  # what others may have is known as what they have taken
+    assert other.used() == 65 * MIB  # the lease of the other counts as taken
     for _ in range(64):
         assert one.take(MIB, A)
     assert other.used() == 65 * MIB

@@ -228,7 +228,7 @@ def test_whoever_waited_finds_what_was_fetched(source: Path, folder: Path) -> No
 
 
 def is_fetched(one: Cached) -> bool:
-    """Whether somebody holds the first block of the only file."""
+    """True if somebody holds the first block of the only file."""
     for path in one.segments():
         descriptor = os.open(path, os.O_RDWR)
         try:

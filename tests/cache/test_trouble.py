@@ -58,7 +58,7 @@ def test_a_disk_that_takes_nothing_costs_nothing_but_its_help(
             for _ in range(2):
                 assert one.read(b"/a") == data
             assert one.store.cache.figures["disk_errors"] > 0
-            assert one.store.cache.snapshot()["used_bytes"] < MIB  # what was taken for it was given back
+            assert one.store.cache.snapshot()["used_bytes"] < MIB  # its room was given back
         assert one.read(b"/a") == data
         assert one.fetched(b"/a") == 0
 
@@ -110,7 +110,7 @@ def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) 
     with cached(source, folder) as one, pytest.MonkeyPatch.context() as patch:  # undone before what `cached` does is
         one.read(b"/a")
         for segment in one.segments():
-            os.utime(segment, (AGE, AGE))  # what is written just now may be slow
+            os.utime(segment, (AGE, AGE))  # a segment that was just written may be slow
         patch.setattr(bypass, "SLOWER", 0.9)
         patch.setattr(bypass, "LEAST_BUSY", 0.01)
         patch.setattr(CacheSegment, "read", slowly)
@@ -138,7 +138,7 @@ def test_a_really_slow_disk(source: Path, folder: Path, tmp_path: Path) -> None:
         found, _ = run(job, f"mkfs.ext4 -q {device[0]}", mounted)
         assert found[0]["fetched"] == len(data)
         aged = f"{mounted} && find {folder} -type f -exec touch -d '1 hour ago' {{}} + && umount {folder}"
-        subprocess.run(["unshare", "-m", "sh", "-c", aged], check=True)  # what is written just now may be slow
+        subprocess.run(["unshare", "-m", "sh", "-c", aged], check=True)  # a segment that was just written may be slow
         found, errors = run(job, mounted, f"echo $$ > {cgroup.folder}/cgroup.procs")
         assert found[0]["sha256"] == hashlib.sha256(data).hexdigest()
         assert found[0]["fetched"] >= 80 * MIB
@@ -188,7 +188,7 @@ def test_what_waits_for_the_disk_is_not_fetched_again(
 
 
 def run(job: dict[str, Any], *prepare: str) -> tuple[list[dict[str, Any]], str]:
-    """What a process reads in a mount namespace of its own, in which these commands were run first."""
+    """Reads of a process in a mount namespace of its own, in which these commands were run first."""
     script = " && ".join([*prepare, 'exec "$0" -m tests.cache.reader_process "$1"'])
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", script, sys.executable, json.dumps({"settings": {}, **job})],
@@ -212,7 +212,7 @@ def test_a_disk_that_is_full(source: Path, folder: Path, options: str) -> None:
     found, _ = run(job, f"mount -t tmpfs -o {options} tmpfs {folder}")
     assert [line["sha256"] for line in found] == [digest] * 3
     if options == "size=40m":
-        assert found[2]["fetched"] < 100 * MIB  # what fits is kept all the same
+        assert found[2]["fetched"] < 100 * MIB  # blocks that fit are kept all the same
 
 
 @pytest.mark.root
@@ -242,7 +242,7 @@ def test_a_folder_on_the_mount_itself_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_reader_never_waits_for_the_disk(source: Path, folder: Path) -> None:
-    """What the queue does not take is not kept."""
+    """Blocks that the queue does not take are not kept."""
     written: list[int] = []
     ended: list[int] = []
     filler = WriteQueue(3 * MIB, lambda: None)

@@ -1,4 +1,4 @@
-"""What is written here is here: the version that is published, of the bytes that the writer gave, and no other."""
+"""Written files are cached: the version that is published, of the bytes that the writer gave, and no other."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_what_waits_for_the_disk_is_here_from_the_moment_of_publication(
 
 
 async def test_a_writer_never_waits_for_the_disk(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What finds no room in memory is not kept, and what is kept is right."""
+    """Blocks for which memory has no room are not kept, and those that are kept are right."""
     gate, data = Gate(monkeypatch), content(60 * MIB)
     with world(source, folder, queue=20 * MIB) as here:
         async with here.writing(Layout.STRIPED) as drafts:

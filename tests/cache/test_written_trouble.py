@@ -32,7 +32,7 @@ async def test_what_is_not_published_leaves_nothing(source: Path, folder: Path, 
             draft = await drafts.begin(b"/model", replacing=None)
             await put(draft, content(SIZE))
             here.drain()
-            assert len(here.left()) == 3  # what it is, that it is being written, and a segment
+            assert len(here.left()) == 3  # its description, its mark as being written, and a segment
             await draft.abandon()
         here.drain()
         assert here.left() == set()

@@ -12,7 +12,7 @@ __all__ = ["mounts", "nasty_tree", "place"]
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
-    """Where the installed command mounts; checks afterwards that nothing is left and nothing unexpected was logged."""
+    """The installed command's mounts; checks afterwards that nothing is left and nothing unexpected was logged."""
     made = Place(tmp_path)
     yield made
     problems = made.close()

@@ -1,4 +1,4 @@
-"""How many questions to the NameNode a small file takes: a count that grows says that something is asked twice."""
+"""The number of NameNode calls for a small file: a count that grows says that something is asked twice."""
 
 from __future__ import annotations
 

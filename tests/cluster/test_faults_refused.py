@@ -1,4 +1,4 @@
-"""What cannot be mounted or read ends in one line that says what to do, an exit code, and nothing left behind."""
+"""A source that cannot be mounted or read ends in one line of advice, an exit code, and nothing left behind."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Holder:
         assert seen["errors"] or seen["bytes"] == SIZE
 
     def is_gone(self) -> bool:
-        """Whether all that is not in memory fails by now, both ways."""
+        """True if all that is not in memory fails by now, both ways."""
         self.expect_own_or_gone()
         read, mapped = self.ask("read"), self.ask("map")
         return bool(read["errors"]) and mapped["errors"] == ["SIGBUS"]

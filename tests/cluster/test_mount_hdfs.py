@@ -67,7 +67,7 @@ def files(hdfs: HdfsInstance) -> Iterator[dict[str, int]]:
 
 @pytest.fixture(scope="module")
 def libhdfs() -> dict[str, str]:
-    """What the environment must hold for libhdfs. Skips where libhdfs.so cannot be built, with the reason."""
+    """The environment that libhdfs needs. Skips where libhdfs.so cannot be built, with the reason."""
     built = subprocess.run([SCRIPTS / "build-libhdfs"], capture_output=True, text=True, check=False)
     if built.returncode == 77:
         pytest.skip(built.stderr.strip())

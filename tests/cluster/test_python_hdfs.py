@@ -29,7 +29,7 @@ def connect(instance: HdfsInstance, folder: str, **options: object) -> stripefs.
 
 
 def plain(instance: HdfsInstance, path: str) -> bytes:
-    """What any client of HDFS reads there."""
+    """The bytes that any client of HDFS reads there."""
     status = Client(instance.url).get_file_info(path)
     return bytes(Client(instance.url).read(path).read_range(0, status.length))
 

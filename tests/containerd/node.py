@@ -165,7 +165,7 @@ class Node:
         return int(json.loads(self.imagefs("status", "--json"))["worker_pid"])
 
     def pool(self) -> list[str]:
-        """Where the daemon has mounted images for leases."""
+        """Mountpoints of images that the daemon has mounted for leases."""
         found = json.loads(self.imagefs("status", "--json"))["images"]
         return [one["mountpoint"] for one in found if one["mountpoint"].startswith(str(self.folder))]
 
@@ -213,7 +213,7 @@ class Node:
         command = ["containerd", "--config", str(self.folder / "config.toml"), *arguments]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
 
-    # -- what users do -------------------------------------------------------------------------------------------
+    # -- calls of users ------------------------------------------------------------------------------------------
 
     def ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", *arguments]

@@ -17,7 +17,7 @@ UV_ARGUMENTS = (*ARGUMENTS, "--no-index", "--offline")
 
 
 def deps(service: Service, *arguments: object, code: int = 0) -> str:
-    """What `imagefs deps ARGUMENTS` says on standard error."""
+    """The standard error of `imagefs deps ARGUMENTS`."""
     done = service.run("deps", *map(str, arguments))
     assert done.returncode == code, done.stderr + service.log()
     return done.stderr
@@ -29,7 +29,7 @@ def names(folder: Path) -> list[str]:
 
 
 def value(python: Path | str, path: Path | str = "") -> str:
-    """What a job that imports both packages prints."""
+    """The output of a job that imports both packages."""
     environment = {**os.environ, "PYTHONPATH": str(path)}
     command = [python, "-P", "-c", "import heavy, light; print(heavy.VALUE + light.VALUE)"]
     return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip()

@@ -57,7 +57,7 @@ def target(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a job starts: a requirements file and wheels. The environment names the store."""
+    """The working directory of a job: a requirements file and wheels. The environment names the store."""
     folder = tmp_path / "job"
     wheel(folder / "wheels", "heavy", {"heavy/__init__.py": "VALUE = 7\n"}, requires=["light"])
     wheel(folder / "wheels", "light", {"light/__init__.py": "VALUE = 8\n"}, programs={"weigh": "light:main"})

@@ -71,7 +71,7 @@ def use_here(
 
 
 def imported(target: Path) -> subprocess.CompletedProcess[str]:
-    """What a job that imports the package prints."""
+    """Run a job that imports the package."""
     script = "import heavy; print(heavy.VALUE, len(open(heavy.__path__[0] + '/data.bin', 'rb').read()))"
     environment = {**os.environ, "PYTHONPATH": str(target)}
     return subprocess.run([sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What a container wrote, as a lower directory of the next one: above the same image it shows the same."""
+"""A container's changes as a lower directory of the next one: above the same image it shows the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What real installers leave, and what is wrong with it."""
+"""Trees that real installers leave, and their faults."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trees(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """alpha and beta by each installer, compiled. Nobody changes them."""
+    """alpha and beta by each installer, compiled. They are never changed."""
     top = tmp_path_factory.mktemp("trees")
     made = {name: top / name.replace(" ", "-") for name in LAYOUTS}
     packages = ("--find-links", wheels, "alpha", "beta")
@@ -186,7 +186,7 @@ def test_what_an_installer_notes_of_a_password_is_found(installer: str, wheels: 
 
 class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *_arguments: object) -> None:
-        """Nobody asks."""
+        """Log nothing."""
 
 
 def test_keys_that_came_with_a_package_are_no_secret(tree: Path) -> None:
@@ -247,7 +247,7 @@ def test_links_into_the_cache_of_uv_are_not_the_files(wheels: Path, tmp_path: Pa
 
 
 def test_pip_that_is_killed_is_seen(tmp_path: Path) -> None:
-    """Whatever its caller made of the exit status."""
+    """It is seen whatever its caller made of the exit status."""
     files = {f"many/m{number}.py": f"x = {number}\n" for number in range(4000)}
     many = wheel(tmp_path / "wheels", "many", files)
     environment = tmp_path / "env"

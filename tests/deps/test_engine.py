@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
-    """Where the snapshot is mounted; it was installed there, and is away."""
+    """The mountpoint of the snapshot; it was installed there, and is removed."""
     return tmp_path / "deps"
 
 
@@ -183,7 +183,7 @@ def test_a_mount_that_a_killed_daemon_left(
 
 
 def test_the_store_is_away(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
-    """What is not all here is not mounted; what is, is."""
+    """A snapshot that is not wholly cached is not mounted; one that is, is."""
     use_here(service, store, name, target, jobs[0].pid)
     jobs[0].end()
     until_gone(service, target)

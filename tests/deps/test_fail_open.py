@@ -68,7 +68,7 @@ def test_what_is_damaged_is_installed_and_published_anew(
     status, told = done(service, store, target, ["false"], user=jobs[0].pid)
     assert (status, "mounted" in told) == (0, True)
     assert imported(target).stdout == "7 320000\n"
-    # nobody knows which image a damaged document named: `imagefs deps gc` takes that
+    # The image of a damaged document is unknown: `imagefs deps gc` removes it.
     assert len(snapshots_in(store).images.images()) == (2 if kind == "deps" else 1)
 
 
@@ -191,7 +191,7 @@ def test_a_probe_whose_interpreter_cannot_be_run(service: Service, store: Path, 
 
 @pytest.fixture
 def notes(service: Service) -> Path:
-    """Where marks of targets are kept: a disk of its own, that is soon full."""
+    """The folder of the targets' marks: a disk of its own, that is soon full."""
     folder = Path(service.settings.cache, "deps/targets")
     folder.mkdir(parents=True)
     kernel.mount("notes", str(folder), "tmpfs", 0, "size=64k")
@@ -264,7 +264,7 @@ def silence(request: pytest.FixtureRequest) -> tuple[str, str]:
 def test_nobody_to_tell(
     service: Service, folder: Path, target: Path, jobs: list[Job], silence: tuple[str, str]
 ) -> None:
-    """It ends as it would with somebody. Where the shell takes nothing away, nobody reads."""
+    """It ends as it would with a reader. Without a redirection its standard error is a pipe that nobody reads."""
     form, how = silence
 
     def start(*arguments: object) -> int:

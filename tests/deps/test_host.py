@@ -91,7 +91,7 @@ def test_a_start_that_is_killed_in_the_middle(service: Service, store: Path, whe
 
 
 def test_a_start_that_is_killed_while_it_compiles(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    """Nobody has it yet, so the next one begins anew."""
+    """No job has the target yet, so the next start begins anew."""
     slow = wheels / "python"
     slow.write_text(f"#!/bin/sh\ntouch {target}/compiles; exec cat\n")
     slow.chmod(0o755)
@@ -211,7 +211,7 @@ def test_starts_that_are_killed_at_any_moment(service: Service, store: Path, whe
 
 @pytest.mark.slow
 def test_publishers_that_are_killed_at_any_moment(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    """What they have stored by then is a whole snapshot or none."""
+    """The store then has a whole snapshot or none."""
     chance = random.Random(7)
     for number in range(4):
         _, told = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0)

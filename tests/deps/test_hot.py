@@ -100,7 +100,7 @@ def test_the_first_start_makes_it_and_the_next_host_has_it(
         assert (target / f"{number:03}.bin").read_bytes() == content(number)
     ended(hosts[1], target, jobs[1])
 
-    # Where all of it is nothing needs to be fetched a second time.
+    # Nothing needs to be fetched a second time when all of it is cached.
     used, image = started(hosts[0], store, name, target, jobs[2])
     assert used.image == base
     assert is_complete(hosts[0])

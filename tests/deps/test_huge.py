@@ -1,5 +1,5 @@
-"""Requirements that nobody has written by hand: they are read, or refused in a line. What took the square of the time
-would never end here."""
+"""Requirements that nobody has written by hand: they are read, or refused in a line. A parser of quadratic time would
+never end here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a start is made of: another host, another interpreter, or a file that changes while it is installed."""
+"""Inputs of a start that differ: another host, another interpreter, or a file that changes while it is installed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_another_level_of_the_processor(service: Service, folder: Path, target: 
 
 
 def test_another_umask(service: Service, folder: Path, target: Path) -> None:
-    """What only its owner may read is not mounted where others are to read it."""
+    """A snapshot that only its owner may read is not mounted where others are to read it."""
     arguments = ["deps", "uv", "--wait", "--target", str(target), *UV_ARGUMENTS]
     process = service.start(*arguments, umask=0o077)
     assert (process.communicate()[1].count("miss"), process.returncode) == (1, 0)
@@ -61,7 +61,7 @@ def test_another_umask(service: Service, folder: Path, target: Path) -> None:
 def test_a_file_that_changes_while_it_is_installed_from(
     service: Service, folder: Path, target: Path, jobs: list[Job]
 ) -> None:
-    """Nobody knows which of the two was read. So nothing is kept, and nothing is taken for what it is not."""
+    """It is unknown which of the two versions was read, so nothing is kept, and no snapshot is taken for another."""
     before = (folder / "requirements.txt").read_text()
     script = folder / "install.sh"
     script.write_text(f"set -e\necho '# more' >> requirements.txt\n{by_uv(target)}\n")

@@ -42,7 +42,7 @@ class Running:
         self.folder = folder
 
     def note(self, name: str) -> str:
-        """What the script wrote into a file, once there is something."""
+        """The content of a file that the script wrote, once it has any."""
         return eventually(lambda: self._read(name), f"the script writes {name}")
 
     def pid(self, name: str) -> int:

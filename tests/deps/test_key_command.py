@@ -136,7 +136,7 @@ def test_every_flag_decides(capsys: pytest.CaptureFixture[str], job: Path, monke
 
 
 def test_the_umask_decides(capsys: pytest.CaptureFixture[str], job: Path) -> None:
-    """Who may read what an installer writes follows from it."""
+    """It decides who may read the files that an installer writes."""
     found = set()
     before = os.umask(0)
     try:
@@ -149,7 +149,7 @@ def test_the_umask_decides(capsys: pytest.CaptureFixture[str], job: Path) -> Non
 
 
 def test_a_target_may_be_spelled_in_many_ways(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """What counts is where it is."""
+    """The key depends on the place and not on its spelling."""
     place = tmp_path / "two  words" / "caf\udce9"
     place.mkdir(parents=True)
     (tmp_path / "link").symlink_to(place)

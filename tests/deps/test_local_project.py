@@ -64,7 +64,7 @@ class Project:
         self._git("tag", version)
 
     def builds(self) -> int:
-        """How often it was built since it was asked last."""
+        """The number of builds since the last call."""
         count = len(self._builds.read_text()) if self._builds.exists() else 0
         self._builds.unlink(missing_ok=True)
         return count

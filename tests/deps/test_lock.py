@@ -1,4 +1,4 @@
-"""What is not pinned is resolved before it is installed, and the key has the answer: real pip and uv, a real index."""
+"""Unpinned requirements are resolved before installation, and the key has the answer: real pip and uv, a real index."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_an_answer_that_does_not_hold_any_more(
 
 @pytest.mark.parametrize("form", ["pip", "uv"])
 def test_an_index_without_digests(service: Service, folder: Path, target: Path, index: Index, form: str) -> None:
-    """What it has under a name and version may change unseen: the installer's own digest is taken, or nothing kept."""
+    """A file may change unseen under its name and version: the installer's own digest is taken, or nothing is kept."""
     index.digests = False
     arguments = (form, "--wait", "--target", target, "-r", "requirements.txt")
     deps(service, *arguments)

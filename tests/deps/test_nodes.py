@@ -61,7 +61,7 @@ class Fleet:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
     def told(self) -> dict[str, tuple[str, str]]:
-        """What each node printed, and what it said, when all are done."""
+        """Standard output and standard error of each node, when all are done."""
         return {name: self._told(process) for name, process in self.starts.items()}
 
     def _told(self, process: subprocess.Popen[str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Who a start is for, when nobody says so: programs that only stand between are passed over."""
+"""The owner of a start that names none: programs that only stand between are passed over."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ASK = [sys.executable, "-c", "from imagefs.cli.deps.begin import users_of; print
 
 
 def asked(*between: str) -> str:
-    """What a process that is started by these says."""
+    """The output of a process that is started by these."""
     return subprocess.run([*between, *ASK], capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -1,4 +1,4 @@
-"""What a probe is run on before anything is published: what was packed, mounted for it alone where it was installed."""
+"""The probe before publication runs on the packed snapshot, mounted for it alone at the target."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def attached(service: Service) -> list[str]:
 
 
 def shown(target: Path) -> list[str]:
-    """What is mounted there in any mount namespace, by type."""
+    """File system types of what is mounted there in any mount namespace."""
     return [mount.fstype for table in processes.tables().values() for mount in table if mount.path == str(target)]
 
 
 def is_clean(service: Service, target: Path) -> bool:
-    """Whether nothing is left of a trial."""
+    """True if nothing is left of a trial."""
     runtime = Path(service.settings.runtime, "imagefs")
     left = [path for name in ("ready", "mounts", "trees") for path in (runtime / name).glob("*")]
     return not attached(service) and not shown(target) and not left
@@ -75,7 +75,7 @@ def test_what_fails_when_it_is_packed_is_not_published(
 def test_what_runs_when_it_is_packed_is_published(
     service: Service, store: Path, folder: Path, target: Path, options: list[str], kind: str
 ) -> None:
-    """Although it would fail where it was installed. What it writes beside itself comes to nothing."""
+    """It would fail where it was installed. Files that it writes beside itself are dropped."""
     wheel(folder / "wheels", "heavy", {"heavy/__init__.py": PICKY}, requires=["light"])
     probe = (
         f"import heavy, os; assert heavy.TYPE == {kind!r}, heavy.TYPE; assert not os.access(heavy.__file__, os.W_OK)"

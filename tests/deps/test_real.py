@@ -1,4 +1,4 @@
-"""What jobs really install, from a start that installs it to one on another host that mounts it."""
+"""Packages that jobs really install, from a start that installs them to one on another host that mounts them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_all_of_it_is_mounted(
     service: Service, folder: Path, wheels: Path, target: Path, form: str, seen: Callable[[Path], list[str]]
 ) -> None:
     more = ("--no-index", "--offline") if form == "uv" else ()
-    in_c = () if form == "venv" else ("gamma==1.0",)  # what builds that is not in a new environment
+    in_c = () if form == "venv" else ("gamma==1.0",)  # a new environment lacks its build backend
     words = ("--no-build-isolation", "--find-links", "wheels", *more, "tool==1.0", "other==1.0", *in_c)
     told = deps(service, form, "--wait", "--target", target, "--python", PYTHON, *words)
     assert "published" in told

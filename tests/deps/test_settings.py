@@ -1,4 +1,4 @@
-"""What is set for pip and uv beside their command lines, as they themselves say it."""
+"""Settings of pip and uv beside their command lines, as they themselves report them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def buckets(namespace: str, link: str) -> list[int]:
 
 
 def traces(name: str) -> list[str]:
-    """Whatever the machine still shows of the instance `name`."""
+    """Traces of the instance `name` that the machine still shows."""
     found = [entry.name for entry in Path("/run/netns").iterdir() if entry.name.startswith(f"hdfs-{name}-")]
     found += [f"process {pid}" for pid in find_nodes(name).values()]
     return found + [str(folder) for folder in Path("/var/tmp/bootseer-hdfs").glob(name)]

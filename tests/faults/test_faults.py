@@ -1,4 +1,4 @@
-"""What a mount of a real HDFS survives: DataNodes, the NameNode and workers that die, and clocks that jump.
+"""Faults that a mount of a real HDFS survives: DataNodes, the NameNode and workers that die, and clocks that jump.
 
 Readers are processes that check every byte (`tests.soak`), so a read that hangs is theirs and not the test's.
 """
@@ -61,7 +61,7 @@ def checked_copy(file: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def outcome(child: subprocess.Popen[bytes]) -> str:
-    """What a `checked_copy` said; "" when all was right."""
+    """The error of a `checked_copy`; "" when all was right."""
     _, said = child.communicate(timeout=150)
     return said.decode().strip().rpartition("\n")[2]
 

@@ -1,4 +1,4 @@
-"""What a handle does when nodes of a real cluster die, freeze and come back."""
+"""A handle while nodes of a real cluster die, freeze and come back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def populate(fault_hdfs: HdfsInstance) -> Iterator[HdfsPopulate]:
 
 @pytest.fixture(params=["auto", "native"])
 def way(request: pytest.FixtureRequest) -> str:
-    """How the store reads; tests/extra has `native alone`, without WebHDFS."""
+    """The store's way of reading; tests/extra has `native alone`, without WebHDFS."""
     return str(request.param)
 
 
@@ -59,7 +59,7 @@ def store(fault_hdfs: HdfsInstance, populate: HdfsPopulate, way: str) -> Iterato
 
 
 def patiently(read: Callable[[], T]) -> T:
-    """What `read` answers, tried again for a minute after transient errors, as the reader would."""
+    """The result of `read`, tried again for a minute after transient errors, as the reader would."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -102,7 +102,7 @@ def test_a_datanode_that_dies_or_freezes(fault_hdfs: HdfsInstance, populate: Hdf
 def test_a_datanode_that_dies_or_freezes_in_mid_stream(
     fault_hdfs: HdfsInstance, populate: HdfsPopulate, how: str
 ) -> None:
-    """What came before and after is right; the one range that fails comes from the other replica."""
+    """Ranges before and after it are right; the one range that fails comes from the other replica."""
     long = random.Random(6).randbytes(32 * MIB)
     HdfsPopulate(WebHdfs(fault_hdfs.web), "/faults", block_size=64 * MIB, replication=2).write(b"/long", long)
     store = HdfsStore(StoreSettings(url=f"{fault_hdfs.url}/faults", host_timeout=TIMEOUT))

@@ -1,4 +1,4 @@
-"""What a writer through a mount of the real HDFS meets: a full quota, safe mode, clocks that differ, a trusted pool."""
+"""Faults met by a writer through a mount of HDFS: a full quota, safe mode, clocks that differ, a trusted pool."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def hidden(instance: HdfsInstance, path: str) -> list[str]:
 def test_a_full_quota(
     hdfs: HdfsInstance, folder: HdfsPopulate, place: Place, request: pytest.FixtureRequest, layout: str, told: str
 ) -> None:
-    """Whichever call comes next says EDQUOT, none says that all is well, and the old version stays."""
+    """The next call, whichever it is, says EDQUOT, none says that all is well, and the old version stays."""
     name = request.node.name
     place.forgive("exceeded", "is not published")
     live = mount(place, hdfs, name, "--layout", layout)
@@ -113,13 +113,13 @@ class Writer:
         )
 
     def tell(self, *words: str) -> None:
-        """What to do next: write BYTES, fsync, close."""
+        """The next commands: write BYTES, fsync, close."""
         assert self._process.stdin is not None
         self._process.stdin.writelines(f"{word}\n" for word in words)
         self._process.stdin.flush()
 
     def error(self) -> int:
-        """How the next of these went: 0, or the number of its error."""
+        """The result of the next command: 0, or the number of its error."""
         assert self._process.stdout is not None
         return int(self._process.stdout.readline())
 
@@ -219,7 +219,7 @@ def test_safe_mode_that_stays(
         assert (live.path / layout / "file").read_bytes() == OLD
     fault_hdfs.safemode(False)
     for layout in LAYOUTS:
-        if ".file.stripefs-lock" in hidden(fault_hdfs, f"{name}/{layout}"):  # nobody could take it away
+        if ".file.stripefs-lock" in hidden(fault_hdfs, f"{name}/{layout}"):  # it could not be removed
             lock = f"/{layout}/.file.stripefs-lock".encode()
             fault_folder.set_times(lock, int((time.time() - LEASE - 5) * 1000))
         (live.path / layout / "file").write_bytes(NEW)
@@ -230,7 +230,7 @@ def test_safe_mode_that_stays(
 def test_clocks_that_differ(
     hdfs: HdfsInstance, folder: HdfsPopulate, place: Place, request: pytest.FixtureRequest
 ) -> None:
-    """Whose lock has run out, and what is old enough for gc, is told by the NameNode's clock alone."""
+    """The NameNode's clock alone decides which lock has run out and what is old enough for gc."""
     place.forgive(REPLACED, "was being written when the worker ended", "looks empty and stays")
     name = request.node.name
     right = mount(place, hdfs, name, "--layout", "striped")

@@ -180,7 +180,7 @@ class _Bytes:
 
 
 def layout_document() -> bytes:
-    """Where files of a tree lie, a line for each. Not a format: images of two versions share blocks while it holds."""
+    """Addresses of a tree's files, a line each. Not a format: images of two versions share blocks while it holds."""
     contents: dict[Inode, Content] = {}
     root = Inode(stat.S_IFDIR | 0o755, children={})
     assert root.children is not None
@@ -202,7 +202,7 @@ def layout_document() -> bytes:
 
 
 BLOCKS = [b"".join(digest(f"noise {number}") for number in range(30)), b"all work and no play " * 5000]
-"""What is in the pack: one block that is stored as it is, and one that LZ4 packs."""
+"""Blocks of the pack: one that is stored as it is, and one that LZ4 packs."""
 
 
 def pack_documents() -> tuple[bytes, bytes]:

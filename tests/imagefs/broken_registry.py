@@ -150,7 +150,7 @@ def broken(upstream: str) -> Iterator[BrokenRegistry]:
                 self.wfile.write(part)
                 self.wfile.flush()
             except OSError:
-                return  # who asked has gone
+                return  # the client has gone
             if "/blobs/" in self.path:
                 with made.lock:
                     made.sent += len(part)

@@ -17,13 +17,13 @@ from tests.imagefs.service import Service
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A tree, and the store in which it is tagged t. Nobody changes them; who wants to, makes one of its own."""
+    """A tree, and the store in which it is tagged t. They are never changed; a test that changes one makes its own."""
     return make_image(tmp_path_factory.mktemp("image"))
 
 
 @pytest.fixture(scope="session")
 def nasty_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with everything in it. Nobody changes it."""
+    """A directory with everything in it. It is never changed."""
     root = tmp_path_factory.mktemp("nasty") / "root"
     root.mkdir()
     nasty.make(root)

@@ -179,7 +179,7 @@ class Containers:
         return found
 
     def left(self) -> list[object]:
-        """What is there though no container runs; the kernel gets a moment to let go."""
+        """Leftovers when no container runs; the kernel gets a moment to release them."""
 
         def look() -> list[object]:
             scratch = Path(self.scratch_dir)

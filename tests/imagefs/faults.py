@@ -1,4 +1,4 @@
-"""What the tests of faults share: a small image, its objects, a store that comes and goes, damage, and what is left.
+"""Material of the tests of faults: a small image, its objects, a store that comes and goes, damage, and what is left.
 
 Mounting and unmounting without a process of its own each time is what makes many of them affordable; the command does
 the same, and has tests of its own.
@@ -107,7 +107,7 @@ def ensure(service: Service) -> None:
 
 
 def mount_here(service: Service, store: Path | str, target: Path, *, record: bool = False, **options: Any) -> None:
-    """What is tagged t in this store. The daemon runs already."""
+    """Mount the image tagged t of this store. The daemon runs already."""
     client, recording = Client(service.settings), Recording(off=not record)
     mounts.mount(client, StoreSettings(url=str(store)), "t", str(target), TreeOptions(**options), recording)
 
@@ -130,7 +130,7 @@ def orphan(service: Service) -> None:
 
 
 def left(service: Service) -> list[str]:
-    """What there is besides the daemon: uses, mounts, folders of uses, and processes but for its worker."""
+    """Leftovers besides the daemon: uses, mounts, folders of uses, and processes but for its worker."""
     status = service.status()
     runtime = Path(service.settings.runtime, "imagefs")
     folders = [Path(service.settings.cache, "upper"), runtime / "mounts", runtime / "ready"]

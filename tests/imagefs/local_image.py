@@ -32,7 +32,7 @@ class FileImage:
         mountpoint.mkdir()
 
     def fsck(self) -> str:
-        """What fsck.erofs has against it, "" for nothing."""
+        """Errors that fsck.erofs finds, "" for none."""
         devices = [f"--device={path}" for path in self.devices]
         done = subprocess.run(["fsck.erofs", *devices, str(self.metadata)], capture_output=True, text=True, check=False)
         return done.stdout + done.stderr if done.returncode else ""

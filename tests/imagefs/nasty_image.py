@@ -202,7 +202,7 @@ def _many() -> bytes:
 
 
 def _to_be_changed() -> bytes:
-    """What the other layers take away and put back."""
+    """Files that the other layers take away and put back."""
     out = b""
     for name in (b"replaced", b"hidden", b"opaque", b"opaque/sub", b"back", b"linked", b"keep"):
         out += _folder(name)

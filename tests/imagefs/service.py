@@ -71,7 +71,7 @@ class Service:
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     def ok(self, *arguments: str) -> str:
-        """What `imagefs ARGUMENTS` prints; it must succeed."""
+        """The output of `imagefs ARGUMENTS`, which must succeed."""
         done = self.run(*arguments)
         assert done.returncode == 0, done.stderr + self.log()
         return done.stdout
@@ -82,15 +82,15 @@ class Service:
         return path
 
     def answers(self) -> bool:
-        """Whether the daemon does."""
+        """True if the daemon answers."""
         return running(self.settings) is not None
 
     def status(self) -> dict[str, Any]:
-        """What the daemon says; `imagefs status --json` prints the same."""
+        """The daemon's status; `imagefs status --json` prints the same."""
         return Client(self.settings).status()
 
     def plan_is_here(self) -> bool:
-        """Whether its one image has a plan."""
+        """True if its one image has a plan."""
         (image,) = self.status()["images"]
         return bool(image["planned_blocks"])
 

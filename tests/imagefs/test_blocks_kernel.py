@@ -39,7 +39,7 @@ def target(tmp_path: Path) -> Iterator[str]:
 async def test_a_mounted_device_is_left_alone_also_by_the_next_daemon(
     tmp_path: Path, target: str, backing: erofs.Backing
 ) -> None:
-    """Nobody pins it: as after a daemon that was killed."""
+    """No process pins it: as after a daemon that was killed."""
     tree, store = tmp_path / "tree", tmp_path / "store"
     tree.mkdir()
     store.mkdir()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.root
 
 
 def key_on(host: str, folder: Path, requirements: str, *flags: str, **environ: str) -> str:
-    """What `imagefs deps key` prints on a host of that name, for a job in `folder`."""
+    """The output of `imagefs deps key` on a host of that name, for a job in `folder`."""
     (folder / "home").mkdir(parents=True)
     (folder / "requirements.txt").write_text(requirements)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "IMAGEFS_"))}

@@ -87,7 +87,7 @@ def test_a_registry_is_examined_with_the_credentials_that_are_there(service: Ser
         names = ("registry.credentials", "registry.read", "registry.write", "registry.clock")
         assert {name: state for name, (state, _) in found.items()} == dict.fromkeys(names, "ok")
         assert "no such repository yet" in found["registry.read"][1]
-        assert not list((tmp_path / "registry").rglob("_uploads/*/data"))  # what was begun was taken back
+        assert not list((tmp_path / "registry").rglob("_uploads/*/data"))  # the upload was cancelled
         assert "registry.write" not in registry_findings(service, url, "--no-write")
 
 

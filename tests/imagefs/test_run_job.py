@@ -98,7 +98,7 @@ def fetched(status: dict[str, Any]) -> int:
 
 
 def warmed(folder: Path) -> list[dict[str, Any]]:
-    """How each warming ended."""
+    """The end of each warming."""
     found = [one for one in events_in(folder) if one["name"] == "warmed"]
     return [one["facts"] for one in found]
 

@@ -1,4 +1,4 @@
-"""What a container may take is bounded by its cgroup, and what cannot be bounded is an error."""
+"""A container's resources are bounded by its cgroup, and a limit that cannot be enforced is an error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])
 def test_limits_are_in_force(host: Service, store: Path, runtime: str) -> None:
-    """What the container's cgroup says while it runs; then it runs into one of them."""
+    """The cgroup has the limits while the container runs; then it runs into one of them."""
     parent = f"/imagefs-limits-{os.getpid()}"
     limits = ("--memory", "64MiB", "--cpus", "0.5", "--pids-limit", "12", "--cgroup-parent", parent)
     script = "echo begun; read line; while sleep 1000 & do :; done"

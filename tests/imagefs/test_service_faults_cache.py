@@ -145,7 +145,7 @@ def test_a_disk_that_fills_up(service: Service, small_disk: Path, tmp_path: Path
 
 
 def test_no_room_for_an_image_at_all(service: Service, small_disk: Path, tmp_path: Path) -> None:
-    """Its metadata lies in memory meanwhile. Where there is none either, a line says what there is no room for."""
+    """Its metadata lies in memory meanwhile. If there is no room either, a line names what did not fit."""
     source, store = make_image(tmp_path / "image", size=MIB)
     other, others = make_image(tmp_path / "other", seed=2, size=MIB)
     _, thirds = make_image(tmp_path / "another", seed=3, size=MIB)
@@ -219,7 +219,7 @@ def fill_up(path: Path) -> None:
 
 
 def remount(path: Path, how: str) -> None:
-    """What is open for writing stays so, but nothing else can be written."""
+    """Files that are open for writing stay so, but nothing else can be written."""
     if how == "rw":
         kernel.unmount(str(path), kernel.MNT_DETACH)
         return

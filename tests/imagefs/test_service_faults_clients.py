@@ -65,7 +65,7 @@ def test_two_at_one_mountpoint(host: Service, new_image: tuple[Path, Path]) -> N
 
 @pytest.mark.parametrize("options", [(), ("--rw",), ("--plane", "tree"), ("--plane", "tree", "--rw")], ids=str)
 def test_mounts_that_are_killed(host: Service, new_image: tuple[Path, Path], options: tuple[str, ...]) -> None:
-    """At many moments. What is mounted by then stays, and can be used and unmounted; of all others nothing stays."""
+    """At many moments. A mount made by then stays, and can be used and unmounted; nothing stays of the others."""
     source, store = new_image
     mount = ("mount", *options, f"{store}#t")
     whole, chance = time_of(lambda: host.ok(*mount, str(host.mountpoint()))), random.Random(7)
@@ -106,7 +106,7 @@ def stays_settled(service: Service) -> bool:
 
 
 def settled(service: Service) -> bool:
-    """Whether no use belongs to a process any more, and each process is one of a mount's."""
+    """True if no use belongs to a process any more, and each process is one of a mount's."""
     images = service.status()["images"]
     mounts = [mount for mount in kernel.mounts() if Path(mount.path).is_relative_to(service.folder)]
     trees = [mount for mount in mounts if mount.fstype == "fuse.imagefs"]

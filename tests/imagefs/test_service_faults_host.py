@@ -35,7 +35,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Memory:
-    """What a supervisor keeps."""
+    """The memory that a supervisor keeps."""
 
     def __init__(self) -> None:
         self._descriptors = make_memory()

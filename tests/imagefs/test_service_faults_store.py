@@ -355,7 +355,7 @@ def test_traces_that_are_of_no_use(host: Service, new_image: tuple[Path, Path]) 
 
 
 def test_a_store_that_cannot_be_written(service: Service, tmp_path: Path) -> None:
-    """What starts teach is kept on this machine, and used here."""
+    """Traces and plans of starts are kept on this machine, and used here."""
     source, store = make_image(tmp_path / "image")
     read_only = tmp_path / "read-only"
     read_only.mkdir()

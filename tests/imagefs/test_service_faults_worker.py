@@ -60,7 +60,7 @@ def test_workers_killed_at_random_moments(host: Service, new_image: tuple[Path, 
 
 
 def test_requests_while_workers_are_killed(host: Service, new_image: tuple[Path, Path]) -> None:
-    """Whatever is asked twice happens once: in the end everything is as if nothing had happened."""
+    """A request that is sent twice is executed once: in the end everything is as if nothing had happened."""
     source, store = new_image
     first = host.mountpoint("first")
     mount_here(host, store, first)

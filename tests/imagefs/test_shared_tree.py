@@ -129,7 +129,7 @@ async def test_a_tree_is_kept_for_a_while(
         await held.tidy(trio.current_time())
         assert len(held) == 0
         await held.of("image", "metadata", [str(device)])
-        device.write_bytes(b"2")  # what was read of it before may be in memory
+        device.write_bytes(b"2")  # bytes read of it before may be in memory
         os.utime(device, ns=(1, 1))
         await held.of("image", "metadata", [str(device)])
         assert len(held) == 2

@@ -77,7 +77,7 @@ def published(store: Path) -> list[Path]:
 
 
 def tried(host: Service) -> set[tuple[str, int]]:
-    """How publishing ended on this host, key by key."""
+    """Outcome files of publishing on this host, with the time of each."""
     return {(path.name, path.stat().st_mtime_ns) for path in Path(host.settings.cache, "deps/outcomes").glob("*.json")}
 
 
@@ -103,7 +103,7 @@ def test_a_start_elsewhere_has_what_the_first_one_compiled(
     look = (
         LOOK + "cd $TRITON_CACHE_DIR; stat -c %a a/kernel.so; ls; echo more >a/more; echo other >a/kernel.so; cat a/*"
     )
-    for _ in range(2):  # what a container writes goes with it
+    for _ in range(2):  # a container's writes go with it
         out, errors = Job(hosts[1], store, look, *flags).end()
         assert out == "compiled\n700\na\nother\nmore\n"
         assert f"imagefs run: hit {key[:12]}: " in errors

@@ -93,7 +93,7 @@ def test_a_command_that_cannot_be_executed(host: Service, store: Path, spool: Pa
 
 
 def test_a_job_whose_file_says_that_it_is_ready(host: Service, store: Path, spool: Path, tmp_path: Path) -> None:
-    """Which the daemon looks for."""
+    """The daemon looks for the file."""
     script = [
         "--bind",
         f"{tmp_path}:/srv",

@@ -68,7 +68,7 @@ def tracing(tmp_path: Path) -> Iterator[Tracing]:
     made = Tracing(tmp_path)
     yield made
     for process in made.started:
-        with process, contextlib.suppress(ProcessLookupError):  # what a failed test left
+        with process, contextlib.suppress(ProcessLookupError):  # a failed test leaves some
             os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -91,7 +91,7 @@ def test_the_status_is_that_of_the_command(tracing: Tracing, words: list[str], c
 
 
 def test_no_end_of_a_command_is_missed(tracing: Tracing) -> None:
-    """Whichever thread of the tracer the kernel would give the signal to, that of an outer tracer's timing as well."""
+    """The kernel may give the signal to any thread of the tracer, that of an outer tracer's timing as well."""
     for _ in range(20):
         assert tracing.run("true", options=("--no-imports",)) == (0, "", "")
     for _ in range(10):

@@ -85,7 +85,7 @@ def twin(image: SmallImage, open_path: Path) -> Iterator[Path]:
 
 
 def _stats(root: Path) -> dict[str, tuple[Any, ...]]:
-    """What stat(2) says of everything below `root`, but for what names the file system; inodes by the first name."""
+    """Fields of stat(2) of everything below `root`, without those of the file system; inodes by the first name."""
     found: dict[str, tuple[Any, ...]] = {}
     first: dict[int, str] = {}
     for folder, names, files in os.walk(root):

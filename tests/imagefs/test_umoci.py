@@ -1,6 +1,6 @@
 """The tree that the kernel shows of an image is the one that `umoci unpack` makes of it, for one of every nastiness.
 
-Where umoci is not the judge stands here with the reason:
+umoci is not the judge in these cases:
 
 - Directories that no layer describes, and those in which it made such a one, have the time of unpacking.
 - It reads pax records as Go does, which takes an attribute without a value for one that is not there.
@@ -55,7 +55,7 @@ class Stage:
         return image
 
     def unpack(self, source: Path, reference: str) -> Path:
-        """What umoci makes of it."""
+        """The tree that umoci unpacks."""
         target = self.folder / "unpacked"
         command = ["umoci", "raw", "unpack", "--image", f"{source}:{reference}", str(target)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, umask=0o022)

@@ -20,7 +20,7 @@ __all__ = ["TreeMount", "tree_job"]
 
 
 def tree_job(metadata: str, devices: Sequence[str], target: Path, folder: Path, **options: Any) -> MountSpec:
-    """What the supervisor of such a mount is told. Its socket and log lie in `folder`."""
+    """The mount spec of such a mount. Its socket and log lie in `folder`."""
     io_timeout = options.pop("io_timeout", 30)
     payload = {"source": "store#tag", "metadata": metadata, "devices": list(devices), "io_timeout": io_timeout}
     return MountSpec(

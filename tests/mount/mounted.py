@@ -109,7 +109,7 @@ class Mounted:
         return self.stop_now()
 
     def stop_now(self) -> int:
-        """Whoever else keeps the mount."""
+        """Stop it also while somebody else keeps the mount."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
 

@@ -138,7 +138,7 @@ def test_readers_that_go_around_the_page_cache_share_one_fetch(mounts: Mounts, f
 
 
 def test_memory_stays_within_a_limit_far_below_the_file(mounts: Mounts, folder: Path, tmp_path: Path) -> None:
-    """Filling the cache and reading from it. What it writes and reads stays in memory nowhere."""
+    """Filling the cache and reading from it. Written and read bytes stay in memory nowhere."""
     data = write(mounts.source / "model", 100 * MIB + 4096, times=7)
     mounts.forgive("reads slower than the store")  # as long as the kernel makes room for it
     limit = MemoryCgroup((64 + 256) * MIB)

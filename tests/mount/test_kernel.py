@@ -1,4 +1,4 @@
-"""What the kernel says, taken apart."""
+"""The kernel's messages, decoded."""
 
 from __future__ import annotations
 

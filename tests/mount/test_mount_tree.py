@@ -1,4 +1,4 @@
-"""What programs see through a real mount: bytes, names, attributes, directories, extended attributes."""
+"""A real mount as programs see it: bytes, names, attributes, directories, extended attributes."""
 
 from __future__ import annotations
 

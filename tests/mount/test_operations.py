@@ -51,7 +51,7 @@ class NameTooLong(StoreError):
 
 
 class PanicException(BaseException):
-    """What a panic in Rust looks like."""
+    """An exception like that of a panic in Rust."""
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ _WRITE = WriteSettings()
 
 @pytest.fixture
 def mounts(open_path: Path) -> Iterator[Mounts]:
-    """Where everyone may look."""
+    """Mounts in a folder that everyone may read."""
     with contextlib.closing(Mounts(open_path)) as made:
         yield made
 
@@ -180,7 +180,7 @@ except OSError as error:
 
 @pytest.mark.parametrize("layout", ["concat", "striped", "plain"])
 def test_saves(mounts: Mounts, layout: str) -> None:
-    """What is saved is theirs; what only root may do is refused where it is asked for."""
+    """Saved files are theirs; a call that only root may make is refused at once."""
     os.chown(mounts.source, NOBODY, NOBODY)
     (mounts.source / "roots").mkdir()
     mounts.forgive("big files are written as")

@@ -179,7 +179,7 @@ class Pod:
 
 
 def specs(recipe: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Whose PIDs a recipe's mounter sees, the container that mounts and the one that uses the mount."""
+    """The PID namespace that a recipe's mounter sees, the container that mounts and the one that uses the mount."""
     job = containers(MANIFESTS[f"{recipe}/Pod"])[-1]
     if recipe == "stripefs-node.yaml":
         document = MANIFESTS[f"{recipe}/DaemonSet"]
@@ -190,7 +190,7 @@ def specs(recipe: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[list[Pod]]:
-    """Where a test puts its pods, so that they end with it."""
+    """Pods of a test, which end with it."""
     made: list[Pod] = []
     yield made
     for pod in made:

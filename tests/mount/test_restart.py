@@ -359,7 +359,7 @@ def test_supervisor_killed_fails_closed(mounts: Mounts) -> None:
 
 
 def _begins(path: Path, start: bytes) -> bool:
-    """Whether the file can be read and begins so; a version replaced while it is read may fail, and then it cannot."""
+    """True if the file can be read and begins so. A version that is replaced during the read may fail: False."""
     try:
         return path.read_bytes().startswith(start)
     except OSError:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mount
 
 @pytest.fixture
 def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """Where a service that is started now tells how it is, once in half a second."""
+    """The socket on which a service that is started now reports its state, once in half a second."""
     path = str(tmp_path / "notify")
     monkeypatch.setenv("NOTIFY_SOCKET", path)
     monkeypatch.setenv("WATCHDOG_USEC", "2000000")

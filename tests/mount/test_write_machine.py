@@ -1,8 +1,8 @@
 """A mount that is written to and a plain directory, side by side: the same calls, the same answers, the same bytes.
 
-What may differ is left out, and only that. A file that is being written shows others its last complete version, and has
+Only permitted differences are left out. A file that is being written shows others its last complete version, and has
 one writer: so other descriptors stay away from a path until its writer closed it. Sizes lie around the limits that
-matter: nothing, a page, a chunk of staging, and what is large enough for parts.
+matter: nothing, a page, a chunk of staging, and a size large enough for parts.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if self.differs:
-                return  # what was seen is to be told, not what follows from it
+                return  # the difference is to be reported, and not its consequences
             while self.writers:
                 self.close(0)
             for path in _walk(self.real):

@@ -1,6 +1,6 @@
 """Programs that write, through real mounts of a local directory, in both layouts; every byte is compared afterwards.
 
-What is written in order has to do with the mount's memory alone, so those programs run on mounts without staging.
+Writing in order needs the mount's memory alone, so those programs run on mounts without staging.
 """
 
 from __future__ import annotations

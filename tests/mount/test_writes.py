@@ -107,7 +107,7 @@ def test_open_flags_and_refusals(mounts: Mounts) -> None:
         assert os.pread(both.fileno(), 4, 20) == b""
         with _refused(errno.EOPNOTSUPP):
             os.pwrite(both.fileno(), b"x", 2)
-        with _refused(errno.EOPNOTSUPP):  # what it holds is not what was asked for
+        with _refused(errno.EOPNOTSUPP):  # its bytes are not those that were written
             os.close(os.dup(both.fileno()))
             os.fsync(both.fileno())
         both.truncate(0)

@@ -49,7 +49,7 @@ def _two(mounts: Mounts) -> tuple[Mounted, Mounted]:
 
 
 def _changes(path: Path) -> list[Callable[[], object]]:
-    """What is to be refused; in directories of their own, since the kernel lets one change wait for another."""
+    """Calls that are refused; in directories of their own, since the kernel lets one change wait for another."""
     return [
         lambda: os.replace(path / "onto/closed", path / "onto/model"),
         lambda: os.replace(path / "away/model", path / "away/kept"),
@@ -65,7 +65,7 @@ def test_names_that_another_node_writes(mounts: Mounts) -> None:
         os.write(writer, NEW)
     assert _outcomes(*_changes(here.path)) == [errno.EBUSY] * 3
     assert here.log_text().count("is being written by") == 3
-    os.replace(here.path / "free/closed", here.path / "free/model")  # nobody writes that
+    os.replace(here.path / "free/closed", here.path / "free/model")  # it has no writer
     for writer in writers:
         os.close(writer)
     for name in ("onto", "away", "gone"):

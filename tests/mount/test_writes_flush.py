@@ -165,13 +165,13 @@ def test_a_killed_writer_publishes_nothing(mounts: Mounts, how: str, number: sig
             assert writer.wait(60) == -number
         eventually(lambda: mounted.status()["tree"]["open_for_writing"] == 0, "the end of the writing")
         assert ((m / name).read_bytes() if before is not None else (m / name).exists()) == (before or False)
-        (m / name).write_bytes(b"next")  # nobody holds it any more
+        (m / name).write_bytes(b"next")  # its lock is released
         assert (s / name).read_bytes() == b"next"
     assert mounted.stop() == 0
 
 
 def test_errors_reach_the_writer(mounts: Mounts) -> None:
-    """What the store says to a write that was acknowledged long ago is told at the latest by close; the old stays."""
+    """The store's error for a write acknowledged long ago is told at the latest by close; the old version stays."""
     mounts.forgive("an injected want of room")
     (mounts.source / "f").write_bytes(b"old")
     mounted = mounts.mount(mounts.url("faulty+", "?on=write&kinds=space&rate=1"), rw=True)

@@ -38,7 +38,7 @@ def content(source: Path, name: str | bytes) -> bytes:
 
 
 def hidden(source: Path) -> list[str]:
-    """What lies hidden beside files: locks, parts, drafts, records. Nothing of that outlives its writer."""
+    """Hidden files of writers: locks, parts, uploads, records. None of them outlives its writer."""
     return sorted(_hidden(source))
 
 

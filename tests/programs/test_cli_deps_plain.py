@@ -1,4 +1,4 @@
-"""What `imagefs deps pip` and the like read without click is what click reads, and how little they load."""
+"""`imagefs deps pip` and the like parse without click as click parses, and they load little."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WORDS = st.one_of(
 
 @pytest.fixture(scope="module")
 def begun() -> Any:
-    """What an installation is begun with, in place of beginning it."""
+    """Arguments of installations, which are recorded and not begun."""
     patch = pytest.MonkeyPatch()
     taken: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = []
 

@@ -1,4 +1,4 @@
-"""What starting the command costs, said as what it imports: a time would depend on the machine."""
+"""The cost of starting the command, measured by its imports: a time would depend on the machine."""
 
 import re
 import subprocess

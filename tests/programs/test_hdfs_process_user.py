@@ -1,4 +1,4 @@
-"""Whose the native connections of a process are: looked at where they arrive."""
+"""Users of the native connections of a process, as their server sees them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What starting `imagefs` costs, said as what it imports."""
+"""The cost of starting `imagefs`, measured by its imports."""
 
 from __future__ import annotations
 

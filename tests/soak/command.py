@@ -102,7 +102,7 @@ class Live:
         self._place = place
 
     def status(self) -> dict[str, Any]:
-        """What the control socket answers, also while a worker is being replaced."""
+        """The control socket's status, also while a worker is being replaced."""
         return query(str(self.path), "status", PATIENCE)
 
     def told_status(self) -> dict[str, Any]:

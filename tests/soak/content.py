@@ -27,7 +27,7 @@ def _page(version: str, number: int) -> bytes:
 
 
 def difference(data: bytes, version: str, offset: int) -> str:
-    """What is wrong with `data` as the bytes of `version` from `offset` on; "" when nothing is."""
+    """The first difference of `data` from the bytes of `version` from `offset` on; "" for none."""
     wanted = content(version, offset, len(data))
     if data == wanted:
         return ""

@@ -118,7 +118,7 @@ class Crowd:
         return [reader.process.pid for reader in self._readers]
 
     def errors(self) -> list[str]:
-        """What each reader ended with; all are expected to fail. Raises ReaderFailed for one that goes on."""
+        """The error of each reader; all are expected to fail. Raises ReaderFailed for one that goes on."""
         return [reader.failure(self._patience) for reader in self._readers]
 
     def check(self) -> None:

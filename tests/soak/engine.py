@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 class SoakFailed(Exception):
-    """What was seen that must not be."""
+    """The mount did something that it must not do."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which kills come in which order: a function of the seed alone, so that a run can be repeated. Pure."""
+"""The plan of kills and their order: a function of the seed alone, so that a run can be repeated. Pure."""
 
 from __future__ import annotations
 

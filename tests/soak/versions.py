@@ -1,4 +1,4 @@
-"""What a writer of the soak writes: versions of a file that follow from a seed, as steps that can be counted. Pure."""
+"""The soak's writer: versions of a file that follow from a seed, as steps that can be counted. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What may stand after a death: version numbers of the file, and of the file beside it (None: there is none)."""
+    """A permitted state after a death: version numbers of the file, and of the file beside it (None: there is none)."""
 
     file: int
     beside: int | None = None
@@ -65,7 +65,7 @@ def _steps(rng: random.Random, length: int, beside: bool) -> Iterator[Step]:
 
 
 def outcomes(version: Version, step: int, *, exact: bool = True) -> set[Outcome]:
-    """What may stand when the writer died right before `step`, counted from 0, or (not exact) somewhat later.
+    """Permitted states when the writer died right before `step`, counted from 0, or (not exact) somewhat later.
 
     Before its close nothing of it is visible; after that all of it is.
     """

@@ -37,11 +37,11 @@ _EXPECTED = (REPLACED, "its writer was killed", "what was not published is lost"
 """Log lines that tell of the deaths."""
 
 _GONE = (errno.ESTALE, errno.EIO)
-"""What reading a version that was replaced meanwhile may answer."""
+"""Permitted errors of reading a version that was replaced meanwhile."""
 
 
 class WriterFailed(Exception):
-    """What was seen that must not be."""
+    """A writer or the mount did something that it must not do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class _Trial:
         return f"worker killed at version {doomed}, {len(failed)} attempts failed, {self.last} stands"
 
     def expect(self, allowed: set[Outcome]) -> Outcome:
-        """What stands now, which must be one of these. The file beside may take a moment to go."""
+        """The present state, which must be one of these. The file beside may take a moment to go."""
         if self._problem:
             raise WriterFailed(self._problem[0])
 

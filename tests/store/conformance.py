@@ -1,4 +1,4 @@
-"""What every store client must do. Each client's test subclasses `StoreConformance` and provides `place`.
+"""The conformance suite of all store clients. Each client's test subclasses `StoreConformance` and provides `place`.
 
     class TestLocal(ListingConformance, StoreConformance):
         @pytest.fixture(scope="class")
@@ -7,11 +7,11 @@
             ...
             yield Place(store, populate)
 
-What all must do when a file changes is in `version_conformance`. What only some stores can do has suites of its own,
+`version_conformance` covers files that change. Capabilities that only some stores have come with suites of their own,
 mixed in: `listing_conformance` (with the capability `listing`) and `put_conformance` (with `put`).
 
-The store may be shared by all tests of the class: each works in a folder of its own. Class attributes say where a
-client may differ; a subclass states them with the reason.
+The store may be shared by all tests of the class: each works in a folder of its own. Class attributes name permitted
+differences of a client; a subclass states them with the reason.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StoreConformance(VersionConformance):
     """The suite."""
 
     below_a_file: ClassVar[tuple[type[StoreError], ...]] = (NotADirectory,)
-    """What stat and open of a path below a file may raise."""
+    """Permitted errors of stat and open of a path below a file."""
     odd_names: ClassVar[tuple[bytes, ...]] = ODD_NAMES
 
     @pytest.fixture(scope="class")
@@ -78,7 +78,7 @@ class StoreConformance(VersionConformance):
         yield handle, data
         handle.close()
 
-    # What is there, and what is not
+    # Paths that exist, and paths that do not
 
     def test_root(self, store: Store, folder: bytes) -> None:
         root = store.stat(b"/")

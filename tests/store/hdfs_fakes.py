@@ -25,7 +25,7 @@ __all__ = [
     "good", "running", "serving", "settings_for",
 ]  # fmt: skip
 
-DATA = random.Random(3).randbytes(3 << 20)  # what the file holds
+DATA = random.Random(3).randbytes(3 << 20)  # the bytes of the file
 TIMEOUT = 0.5  # long enough for a busy machine to answer, short enough to wait for
 FILE_ID = 4711
 DIRECTORY_ID = 16385
@@ -180,7 +180,7 @@ def serving(*fakes: FakeNameNode | FakeDataNode) -> Iterator[None]:
     try:
         for fake in fakes:
             server = _Server(("127.0.0.1", 0), Request)
-            server.fake = fake  # type: ignore[attr-defined]  # how Request finds it
+            server.fake = fake  # type: ignore[attr-defined]  # Request finds it here
             fake.address = f"127.0.0.1:{server.server_address[1]}"
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
             thread.start()

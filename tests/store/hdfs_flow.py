@@ -90,7 +90,7 @@ class World:
         return len(self.store.reads.streams.all())
 
     def read(self, offset: int, *, ahead: int = len(DATA), watch: RecordingWatch | None = None) -> bool:
-        """Whether the right bytes came."""
+        """True if the right bytes came."""
         ahead = min(ahead, len(DATA) - offset - RANGE)
         data = self.handle.read_on(offset, RANGE, ahead, host=self.node.name, watch=watch)
         return data == DATA[offset : offset + RANGE]
@@ -113,5 +113,5 @@ def world(*manners: Callable[[Request, bytes], None], timeout: float = 30.0) -> 
 
 
 def in_line(one: World, offset: int) -> bool:
-    """Whether a read that ends at `offset` is the last in line."""
+    """True if a read that ends at `offset` is the last in line."""
     return any(found.tail == offset for found in one.store.reads.streams.all())

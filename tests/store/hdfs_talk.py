@@ -19,7 +19,7 @@ CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r
 
 
 class Conversation:
-    """What a fake DataNode does with one connection."""
+    """A fake DataNode's end of one connection."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -77,7 +77,7 @@ OTHER = "other:9866"
 
 
 class Doubts:
-    """What `Pipelines` may answer. blocks: of the file, one after the other, the last one again and again."""
+    """A fake of `PipelineHealth`. blocks: of the file, one after the other, the last one again and again."""
 
     def __init__(self) -> None:
         self.doubted = False
@@ -128,7 +128,7 @@ class Place:
             timeout=0.3,
             length=length,
             block_size=block_size,
-            pipelines=self.pipelines,  # type: ignore[arg-type]  # what a sink asks of `Pipelines`
+            pipelines=self.pipelines,  # type: ignore[arg-type]  # the part of `PipelineHealth` that a writer calls
             confirm=self._confirm,
             discard=self.discarded.append,
         )

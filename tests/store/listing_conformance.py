@@ -1,4 +1,4 @@
-"""What every store that lists directories must do; mixed into a client's conformance class."""
+"""Conformance of every store that lists directories; mixed into a client's conformance class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of stores are made of: places and what is put there, odd names, bytes, and a watch that records."""
+"""Material of stores' tests: places and their content, odd names, bytes, and a watch that records."""
 
 from __future__ import annotations
 

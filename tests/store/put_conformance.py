@@ -1,4 +1,4 @@
-"""What every store that takes files must do; mixed into a client's conformance class."""
+"""Conformance of every store that takes files; mixed into a client's conformance class."""
 
 from __future__ import annotations
 

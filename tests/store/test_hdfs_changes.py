@@ -159,7 +159,7 @@ def fill(calls: FakeCalls) -> None:
 
 
 def undisturbed(change: Callable[[Namespace], None]) -> int:
-    """How many changes the NameNode is asked for when nothing goes wrong."""
+    """The number of changes that the NameNode is asked for when nothing goes wrong."""
     calls = FakeCalls()
     fill(calls)
     change(Namespace(calls))

@@ -15,7 +15,7 @@ def resets(request: Request, wanted: bytes) -> None:
 
 def test_one_question_for_all_of_a_file() -> None:
     with running(good) as (cluster, store):
-        store.open(b"/file").read(0, 10)  # what DataNodes call the NameNode is known from then on
+        store.open(b"/file").read(0, 10)  # the DataNodes' name of the NameNode is known from then on
         cluster.namenode.asked.clear()
         handle = store.open_checked(b"/file", len(DATA))
         assert handle.status.length == len(DATA)

@@ -100,7 +100,7 @@ def test_the_right_bytes_from_the_right_host() -> None:
         for datanode in cluster.datanodes:
             assert handle.read(5, 1_500_000, host=datanode.name) == DATA[5:1_500_005]
             [query] = datanode.served
-            assert query["namenoderpcaddress"] == "logical:8020"  # what the NameNode says, not what we were given
+            assert query["namenoderpcaddress"] == "logical:8020"  # the NameNode's own name and not the given one
             assert query["user.name"] == "me"
 
 

@@ -88,7 +88,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def pipelines(cluster: Cluster) -> Iterator[PipelineHealth]:
-    made = PipelineHealth(cluster, cluster, HostHealth(), 0.3)  # type: ignore[arg-type]  # what it asks of a NameNode
+    made = PipelineHealth(cluster, cluster, HostHealth(), 0.3)  # type: ignore[arg-type]  # its calls of a NameNode
     yield made
     made.close()
 

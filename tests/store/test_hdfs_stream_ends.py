@@ -1,4 +1,4 @@
-"""What ends a stream from a DataNode before its last byte, and what those in line get then."""
+"""Ends of a stream from a DataNode before its last byte, and the results of those in line."""
 
 from __future__ import annotations
 

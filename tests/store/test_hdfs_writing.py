@@ -1,4 +1,4 @@
-"""What the writing half of the HDFS store asks of whom."""
+"""Requests of the writing half of the HDFS store, by service."""
 
 from __future__ import annotations
 

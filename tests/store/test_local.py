@@ -47,7 +47,7 @@ class TestLocal(WriteConformance, PutConformance, ListingConformance, StoreConfo
 
 
 class OnPoorFileSystem(PutConformance):
-    """Where a file cannot be without a name, as on NFS."""
+    """A file system on which a file cannot be without a name, as on NFS."""
 
     @pytest.fixture(autouse=True)
     @staticmethod

@@ -1,4 +1,4 @@
-"""What every store client must do when a file is replaced, changed or removed: never a mix of two versions."""
+"""Conformance of every store when a file is replaced, changed or removed: never a mix of two versions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class VersionConformance:
     """A part of StoreConformance, which has the fixtures."""
 
     gone: ClassVar[tuple[type[StoreError], ...]] = (StaleVersion,)
-    """What a read of a version that is gone may raise."""
+    """Permitted errors of reading a version that is gone."""
 
     def test_expecting_the_present_version(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/file", b"old")

@@ -4,7 +4,7 @@
         server.fail("short")          # the next GET ends too early
         open_store(StoreSettings(url=server.url))
 
-What it does is what RFC 9110 says unless a fault or an attribute says otherwise.
+It does as RFC 9110 says unless a fault or an attribute says otherwise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Fault = Literal[
     "reset",  # the connection is reset before an answer
     "reset-body",  # and in the middle of the body
     "closed",  # the connection ends before an answer
-    "garbage",  # what is answered is not HTTP
+    "garbage",  # the answer is not HTTP
     "whole",  # 200 with the whole file
     "shifted",  # 206 with the right length, from one byte further on
     "fewer",  # 206 with one byte less than asked for, which is announced
@@ -76,7 +76,7 @@ class WebServer(socketserver.ThreadingTCPServer):
         self.etag_in_ranges = True
         self.dated = True
         self.conditions = True
-        """Whether If-Range is understood."""
+        """True if If-Range is understood."""
         self.lengths = True
         self.credentials = ""
         """USER:PASSWORD that every request needs; "" for none."""
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("Authorization") == f"Basic {token}"
 
     def _answer(self, fault: Fault | None) -> None:
-        name = unquote_to_bytes(urlsplit(self.path).path)  # who takes this for a proxy sends the whole URL
+        name = unquote_to_bytes(urlsplit(self.path).path)  # a client that takes this for a proxy sends the whole URL
         target = self.server.root + name.rstrip(b"/")
         if os.path.isdir(target):
             self._refuse(403) if name.endswith(b"/") else self._refuse(301, {"Location": f"{self.path}/"})

@@ -1,4 +1,4 @@
-"""What every store that is written to piece by piece must do; mixed into a client's conformance class."""
+"""Conformance of every store that is written to piece by piece; mixed into a client's conformance class."""
 
 from __future__ import annotations
 
@@ -425,7 +425,7 @@ def placed(store: Store, path: bytes) -> list[tuple[int | str, ...]]:
 
 
 def patiently(act: Callable[[], _T]) -> _T:
-    """What `act` answers, tried again while it says that this may help, as all callers of stores do."""
+    """The result of `act`, tried again while its error says that this may help, as all callers of stores do."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What `stripefs` and `imagefs` promise alike of their pages, their names and their completion.
+"""Conformance of `stripefs` and `imagefs`: their pages, their names and their completion.
 
 A test module subclasses `CommandConformance` with its command's modules, and is checked.
 """
@@ -40,7 +40,7 @@ def said(application: ModuleType, capsys: pytest.CaptureFixture[str], arguments:
 
 
 def completed(name: str, words: str) -> list[str]:
-    """What bash is offered for the last of these words."""
+    """Bash's completions for the last of these words."""
     environ = os.environ | {
         f"_{name.upper()}_COMPLETE": "bash_complete",
         "COMP_WORDS": words,

@@ -27,7 +27,7 @@ def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def mounted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, bool]]:
-    """What would have been mounted: (settings, in the foreground)."""
+    """Mounts that would have been made: (settings, in the foreground)."""
     seen: list[tuple[Settings, bool]] = []
 
     def note(settings: Settings, *, foreground: bool = False) -> int:

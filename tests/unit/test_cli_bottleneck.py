@@ -1,4 +1,4 @@
-"""Which limit binds, on plain figures."""
+"""The limit that binds, on plain figures."""
 
 import pytest
 from hypothesis import given

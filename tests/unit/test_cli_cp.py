@@ -16,7 +16,7 @@ from tests.unit.copying import DATA, Run, files, run, source, store, told
 __all__ = ["run", "source", "store"]
 
 
-# -- where to
+# -- destinations
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -121,7 +121,7 @@ def test_misuse_is_one_line(run: Run, source: Path, store: Path, words: list[str
     assert names(store) == set()
 
 
-# -- what a copy has beside its bytes
+# -- attributes of a copy
 
 
 def test_modes_and_times(run: Run, source: Path, store: Path) -> None:
@@ -156,7 +156,7 @@ def test_modes_and_times(run: Run, source: Path, store: Path) -> None:
     assert (store / "local" / "model").stat().st_mtime_ns > 1_600_000_000_000_000_000
 
 
-# -- what it says
+# -- messages
 
 
 def test_progress_shows_on_a_terminal_only(

@@ -12,7 +12,7 @@ from stripefs.settings import Settings
 
 @pytest.fixture
 def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Settings]:
-    """What would have been mounted."""
+    """Mounts that would have been made."""
     seen: list[Settings] = []
 
     def note(settings: Settings) -> int:

@@ -1,4 +1,4 @@
-"""How a setting finds its value: flag > environment > file of the user > file of the host > default."""
+"""Sources of a setting's value: flag > environment > file of the user > file of the host > default."""
 
 import os
 from pathlib import Path

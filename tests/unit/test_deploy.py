@@ -27,7 +27,7 @@ OLDEST, NEWEST = "1.29", kubernetes_validate.latest_version()
 
 
 def keys(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where each field of a manifest is. Of fields whose names the user chooses there are none."""
+    """The path of each field of a manifest, without fields whose names the user chooses."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield (*above, key)

@@ -187,7 +187,7 @@ async def test_who_must_not_leave_waits_though_cancelled(gate: Gate) -> None:
     steps=st.lists(st.sampled_from(["call", "hang", "end", "leave"]), max_size=30),
 )
 def test_threads_stay_within_their_bound(threads: int, spare: int, steps: list[str]) -> None:
-    """Whatever order calls begin, hang, end and are left in."""
+    """Calls may begin, hang, end and be left in any order."""
     lane = Lane("test", threads, spare)
     stop: list[tuple[threading.Event, trio.CancelScope]] = []
 

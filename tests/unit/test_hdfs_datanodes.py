@@ -1,4 +1,4 @@
-"""Where DataNodes are reached."""
+"""Addresses of DataNodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `NativeClient` makes of hdfs-native's answers, without a cluster."""
+"""`NativeClient`'s results for hdfs-native's answers, without a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a store of a web server takes from the environment before it asks anything: proxies and certificates."""
+"""The environment of a store of a web server before it asks anything: proxies and certificates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def nothing_from_outside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
 
 
 def refused(url: str) -> str:
-    """What opening the store says, which loading its client ahead says, too."""
+    """The error of opening the store; loading its client ahead raises one, too."""
     with pytest.raises(ConfigError):
         prepare(url.partition("://")[0])
     with pytest.raises(ConfigError) as failure:
@@ -55,4 +55,4 @@ def test_certificates_that_cannot_be_read(kind: str, url: str, tmp_path: Path, m
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / kind))
     assert str(tmp_path / kind) in refused(url)
     monkeypatch.delenv("SSL_CERT_FILE")
-    open_store(StoreSettings(url=url)).close()  # what was refused is not remembered
+    open_store(StoreSettings(url=url)).close()  # a refusal is not remembered

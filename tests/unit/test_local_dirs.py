@@ -1,4 +1,4 @@
-"""Where files may be kept on local disk. The mount table is a pretended one; a real mount is tried in tests/mount."""
+"""Directories that may hold files on local disk. The mount table is a fake; a real mount is tried in tests/mount."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.imagefs.service import Service, built
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree of an image with Python and a small pip. Nobody changes it."""
+    """The tree of an image with Python and a small pip. It is never changed."""
     root = tmp_path_factory.mktemp("python") / "root"
     fill_python(root, small_pip=True)
     return root
@@ -22,7 +22,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def pip_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same with the real pip. Nobody changes it."""
+    """The same with the real pip. It is never changed."""
     root = tmp_path_factory.mktemp("pip") / "root"
     fill_python(root)
     return root

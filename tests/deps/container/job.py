@@ -30,7 +30,7 @@ imagefs.mounts.place = place
 
 
 class Job:
-    """What is installed, and how it is started. told: what the last start said."""
+    """A job's packages, and its starts. told: standard error of the last start."""
 
     def __init__(self, service: Service, image: str, folder: Path) -> None:
         self.service, self.image, self.folder = service, image, folder
@@ -56,14 +56,14 @@ class Job:
         return ["run", *ours, *flags, self.image, "--", self.python, "-c", script]
 
     def run(self, *flags: str, script: str = JOB, status: int = 0) -> str:
-        """What the command printed."""
+        """Run the job; its standard output."""
         done = self.service.run(*self.words(*flags, script=script))
         self.told = done.stderr
         assert done.returncode == status, done.stdout + done.stderr + self.service.log()
         return done.stdout
 
     def left(self) -> list[object]:
-        """What is there although nobody runs."""
+        """Leftovers of runs when none is running."""
         runtime = Path(self.service.settings.runtime)
         runs = [one for one in (runtime / "imagefs/runs").iterdir() if one.name != ".lock"]
         mounts = [one for one in self.mounts() if one != self.service.settings.devices]
@@ -77,7 +77,7 @@ class Job:
         self.service.environment["PYTHONPATH"] = str(self.folder)
 
     def uppers(self) -> list[Path]:
-        """What containers of this host have written, or write."""
+        """Upper directories of containers of this host, ended and running."""
         folder = Path(self.service.settings.cache, "upper")
         return list(folder.iterdir()) if folder.exists() else []
 

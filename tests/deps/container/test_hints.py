@@ -38,7 +38,7 @@ def kept(job: Job) -> tuple[str, Hint]:
 
 
 def was_asked(job: Job) -> bool:
-    """Whether the host has run the image's Python in a container to ask what it is."""
+    """True if the host has run the image's Python in a container to ask for its version."""
     return Path(job.service.settings.cache, "deps/interpreters").exists()
 
 
@@ -90,7 +90,7 @@ def test_a_hint_that_lies_costs_time_alone(node: Job) -> None:
 
 
 def test_a_hint_that_names_the_snapshot_of_another_job(node: Job) -> None:
-    """What is attached because of it is let go of, and the next start has a hint that is right."""
+    """The snapshot that it attached is detached, and the next start has a hint that is right."""
     name, hint = kept(node)
     wheel(node.wheels, "other", {"other/__init__.py": "VALUE = 8\n", "heavy/__init__.py": "VALUE = 9\n"})
     node.wants("other==1.0")

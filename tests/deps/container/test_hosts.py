@@ -36,11 +36,11 @@ _HOLDING = """
 class Fleet:
     """Starts of one job on all hosts, each with a daemon and a cache of its own.
 
-    Whoever installs first is in the middle of that until `go_on`.
+    The first installer waits in the middle of its installation until `go_on`.
     """
 
     def __init__(self, hosts: Sequence[Job], folder: Path) -> None:
-        # What is in .git is no part of the key.
+        # The content of .git is no part of the key.
         self._told = project(folder / "project", _HOLDING.strip()) / ".git"
         self._told.mkdir()
         (self._told / "hold").touch()
@@ -58,7 +58,7 @@ class Fleet:
         return self.hosts.pop(number), self._starts.pop(number)
 
     def installed(self) -> int:
-        """How many hosts have begun to."""
+        """The number of hosts that have begun to install."""
         begun = self._told / "begun"
         return len(begun.read_text()) if begun.exists() else 0
 
@@ -66,7 +66,7 @@ class Fleet:
         (self._told / "hold").unlink()
 
     def told(self) -> str:
-        """What the hosts said whose jobs ran, which are all."""
+        """Standard error of all hosts, once every job has run."""
         ended = [process.communicate(timeout=_WITHIN) for process in self._starts]
         assert [out for out, _ in ended] == [SEEN] * len(ended), ended
         return "".join(errors for _, errors in ended)
@@ -131,7 +131,7 @@ def test_a_leader_whose_host_dies(fleet: Fleet) -> None:
 
 @pytest.mark.slow
 def test_a_pip_that_is_killed(fleet: Fleet) -> None:
-    """As the kernel does when memory runs out. Nobody waits for the next one to meet the same."""
+    """It ends as when memory runs out. No host waits for the next installer to meet the same."""
     host, start = fleet.leader()
     wanted = ["python3", "-m", "pip", "install", "-r", str(host.requirements)]
     (pip,) = [pid for pid, words in commands() if words[:-1] == wanted]

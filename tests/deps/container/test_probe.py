@@ -1,4 +1,4 @@
-"""What a probe is run on before anything is published: what was packed, above the image, as a hit would have it."""
+"""The probe before publication runs on the packed snapshot, mounted above the image as a hit would have it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 INSTALLED = "import heavy, os; assert os.path.exists('/etc/written')"
 PACKED = "import heavy, os; assert not os.path.exists('/etc/written')"
-"""What runs with the one and fails with the other: what is written elsewhere is not packed."""
+"""Probes that each pass in one of the two: files written elsewhere are not packed."""
 
 ELSEWHERE = ["--ignore-outside", "/etc/written"]
 

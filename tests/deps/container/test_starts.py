@@ -50,7 +50,7 @@ def test_it_goes_on_while_it_is_published(job: Job) -> None:
 
 
 def test_packages_of_the_image_that_are_replaced(pip_job: Job) -> None:
-    """What an upgrade removes is gone above the image as well."""
+    """Files that an upgrade removes are gone above the image as well."""
     wheel(pip_job.wheels, "old", {"old/__init__.py": "VERSION = 2\n"}, version="2.0")
     pip_job.wants("old==2.0")
     script = (

@@ -1,4 +1,4 @@
-"""What goes wrong on our side ends in an installation, what goes wrong on the user's side as it would without us."""
+"""An error on our side ends in an installation, an error on the user's side as it would without us."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_an_installer_that_fails(pip_job: Job) -> None:
 
 @pytest.fixture
 def how() -> str:
-    """How a shell takes standard error away; the other ways are in tests/extra."""
+    """The shell's redirection that closes standard error; other ways are in tests/extra."""
     return "2>&-"
 
 

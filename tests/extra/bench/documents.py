@@ -36,7 +36,7 @@ def document(
 
 
 def verdict(text: str, ratio: Ratio) -> str:
-    """How the line of this ratio ends: met, missed, or neither."""
+    """The verdict at the end of this ratio's line: met, missed, or neither."""
     (line,) = [line for line in text.splitlines() if line.startswith(ratio.name)]
     last = line.split()[-1]
     return last if last in ("met", "missed") else ""

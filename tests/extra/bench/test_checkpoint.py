@@ -1,4 +1,4 @@
-"""What `bench checkpoint` computes without a cluster and torch: its plan, ratios, what a checkpoint holds, tables."""
+"""`bench checkpoint` without a cluster and torch: its plan, ratios, content of checkpoints, tables."""
 
 from __future__ import annotations
 

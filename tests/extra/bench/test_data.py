@@ -1,4 +1,4 @@
-"""What the benchmark's files hold, and that a wrong byte is found out."""
+"""The content of the benchmark's files; a wrong byte is found out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench deps` computes without installing: recipes, ratios, disk, tables; and its index, by a real pip and uv."""
+"""`bench deps` without installing: recipes, ratios, disk, tables; and its index, by a real pip and uv."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_hit_says_how_long_the_daemon_took() -> None:
 def served(folder: Path) -> Iterator[str]:
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_arguments: object) -> None:
-            """Nobody asks."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
         serving = threading.Thread(target=server.serve_forever)

@@ -1,4 +1,4 @@
-"""What `bench image` computes without a container: recipes, ratios, stand-ins for CUDA, changed files, tables."""
+"""`bench image` without a container: recipes, ratios, stand-ins for CUDA, changed files, tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `bench write` computes without a cluster: its plan, ratios, the order of runs, tables; what writers write."""
+"""`bench write` without a cluster: its plan, ratios, the order of runs, tables; bytes of the writers."""
 
 from __future__ import annotations
 

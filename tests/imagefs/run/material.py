@@ -1,4 +1,4 @@
-"""What the tests of containers are made of."""
+"""Material of the tests of containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command sees and may do."""
+"""The environment and the rights of a command inside a container."""
 
 from __future__ import annotations
 

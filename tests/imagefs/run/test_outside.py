@@ -1,4 +1,4 @@
-"""What the host sees of containers, and they of it."""
+"""Effects of containers on the host and of the host on containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes back of a command in a container."""
+"""The exit status and output of a command in a container."""
 
 from __future__ import annotations
 

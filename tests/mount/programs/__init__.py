@@ -29,7 +29,7 @@ IN_ORDER: tuple[Program, ...] = (
     calls.synced_again_and_again,
     calls.copying_inside,
 )
-"""What must work without staging."""
+"""Programs that must work without staging."""
 
 OUT_OF_ORDER: tuple[Program, ...] = (
     checkpoints.numpy_savez,
@@ -45,6 +45,6 @@ OUT_OF_ORDER: tuple[Program, ...] = (
     calls.mapping,
     calls.updating,
 )
-"""What needs staging, and is refused in words without it."""
+"""Programs that need staging; without it they are refused with a message."""
 
 PROGRAMS = (*IN_ORDER, calls.appending, *OUT_OF_ORDER)

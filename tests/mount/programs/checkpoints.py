@@ -72,7 +72,7 @@ def safetensors(place: Place) -> Expected:
 
 
 def torch_save(place: Place) -> Expected:
-    """What PyTorch's writer does: a zip file without seeks, data at multiples of 64, the directory at the end."""
+    """PyTorch's writer: a zip file without seeks, data at multiples of 64, the directory at the end."""
     out, directory = io.BytesIO(), b""
     members = [("archive/data.pkl", b"pickle" * 40), ("archive/byteorder", b"little")]
     members += [(f"archive/data/{number}", payload(f"tensor{number}", 1_500_000 + number)) for number in range(6)]

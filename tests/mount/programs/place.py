@@ -1,4 +1,4 @@
-"""Where a program writes, and what all of them use."""
+"""The folder of a program's files, and helpers that all programs use."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Context:
     hdfs: Callable[[], HdfsInstance]
 
     def count(self, full: int) -> int:
-        """How often to try what the full run tries `full` times: at least once."""
+        """The number of tries where the full run makes `full`: at least one."""
         return max(1, round(full * self.scale))
 
     def random(self, purpose: str) -> random.Random:

@@ -69,7 +69,7 @@ class _Place(Protocol):
     always_right: bool
 
     def files(self) -> dict[str, Sequence[Path]]:
-        """What may be damaged, by kind."""
+        """Files that may be damaged, by kind."""
 
     def reads(self) -> Iterator[tuple[str, Callable[[], bytes], bytes]]:
         """The name of each read, the read, and its right answer."""
@@ -108,7 +108,7 @@ def _damaged(data: bytes, random: Random) -> tuple[str, bytes]:
 
 
 def _put(path: Path, data: bytes, times: os.stat_result) -> None:
-    """In place, as damage comes: the same inode, attributes and times. What was removed meanwhile is a violation."""
+    """Write in place, as damage comes: the same inode, attributes and times. A file that was removed is a violation."""
     try:
         with path.open("r+b") as file:
             file.truncate(0)

@@ -113,12 +113,12 @@ def check(context: Context) -> dict[str, int | float]:
 
 
 _CHOICES: Mapping[str, int] = {
-    "alpha": 4,  # how it is asked for
+    "alpha": 4,  # the form of its requirement
     "beta": 2,  # which needs alpha: asked for, or not
     "gamma": 2,  # an sdist
     "project": 2,
     "module": 3,
-    "beside": 2,  # what setup reads from beside the project
+    "beside": 2,  # a file beside the project that its setup reads
     "shared": 3,  # a file outside of the project, which a link leads to
     "tag": 2,
     "left": 3,  # by builds, in the project
@@ -129,7 +129,7 @@ _CHOICES: Mapping[str, int] = {
     "newest": 2,  # version on the index
     "comment": 3,
 }
-"""What may change, and how many values each has."""
+"""Variables of a key, with the number of values of each."""
 
 _FIXED: Mapping[str, int] = dict.fromkeys(_CHOICES, 0)
 """The first state."""
@@ -194,7 +194,7 @@ class _Job:
         self._serve()
 
     def asked(self, tool: str) -> Answer | None:
-        """What a start asks; None where it cannot be resolved or built."""
+        """The answer for a start; None where it cannot be resolved or built."""
         facts, request = self._facts(tool), self._request(tool)
         try:
             return ask(request, LockCache(self._cache, None, 0.0), self._environ, facts)
@@ -221,7 +221,7 @@ class _Job:
         return Request([Target(str(self.target), 0, 0)], command, str(self._folder))
 
     def _make(self) -> None:
-        """What never changes."""
+        """Make the files that never change."""
         (self._project / "own").mkdir(parents=True)
         (self._folder / "shared").mkdir()
         (self._project / "own/shared.py").symlink_to("../../shared/shared.py")
@@ -277,7 +277,7 @@ class _Nothing:
 
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, *_what: object) -> None:
-        """Nobody is told."""
+        """Log nothing."""
 
 
 def _digest(folder: Path) -> str:

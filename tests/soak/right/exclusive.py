@@ -85,7 +85,7 @@ class _Races:
         self._places = places
 
     def run(self, kind: str, count: int, first: Callable[[str], object], second: Callable[[str], object]) -> int:
-        """Two make one name, `count` times; raises Violation unless one alone succeeds. How many races there were."""
+        """Two make one name, `count` times; raises Violation unless one alone succeeds. The number of races."""
         lanes: list[tuple[str, list[float]]] = []
         for number in range(LANES):
             folder = f"{kind}-{number}"
@@ -162,8 +162,7 @@ def _content(path: Path) -> str:
 
 
 def _mutex(places: tuple[Path, Path], count: int) -> int:
-    """Two programs on each mount take one lock file in turn; raises Violation where two hold it. How often it was
-    taken."""
+    """Two programs on each mount take one lock file in turn; raises Violation where two hold it. The count."""
     holders: list[str] = []
     taken = 0
     over = threading.Event()

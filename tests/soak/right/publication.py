@@ -82,7 +82,7 @@ _T = TypeVar("_T")
 
 
 def check(context: Context) -> dict[str, int | float]:
-    """How often what happened. Raises Violation for a closed file that is lost and for a writer that is overwritten."""
+    """Counts by outcome. Raises Violation for a closed file that is lost and for a writer that is overwritten."""
     counters: Counter[str] = Counter()
     model(context, counters)
     for how, rounds in ROUNDS.items():
@@ -203,7 +203,7 @@ class World:
             self.broken.append(f"version {version} of {client.mount} was closed and never was there")
         return version
 
-    # -- what happens ------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     def take(self, store: Store, path: bytes, versions: Sequence[str], owner: str, **options: Any) -> FileLock:
         """As `file_lock.take`; from now on the lock is granted to this writer."""

@@ -5,7 +5,7 @@ go on whose time comes first, and the clock stands still meanwhile, however long
 product is real, and a call that is given up goes on in its thread, as it does in the product, until its turn comes.
 
 `patched` gives this clock to the product: to trio, to the threads of lanes, to locks between threads, and to what asks
-for the time. What the product draws by lot is drawn from the seed then.
+for the time. Random choices of the product follow from the seed then.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Simulation:
         self._error: BaseException | None = None
         self._stopped: dict[Process, list[tuple[_Activity, int]]] = {}
 
-    # -- what activities do ------------------------------------------------------------------------------------------
+    # -- calls of activities -----------------------------------------------------------------------------------------
 
     def at(self, seconds: float, effect: Callable[[], None]) -> None:
         """Call effect(), which waits for nothing, so many seconds from now."""
@@ -203,7 +203,7 @@ class Simulation:
             yield
 
     def _begin_call(self, work: Callable[[], Any], until: float, now: float) -> executor._Call:
-        """Takes the place of `Lane._begin`. What a thread asks of a lane, and waits for, it does by itself."""
+        """Takes the place of `Lane._begin`. A thread executes by itself the calls that it waits for."""
         call = executor._Call(work, until)
         call.future.set_running_or_notify_cancel()
 

@@ -1,4 +1,4 @@
-"""How tests reach the server that has one file, `/file`, of SIZE bytes; and a certificate for it."""
+"""A store for a server with one file, `/file`, of SIZE bytes; and a certificate for the server."""
 
 from __future__ import annotations
 

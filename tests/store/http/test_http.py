@@ -65,7 +65,7 @@ class TestDates(Http):
     etag = "none"
 
 
-# What is asked
+# Requests
 
 
 def test_each_call_is_one_request(server: WebServer, store: Store) -> None:

@@ -24,7 +24,7 @@ from tests.store.http.opening import SIZE, opened, trusted
 from tests.store.material import RecordingWatch, cancel_on_the_way, content
 from tests.store.web_server import Fault, WebServer
 
-# What goes wrong
+# Faults
 
 
 @pytest.mark.parametrize(

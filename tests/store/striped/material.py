@@ -1,4 +1,4 @@
-"""What tests of the view are made of."""
+"""Material of the tests of the view."""
 
 from __future__ import annotations
 

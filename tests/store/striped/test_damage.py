@@ -134,7 +134,7 @@ def test_a_part_of_another_length(store: StripedStore, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["directory", "fifo", "symlink", "folder"])
 def test_a_part_that_is_no_file(store: StripedStore, tmp_path: Path, kind: str) -> None:
-    """Nobody waits for its writer or follows it, also not to a file of the same bytes."""
+    """A read waits for no writer of a FIFO and follows no link, also not to a file of the same bytes."""
     manifest = write_striped(store, b"/f", DATA)
     part = part_file(tmp_path, manifest, 0)
     kept = tmp_path / "kept"

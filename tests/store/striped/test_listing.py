@@ -26,7 +26,7 @@ AT_ONCE = 4
 class Pages(WrappedStore):
     """A directory of `pages` of names. Of a page with a number in `failing` the listing fails.
 
-    What is looked at waits for `gate`; `asked` are the pages asked for, `looked` the names of each call.
+    Calls that look at names wait for `gate`; `asked` are the pages asked for, `looked` the names of each call.
     """
 
     NAME = "pages"

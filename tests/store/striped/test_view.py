@@ -95,7 +95,7 @@ def test_a_directory_that_was_moved_still_has_its_files(store: StripedStore, tmp
     moved.rename(tmp_path)
 
 
-# -- what is hidden --------------------------------------------------------------------------------------------------
+# -- hidden names ----------------------------------------------------------------------------------------------------
 
 HIDDEN = [b"/.stripefs", b"/.stripefs/0123456789abcdef/0", b"/a/.f.stripefs-lock", b"/a/.stripefs-/.x.stripefs-0/y"]
 

@@ -1,4 +1,4 @@
-"""What the tests of wrappers are made of."""
+"""Material of the tests of wrappers."""
 
 from __future__ import annotations
 

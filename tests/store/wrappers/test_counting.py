@@ -1,4 +1,4 @@
-"""What is counted of a store."""
+"""Counters of a store."""
 
 from __future__ import annotations
 

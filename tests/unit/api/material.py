@@ -1,4 +1,4 @@
-"""What the tests of the Python API write and read, and stores that are slow or fail."""
+"""Files that the tests of the Python API write and read, and stores that are slow or fail."""
 
 from __future__ import annotations
 

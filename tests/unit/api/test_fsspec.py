@@ -307,7 +307,7 @@ def test_file_systems_travel(place: Path) -> None:
     assert python(program, pickle.dumps(fs).hex()).stdout == "b'x'\n"
 
 
-# -- what stands on it
+# -- libraries above it
 
 
 def test_pandas(place: Path, url: str) -> None:

@@ -1,4 +1,4 @@
-"""Where links of this host lead, in one question."""
+"""Resolution of this host's links, in one question however deep a path is."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _make(file: io.BufferedIOBase, call: str, value: object) -> object:
                 return file.pread(offset=offset, length=size)
             return os.pread(file.fileno(), size, offset)
         case "peek", int():
-            return file.peek(value)[:1]  # type: ignore[attr-defined]  # how much it shows is its own affair
+            return file.peek(value)[:1]  # type: ignore[attr-defined]  # the length is its own choice
         case "read", int():
             return file.read(value)
         case _:

@@ -1,4 +1,4 @@
-"""Which source a URL belongs to, what is connected how often, and how options are given."""
+"""Sources of URLs, the number of connections, and the forms of options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a copy that was broken off knows of what it has done."""
+"""The journal of a copy that was broken off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which thing goes where: what cp(1) does, and what is refused."""
+"""Destinations of copied entries: as cp(1) has them, and refusals."""
 
 from __future__ import annotations
 

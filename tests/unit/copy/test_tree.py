@@ -1,4 +1,4 @@
-"""What a thing that is named is made of."""
+"""Expansion of a source into the items to copy."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_block_past_the_end_is_clipped_and_an_empty_one_dropped():
 
 @given(lengths, st.lists(st.tuples(st.integers(0, 10 * CHUNK), st.integers(1, 20 * CHUNK), st.integers(0, 9))))
 def test_what_is_located_anew_takes_the_place_of_what_was_known_of_these_bytes(sizes, later):
-    """However the new blocks are cut: every known byte lies in exactly one block, on the hosts told last."""
+    """The new blocks may be cut in any way: every known byte lies in exactly one block, on the hosts told last."""
     total = sum(sizes)
     known = BlockMap(total)
     known.add(laid_out(sizes))

@@ -1,4 +1,4 @@
-"""What a worker answers over sockets."""
+"""A worker's answers over sockets."""
 
 from __future__ import annotations
 

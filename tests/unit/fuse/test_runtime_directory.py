@@ -25,7 +25,7 @@ def test_all_that_is_made_is_closed_to_others(tmp_path: Path) -> None:
 
 
 def test_the_default_directories_are_closed_and_others_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever others are called: a checkout named `bootseer` stays as open as its user wants it."""
+    """Only its own directories are closed: a checkout named `bootseer` stays as open as its user wants it."""
     for name in ("run", "home"):
         (tmp_path / name / "bootseer/inner").mkdir(parents=True)
         (tmp_path / name / "bootseer").chmod(0o755)

@@ -45,7 +45,7 @@ def crashes(place: Place, seconds: float) -> set[str]:
 
 
 def files(place: Place, seconds: float) -> set[str]:
-    """What is of use, so old; and names that are somebody else's."""
+    """Files in use, so old; and names that are somebody else's."""
     place.striped("d/striped", version(100), seconds=seconds)
     place.striped("other/deeper/striped", version(101), seconds=seconds)
     place.file("d/model", b"old", seconds)

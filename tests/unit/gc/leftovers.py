@@ -55,7 +55,7 @@ class Hooked(WrappedStore):
 
 
 class Place:
-    """The store at `root`; paths are text, relative to it. Whatever is made is `seconds` old where that is given."""
+    """The store at `root`; paths are text, relative to it. A new file is `seconds` old where that is given."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -55,7 +55,7 @@ def test_files_that_never_rest_keep_everything(place: Place) -> None:
     hiding = list(range(10))
 
     def before(call: str, path: bytes) -> None:
-        """Whoever hides is in z while a is listed and in a afterwards; one after the other stops."""
+        """Hidden files are in z while a is listed and in a afterwards; one after the other stops."""
         if (call, path) == ("scandir", b"/a"):
             for number in hiding:
                 if (place.root / f"a/{number}").exists():

@@ -1,4 +1,4 @@
-"""What gc cannot read, list or remove keeps what it might need, and is named."""
+"""A thing that gc cannot read, list or remove keeps all that it might need, and is named."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def test_writers_lose_nothing(tmp_path: Path) -> None:
     for path, data in stands.items():
         assert load(store, path) == data
     assert len(found) > 1
-    # Where everything is old and nothing rests, gc may find no moment in which to say what the pool is needed for.
+    # Everything is old and files keep moving, so gc may find no moment to tell which parts are needed.
     told = {text for each in found for _, text in each.trouble}
     assert all("being moved about" in text for text in told)
     last = Collection(store, StripedStore(store), force=True).run()

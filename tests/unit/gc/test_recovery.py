@@ -1,4 +1,4 @@
-"""What fsync made durable comes back after the writer died, whole or as far as it is intact."""
+"""A file that fsync made durable is recovered after the writer died, whole or as far as it is intact."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_what_was_durable_comes_back(store: Store, tmp_path: Path, layout:
     assert run(store, b"/run/model").length == size
     assert load(store, b"/run/model") == data
     assert store.stat(b"/run/model").mode == 0o640
-    # What was written after the fsync is what is left for gc.
+    # Bytes written after the fsync are left for gc.
     assert not [name for name in hidden(tmp_path) if "record" in name or "lock" in name or "draft" in name]
     with pytest.raises(NotFound, match="no record"):
         run(store, b"/run/model")

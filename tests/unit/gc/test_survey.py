@@ -1,4 +1,4 @@
-"""What of hidden things is rubbish: every rule, and that none of them gives way to another."""
+"""The rules of gc for hidden files: every rule, and that none of them gives way to another."""
 
 from __future__ import annotations
 

@@ -212,7 +212,7 @@ async def test_a_file_that_is_renamed_while_it_is_written_keeps_its_parts(
         (record,) = (name for name in hidden("d") if name.endswith("-record"))
         async with draft.moving(b"/e/model"):
             pass
-        (tmp_path / "d" / record).unlink()  # what else would keep them
+        (tmp_path / "d" / record).unlink()  # it would keep them, too
         os.utime(tmp_path / "e")
         kept = {name for name in hidden("d") if "lock" not in name}
         assert kept

@@ -1,4 +1,4 @@
-"""What most tests of images start from; who needs something else has fixtures of these names of its own."""
+"""Common fixtures of the tests of images; a test with other needs overrides them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tree like an installation of Python. Nobody changes it."""
+    """A tree like an installation of Python. It is never changed."""
     return make_tree(tmp_path_factory.mktemp("tree") / "source")
 
 

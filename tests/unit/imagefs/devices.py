@@ -23,7 +23,7 @@ __all__ = ["MIB", "FakeSource", "Made", "eventually", "make", "noise", "running"
 MIB = 1 << 20
 
 Fault = Callable[[int, bytes], bytes]
-"""What becomes of the answer to a read: its number from 0, its bytes. May raise."""
+"""The answer to a read, from its number, counted from 0, and its bytes. May raise."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ FILE, FOLDER = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755
 
 
 def content_of(device: int, offset: int, length: int) -> bytes:
-    """What the devices hold: no two blocks are alike."""
+    """The content of devices: no two blocks are alike."""
     first, last = offset // BLOCK, -(-(offset + length) // BLOCK)
     blocks = (hashlib.blake2b(b"%d %d" % (device, block)).digest() * (BLOCK // 64) for block in range(first, last))
     return b"".join(blocks)[offset - first * BLOCK :][:length]

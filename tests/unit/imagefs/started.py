@@ -127,7 +127,7 @@ def imports(root: Path, seed: int, packages: Iterable[int] = (3, 1, 0)) -> list[
 
 
 def record(images: Images, digest: str, reads: Iterable[tuple[bytes, int]]) -> Recorder:
-    """What the daemon would have seen of a mount of that image, without read-ahead."""
+    """The record that the daemon would have made of a mount of that image, without read-ahead."""
     stored = Stored(images, digest)
     inodes = dict(files(stored.image))
     recorder = Recorder([device.size for device in stored.manifest.devices], started=100.0)

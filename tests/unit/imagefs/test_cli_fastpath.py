@@ -1,4 +1,4 @@
-"""What `imagefs run` reads without click is what click reads, and it loads little before it asks the daemon."""
+"""`imagefs run` parses without click as click parses, and loads little before it asks the daemon."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORDS = st.one_of(
 
 @pytest.fixture(scope="module")
 def begun() -> Any:
-    """What a run is begun with, in place of beginning it."""
+    """Arguments of runs, which are recorded and not begun."""
     patch = pytest.MonkeyPatch()
     taken: list[tuple[tuple[str, ...], dict[str, Any], dict[str, Any], frozenset[str]]] = []
 

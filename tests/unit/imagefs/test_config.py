@@ -1,4 +1,4 @@
-"""How a setting of imagefs finds its value; the machinery itself is tested with stripefs."""
+"""Sources of imagefs' settings; the machinery itself is tested with stripefs."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ async def test_what_the_daemon_does_once_ends_nothing_else(
     assert "please report this" in caplog.text
 
 
-# -- what is done for one use of an image ------------------------------------------------------------------------------
+# -- background work for uses of an image -----------------------------------------------------------------------------
 
 
 class Uses:

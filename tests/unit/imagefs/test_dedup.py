@@ -1,4 +1,4 @@
-"""What a build finds stored already, and that it relies on nothing that is gone."""
+"""Blocks that a build finds stored already; it relies on nothing that is gone."""
 
 from __future__ import annotations
 

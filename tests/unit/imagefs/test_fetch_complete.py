@@ -14,7 +14,7 @@ from tests.unit.imagefs.devices import FakeSource, eventually, make, noise, runn
 
 
 async def test_it_is_complete_only_once_it_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the disk spoils while it is written is found then, and mended."""
+    """Blocks that the disk spoils while they are written are found then, and mended."""
     made = make(noise(40))
     real = os.pwrite
     spoilt: list[int] = []

@@ -1,4 +1,4 @@
-"""What is kept on disk: within bounds, whatever the disk does, whenever the process dies; and when it is complete."""
+"""Blocks on disk: within bounds, whatever the disk does, whenever the process dies; and when a device is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stores and disks do wrong: readers get the right bytes, or EIO."""
+"""Faults of stores and disks: readers get the right bytes, or EIO."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ async def test_a_damaged_complete_device_is_not_believed(tmp_path: Path, what: s
 
 
 async def test_bytes_where_nothing_is_stored_are_zeros(tmp_path: Path) -> None:
-    """Nobody's checksum covers them, so nobody asks the file for them; and it is not complete with them."""
+    """No checksum covers them, so they are never fetched; and the device is not complete with them."""
     made = make([b"short", b"", *noise(1)])
     async with running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))

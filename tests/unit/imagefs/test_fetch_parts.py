@@ -86,7 +86,7 @@ def test_a_pace_lets_through_what_it_should() -> None:
     assert 9.5e6 <= passed <= 10.5e6
     now += 100
     pace.spend(50_000, now)
-    assert pace.delay(now) == 0  # what was not used is not saved up, but for a little
+    assert pace.delay(now) == 0  # unused time is not saved up, but for a little
     pace.spend(100_000, now)
     assert pace.delay(now) > 0
     assert Pace(0, 0).delay(5) == 0

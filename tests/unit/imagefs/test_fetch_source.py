@@ -197,7 +197,7 @@ def test_a_store_that_keeps_failing_is_replaced(
     assert source.read(pack, 0, 100) == first
     assert len(stores) == 2
     stores[0].broken = None
-    assert images.resolve("app") == image[1]  # who uses the one before may go on for a while
+    assert images.resolve("app") == image[1]  # users of the one before may go on for a while
 
 
 def test_all_wait_for_one_connection(image: tuple[Path, str, Pack]) -> None:

@@ -1,4 +1,4 @@
-"""What was recorded becomes a trace and a plan: in the store, else in a local folder; else one clear line is told."""
+"""A recording becomes a trace and a plan: in the store, else in a local folder; else one clear line is told."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def build(layers: list[bytes], folder: Path) -> bytes:
 
 
 def ours(seed: int, call: Callable[[], Result]) -> Result | None:
-    """What the call returns, None for an error of ours in one line. Any other error fails the test."""
+    """The result of the call, None for an error of ours in one line. Any other error fails the test."""
     try:
         return call()
     except (BuildError, FormatError) as error:

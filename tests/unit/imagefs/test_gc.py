@@ -79,7 +79,7 @@ def test_an_interrupted_build_leaves_what_the_next_one_needs_and_gc_what_is_youn
 
 
 def test_a_build_during_which_gc_runs(images: Images, store: Path, tmp_path: Path) -> None:
-    """What an interrupted build left long ago is found by the next one, and must not go before that has ended."""
+    """Objects that an interrupted build left are found by the next one, and must not go before that has ended."""
     source = write_tree(tmp_path / "source", a=1)
     first = build_tree(source, images)
     images.remove(first.digest)

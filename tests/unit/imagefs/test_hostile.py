@@ -194,7 +194,7 @@ def test_it_is_refused(victim: Victim, name: str) -> None:
 
 
 def test_every_name_stays_inside(victim: Victim) -> None:
-    """What is refused by nobody: an absolute name and an absolute link are inside the image, as in a container."""
+    """No tool refuses these: an absolute name and an absolute link are inside the image, as in a container."""
     archive = tar.file(b"/etc/x", data=b"1") + tar.file(b"link", tar.SYMLINK, link=b"/etc") + tar.file(b"link/y")
     root = victim.build(victim.layers(archive + tar.END))
     assert [path for path, _ in walk(root)] == [b"", b"etc", b"etc/x", b"etc/y", b"link"]
@@ -208,7 +208,7 @@ def test_marks_of_a_layer_take_no_more_time_than_its_names(victim: Victim) -> No
     assert len((root.children or {})[b"d"].children or {}) == 4000
 
 
-# -- what only a large archive shows --------------------------------------------------------------------------------
+# -- large archives -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -219,7 +219,7 @@ def test_a_million_names_against_the_limit() -> None:
 
 
 def test_an_archive_of_another_program(tmp_path: Path) -> None:
-    """What the standard library writes in all of its formats is read as it reads it."""
+    """Archives of the standard library in all of its formats are read as it reads them."""
     for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w", format=form) as archive:

@@ -148,7 +148,7 @@ def test_any_tree_is_what_a_model_says(root: Inode, data: st.DataObject) -> None
 
 
 def _expected(inode: Inode, offset: int, length: int) -> bytes | None:
-    """What reading a file answers; None where it would read past the end of a device."""
+    """The expected bytes of a read; None where it would read past the end of a device."""
     if length <= 0:
         return b""
     if inode.data is not None:

@@ -19,7 +19,7 @@ COUNT = 100_000
 
 
 class CountingImage(ErofsImage):
-    """How many blocks of directories were looked at."""
+    """Counts the blocks of directories that were looked at."""
 
     looked_at = 0
 

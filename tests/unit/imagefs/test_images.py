@@ -98,7 +98,7 @@ FRAME: bytes = lz4.frame.compress(EROFS, store_size=True)
 
 
 def metadata_of(images: Images, packed: bytes, size: int = len(EROFS)) -> bytes:
-    """What is read of an image whose metadata is said to be EROFS, with so many bytes, and is stored as `packed`."""
+    """The metadata read of an image that declares EROFS, with so many bytes, stored as `packed`."""
     name = hashlib.sha256(packed).hexdigest()
     images.repository.put(object_path("metadata", name), packed)
     return images.metadata(Metadata(hashlib.sha256(EROFS).hexdigest(), size, name))

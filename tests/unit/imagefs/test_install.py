@@ -108,7 +108,7 @@ def test_the_command_prints_writes_and_removes(
     assert (code, err, len(out.splitlines())) == (0, "", len(UNITS))
     code, out, _ = said(application, capsys, [*arguments, "--remove"])
     assert (code, out.count(": removed")) == (0, len(UNITS))
-    assert systemd == []  # what lies below a prefix is another system's
+    assert systemd == []  # units below a prefix are another system's
 
 
 def test_enabling_reads_the_units_again_first_and_disabling_stops_first(systemd: list[list[str]]) -> None:

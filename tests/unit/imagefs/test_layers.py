@@ -32,7 +32,7 @@ class Layers:
         return merged.tree()
 
     def names(self, *layers: Any) -> dict[str, str]:
-        """What each name holds: "/" for a directory, "-> TARGET" for a link, else the content."""
+        """The content of each name: "/" for a directory, "-> TARGET" for a link, else the file's."""
         root, contents = self.merge(*layers)
         return {path.decode(): _show(inode, contents) for path, inode in walk(root) if path}
 

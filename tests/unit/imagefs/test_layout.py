@@ -89,7 +89,7 @@ def test_a_small_file_more_moves_only_its_neighbours_within_their_blocks() -> No
 
 
 def _shared_blocks(named: dict[str, Inode]) -> set[frozenset[tuple[str, int]]]:
-    """What lies together in each block, and where in it."""
+    """Files that share each block, with their offsets in it."""
     blocks: dict[int, set[tuple[str, int]]] = {}
     for name, inode in named.items():
         at = (inode.chunks[0] & 0xFFFFFFFF) * BLOCK

@@ -115,7 +115,7 @@ async def test_a_mirror_is_asked_ahead_for_long_ranges(tmp_path: Path) -> None:
 async def test_whatever_goes_wrong_the_next_is_asked(
     tmp_path: Path, mock_clock: MockClock, made: Made, fault: str
 ) -> None:
-    """However many mirrors are wrong, no reader sees an error, and none of them is asked twice."""
+    """With any number of wrong mirrors no reader sees an error, and none of them is asked twice."""
     store, bad = FakeSource(made), [Copies(made) for _ in range(4)]
     for one in bad:
         one.fault = FAULTS[fault]

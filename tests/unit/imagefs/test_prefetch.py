@@ -122,7 +122,7 @@ async def test_a_reader_is_served_first(tmp_path: Path) -> None:
             assert source.reads[-1] == (55 * BLOCK, BLOCK)
             done = blocks.figures.ahead
             while blocks.figures.demand.blocks == 0:
-                # Whichever of the three ended, nothing else may begin before the reader has its block.
+                # After any of the three ended, nothing else may begin before the reader has its block.
                 assert len(source.reads) == 3
                 source.release(1)
                 before = done.ranges

@@ -1,4 +1,4 @@
-"""What skopeo is asked, what becomes of what it says, and that it ends with us."""
+"""The command line of skopeo, the handling of its output, and its end with us."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Seen(Progress):
 
 @pytest.fixture
 def skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the text of a program can be put that stands for skopeo."""
+    """The path of a script that stands for skopeo."""
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     return tmp_path / "bin/skopeo"

@@ -1,4 +1,4 @@
-"""How users name a store and an image in it."""
+"""References of a store and an image in it, as users write them."""
 
 from __future__ import annotations
 

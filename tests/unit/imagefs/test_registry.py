@@ -28,7 +28,7 @@ class Server:
         self.seen: list[tuple[str, str]] = []
         self.scheme = "Bearer"
         self.broken = False
-        self.token: bytes | None = None  # what the token service answers, in place of a token
+        self.token: bytes | None = None  # the token service's answer, in place of a token
         here = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""What a container may take: the flags that say it, and whether this machine's cgroups can keep it."""
+"""Limits of a container: their flags, and whether this machine's cgroups can enforce them."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_devices() -> None:
 
 
 def killed(runtime_dir: Path, scratch_dir: Path) -> RunFolder:
-    """What a run leaves that was killed."""
+    """Leftovers of a run that was killed."""
     folder = RunFolder(str(runtime_dir), str(scratch_dir))
     os.mkdir(folder.rootfs)
     os.makedirs(f"{folder.scratch}/upper/written")

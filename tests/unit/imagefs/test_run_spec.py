@@ -1,4 +1,4 @@
-"""What a container may do and sees, from an image's config and a user's options."""
+"""A container's rights and view, from an image's config and a user's options."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_the_document_is_json() -> None:
     assert json.loads(json.dumps(document)) == document
 
 
-# What comes from others
+# Input from others
 
 
 def test_image_configs() -> None:

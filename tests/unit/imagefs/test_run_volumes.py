@@ -1,4 +1,4 @@
-"""What a copy of a directory of an image keeps."""
+"""A copy of a directory of an image: everything that it keeps."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ async def test_a_record_that_holds_the_reads_of_another_use_does_not_count(
 async def test_starts_of_one_workload_that_begin_together_make_one_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which ends when the first of them has started, in whichever order they do."""
+    """The record ends when the first of them has started, in whichever order they do."""
     image = make(noise(3))
     async with world(tmp_path, monkeypatch, image) as here:
         first, second = here.begin(1, image), here.begin(2, image)

@@ -1,4 +1,4 @@
-"""Which snapshots a host does not mount for a while, because a block of them could not be had."""
+"""Snapshots that a host does not mount for a while, because a block of them could not be had."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ class World:
         self.alive: dict[int, trio.Event] = {}
         self.served: dict[int, str] = {}  # users, and the snapshot that they were told is there
         self.unmounts: list[trio.Event] = []
-        self.slow = False  # whether unmounts wait for `unmounts`
+        self.slow = False  # unmounts wait for `unmounts`
         self.busy = False
         self.number = 0
 
-    # what the daemon asks of its host
+    # calls of the daemon
 
     def attachments(self) -> Mapping[str, Attachment]:
         return self.known

@@ -1,4 +1,4 @@
-"""Which image was built from a manifest: asked once a minute, never waited for beyond what was asked for."""
+"""The image built from a manifest: asked once a minute, never waited for beyond the time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What survives a worker: the state that records make is the state that was recorded."""
+"""The state that survives a worker: records make the state that was recorded."""
 
 from __future__ import annotations
 

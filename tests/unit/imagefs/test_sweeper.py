@@ -1,4 +1,4 @@
-"""What ended uses of images have left goes, if not at once."""
+"""Leftovers of ended uses of images go, if not at once."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def trees(draw: Any) -> Inode:
 
 
 def seen(root: Inode) -> dict[bytes, tuple[Any, ...]]:
-    """What the tree holds by path; hardlinks by the first of their names."""
+    """Entries of the tree by path; hardlinks by the first of their names."""
     found: dict[bytes, tuple[Any, ...]] = {}
     first: dict[int, bytes] = {}
     stack = [(b"", root)]

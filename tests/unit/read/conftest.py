@@ -1,4 +1,4 @@
-"""What the reader's tests read: a local file of 24 MiB and an empty one."""
+"""Files of the reader's tests: a local file of 24 MiB and an empty one."""
 
 import random
 

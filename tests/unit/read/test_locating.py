@@ -55,7 +55,7 @@ async def test_locating_ahead_asks_once_at_a_time(tmp_path):
 
 
 async def test_blocks_are_asked_for_in_growing_steps(tmp_path):
-    """Who reads a header must not wait for the blocks of all of a large file."""
+    """A reader of a header must not wait for the blocks of all of a large file."""
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", 3 << 30)
     asked = []

@@ -1,4 +1,4 @@
-"""What the tests of the tree share."""
+"""Material of the tests of the tree."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ async def test_opening_what_exists(store: ChangingStore, clock: trio.testing.Moc
         await tree.open_writing(old.id, os.O_WRONLY, ME)
     with pytest.raises(Busy):
         await tree.create(ROOT, b"f", 0o644, CREATE, ME)
-    await tree.flush(handle)  # nobody has a descriptor of that node, as nobody mounted it
+    await tree.flush(handle)  # the node has no descriptor, as nothing is mounted
     assert contents(store)[b"/f"] == b"two.."
     await tree.release(handle)
     published = await tree.lookup(ROOT, b"f")
@@ -255,7 +255,7 @@ async def test_lengths(store: ChangingStore) -> None:
         await tree.open_writing(node.id, os.O_RDWR, ME)
     handle, _ = await tree.open_writing((await tree.lookup(ROOT, b"f")).id, os.O_RDWR, ME)
     await tree.flush(handle)
-    await tree.release(handle)  # nobody wrote: nothing is published
+    await tree.release(handle)  # no write: nothing is published
     assert contents(store)[b"/f"] == b"one"
     node = await tree.lookup(ROOT, b"f")
     with pytest.raises(Unsupported):

@@ -100,7 +100,7 @@ def slices_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """What the kernel may do, in any order; the model counts by hand what the state should hold."""
+    """Calls of the kernel, in any order; the model counts by hand what the state should hold."""
 
     directories = Bundle("directories")
     files = Bundle("files")

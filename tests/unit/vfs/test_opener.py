@@ -1,4 +1,4 @@
-"""Who holds a file, who has let go of it, and who was killed: seen on real processes."""
+"""Processes that hold a file, have closed it, or were killed: seen on real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the next worker takes over; owners, capacity, extended attributes."""
+"""State that the next worker takes over; owners, capacity, extended attributes."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ async def test_a_lease_that_ends_while_a_step_is_tried_again(
 async def test_taking_over_keeps_what_fsync_made_durable(
     store: ThrottledStore, tmp_path: Path, layout: Layout, size: int
 ) -> None:
-    """What is moved out of the way of a dead writer is found by `stripefs recover`."""
+    """A dead writer's parts that are moved out of the way are found by `stripefs recover`."""
     data = content(size)
     async with writing(store, layout=layout, memory=MIB) as drafts:
         draft = await drafts.begin(b"/file", replacing=None)

@@ -37,7 +37,7 @@ async def write(draft):
 
 
 async def cut_off(draft, step):
-    """Whether there was such a step."""
+    """True if there was such a step."""
     with trio.CancelScope() as scope:
         watch = CancelAt(scope, step)
         trio.lowlevel.add_instrument(watch)
@@ -146,7 +146,7 @@ def locks(root):
 @pytest.mark.parametrize("size", [1000, len(DATA)])
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_close_that_is_cut_off_before_its_last_step(tmp_path, layout, size):
-    """What was to be published is taken back, so that the name is free at once, and does not come later."""
+    """The version is withdrawn, so that the name is free at once, and is not published later."""
     store = spread(tmp_path)
     async with writing(store, layout=layout) as drafts:
         await save(drafts, b"/file", OLD)

@@ -1,4 +1,4 @@
-"""What directories ask for while the store fails."""
+"""Layouts of directories while the store fails."""
 
 from __future__ import annotations
 

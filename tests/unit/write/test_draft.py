@@ -40,7 +40,7 @@ def record_of(root):
 
 
 def bytes_of(root, record):
-    """What a record says is durable, put together from its parts."""
+    """The bytes that a record declares durable, put together from its parts."""
     found = []
     for segment in record.segments:
         parts = [(root / part.path.decode().lstrip("/")).read_bytes() for part in segment.parts]
@@ -346,7 +346,7 @@ async def test_attributes(tmp_path):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_the_end_of_the_mount(store, tmp_path, layout):
-    """What is open is given up, waiting writers learn of it, and no lock stays."""
+    """Open uploads are given up, waiting writers learn of it, and no lock stays."""
     drafts = UploadManager(StripedStore(store), policy(memory=MIB, layout=layout))
     outcomes = []
 

@@ -1,4 +1,4 @@
-"""What a store would answer to chown of a file that is still being written, tried on the writer's lock."""
+"""The store's answer to chown of a file that is still being written, tried on the writer's lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written is what is read, in every layout, whatever the sizes; and nothing hidden stays."""
+"""Reads answer the written bytes, in every layout, whatever the sizes; and nothing hidden stays."""
 
 import pytest
 

@@ -94,7 +94,7 @@ async def test_parts_that_followed_are_found_at_the_second_try(store, tmp_path):
 
 
 async def test_a_name_that_somebody_else_has(store, tmp_path):
-    """However often it is tried, nothing comes of it, and nothing is left in the directory that was not left."""
+    """It fails at each attempt, and nothing is left in the directory that was not left."""
     async with writing(store) as here, writing(store) as there:
         other = await there.begin(b"/b/new", replacing=None)
         draft = await begun(here)

@@ -175,7 +175,7 @@ def test_whoever_dies_leaves_what_the_last_fsync_promised(steps: list[tuple[str,
         allowed.extend(allowed[0][:count] for count in range(len(allowed[0]) + 1))
         before = len(disk.durable())
         log.forget()
-        for path in log.outdated:  # what is left of it is a chain
+        for path in log.outdated:  # the rest of the log is a chain
             disk.clear([path])
             assert len(disk.durable()) <= before
 

@@ -122,7 +122,7 @@ async def test_what_waits_for_a_host_ends_when_it_is_given_up(store, gate):
             sender.submit(each)
         for each in given_up:
             each.cancel()
-            assert not each.ended.is_set()  # who gives up may be amid changes that an end would disturb
+            assert not each.ended.is_set()  # a caller that gives up may be amid changes that an end would disturb
         for each in given_up:
             await each.ended.wait()
             assert isinstance(each.error, DraftLost)

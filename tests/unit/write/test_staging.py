@@ -242,7 +242,7 @@ async def test_content_that_comes_short_is_refused(staging: Staging) -> None:
 
 
 async def test_writes_wait_for_a_publication(staging: Staging) -> None:
-    """What is published is one moment's content, whatever is written meanwhile."""
+    """A publication has one moment's content, whatever is written meanwhile."""
     staged, draft = await staging.new(b"f"), FakeDraft()
     await staged.write(0, b"a" * (3 * MIB))
     async with trio.open_nursery() as nursery:

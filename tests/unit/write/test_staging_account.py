@@ -39,7 +39,7 @@ def test_a_late_file_finds_room() -> None:
 
 @given(st.integers(1, 12), st.lists(st.integers(0, 11), min_size=1, max_size=400))
 def test_files_that_grow_together_end_up_even(files: int, turns: list[int]) -> None:
-    """However the turns fall, nobody passes the bound, and each can get its share of the last quarter."""
+    """For any order of turns, no file passes the bound, and each can get its share of the last quarter."""
     held = [0] * files
     for turn in [*turns, *list(range(files)) * 200]:
         mine = held[turn % files]

@@ -1,4 +1,4 @@
-"""What stands at the name of a file that is being written: others may move it away, or put something else there."""
+"""The file at the name of an upload: others may move it away, or put another one there."""
 
 import os
 
@@ -28,7 +28,7 @@ def identity(store):
 @pytest.mark.parametrize("size", [1000, MIB + 5])
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_file_that_is_continued_and_not_there_any_more(store, layout, size, by):
-    """None: it is gone. What somebody else put there stays."""
+    """None: it is gone. A file that somebody else put there stays."""
     async with writing(store, layout=layout) as drafts:
         await save(drafts, b"/file", OLD[:size])
         if by is not None:

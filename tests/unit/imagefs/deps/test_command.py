@@ -1,4 +1,4 @@
-"""Which installers words run, and what these are asked for."""
+"""Calls of installers in a command, and their requirements."""
 
 from __future__ import annotations
 

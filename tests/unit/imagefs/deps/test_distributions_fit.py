@@ -1,4 +1,4 @@
-"""What distributions require of one another."""
+"""Requirements of distributions on one another."""
 
 from __future__ import annotations
 

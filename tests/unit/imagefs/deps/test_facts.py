@@ -1,4 +1,4 @@
-"""What the host and its programs tell."""
+"""Facts of the host and its programs."""
 
 from __future__ import annotations
 

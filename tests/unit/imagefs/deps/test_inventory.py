@@ -1,4 +1,4 @@
-"""Whether a tree is still what it was."""
+"""Changes of a tree since its inventory."""
 
 from __future__ import annotations
 

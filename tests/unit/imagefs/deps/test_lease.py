@@ -1,4 +1,4 @@
-"""Who leads when several miss one snapshot: one at a time, never for ever."""
+"""The leader when several miss one snapshot: one at a time, never for ever."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_one_leads_at_a_time(snapshots: Snapshots, first: Lead) -> None:
 
 
 def test_signals_are_for_the_main_thread(snapshots: Snapshots, tmp_path: Path) -> None:
-    """Which may be waiting for them, with a container to pass them on to."""
+    """The main thread may be waiting for them, with a container to pass them on to."""
     before = set(os.listdir("/proc/self/task"))
     with Leading(StoreSettings(url=str(tmp_path / "store")), NAME, 1.0, lambda _: None) as leading:
         assert leading.may_publish
@@ -146,7 +146,7 @@ def test_nobody_waits_for_what_will_not_be_published(snapshots: Snapshots, first
         lead_or_wait(snapshots, NAME, 10.0, told.append)
     assert len(told) == 1
     first.release()
-    second = lead_or_wait(snapshots, NAME, 10.0, told.append)  # who leads may publish all the same
+    second = lead_or_wait(snapshots, NAME, 10.0, told.append)  # the leader may publish all the same
     assert second is not None
     second.release()
 

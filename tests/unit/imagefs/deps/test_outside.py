@@ -1,4 +1,4 @@
-"""What was written outside the targets, and what is captured of an upper directory."""
+"""Files written outside the targets, and the capture of an upper directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be published on this host, and who does it."""
+"""Pending publications of this host, and their publishers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_it_is_its_owners_alone(tmp_path: Path) -> None:
 def test_trouble_is_no_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: PublishOutcome | Exception, stays: bool
 ) -> None:
-    """What speaks against it will do so tomorrow; a store may be back by then."""
+    """A doubt about the snapshot will be there tomorrow; a store may be back by then."""
 
     def publish(*_given: object) -> PublishOutcome:
         if isinstance(ends, Exception):

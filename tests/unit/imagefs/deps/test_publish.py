@@ -1,4 +1,4 @@
-"""What is published of an installation, and what is not; nothing is left of what is not."""
+"""The published part of an installation; nothing is left of the rest."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def record(site: Path) -> None:
 
 
 def require(what: str, job: PublishJob) -> None:
-    """What was finished is finished once more, and requires another distribution."""
+    """Finish the installation once more, with a further required distribution."""
     target, site = TargetDirectory(job.target, job.cache), Path(job.target, "heavy-1.0.dist-info")
     target.begin(job.name, [])
     (site / "METADATA").write_text(f"Metadata-Version: 2.1\nName: heavy\nVersion: 1.0\nRequires-Dist: {what}\n")

@@ -1,4 +1,4 @@
-"""What is published, and what people read about what is not."""
+"""The verdict on publication, and its messages."""
 
 from __future__ import annotations
 

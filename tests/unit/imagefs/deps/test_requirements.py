@@ -1,4 +1,4 @@
-"""What requirements pin and what they leave open, line by line; which files they consist of."""
+"""Pinned and open requirements, line by line; the files of which they consist."""
 
 from __future__ import annotations
 

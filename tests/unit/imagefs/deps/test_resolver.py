@@ -1,4 +1,4 @@
-"""What resolvers are asked, what their answers say, and how an installer is compared with them."""
+"""Calls of resolvers, their answers, and the comparison of an installer with them."""
 
 from __future__ import annotations
 

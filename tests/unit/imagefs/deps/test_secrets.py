@@ -1,4 +1,4 @@
-"""What others must not read."""
+"""Content that others must not read."""
 
 from __future__ import annotations
 

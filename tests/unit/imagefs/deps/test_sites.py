@@ -1,4 +1,4 @@
-"""Which files belong to no package."""
+"""Files that belong to no package."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_user_may_allow_some() -> None:
 
 
 def test_a_target_may_be_an_environment() -> None:
-    """Whoever installs does not know beforehand."""
+    """The installer does not know beforehand."""
     assert find_sites(entries_of(OWNED), given=[""]) == [SITE]
     assert find_sites(entries_of(["alpha/__init__.py", f"env/{SITE}/x.py"]), given=["", "env"]) == [""]
     assert find_sites(entries_of(["alpha/__init__.py", "alpha/site-packages/x.py"]), given=["/"]) == [""]

@@ -127,7 +127,7 @@ def test_what_was_installed_without_us_stays(target: TargetDirectory) -> None:
 
 
 def test_another_directory_in_its_place(target: TargetDirectory) -> None:
-    """Which mostly gets the same number of an inode."""
+    """The new directory mostly gets the same inode number."""
     begin(target)
     shutil.rmtree(target.path)
     os.mkdir(target.path)
@@ -203,7 +203,7 @@ def _no(path: str, *rest: object, **more: object) -> None:
 
 
 def test_its_folder_is_its_owners_alone(tmp_path: Path) -> None:
-    """Whoever could write there could have any directory emptied, and read all blocks of the cache."""
+    """Anyone who could write there could have any directory emptied, and read all blocks of the cache."""
     target = TargetDirectory(str(tmp_path / "deps"), str(tmp_path / "cache"))
     before = os.umask(0)
     try:

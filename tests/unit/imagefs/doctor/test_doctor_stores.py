@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> Path:
 
 def test_a_store_that_works(store: Path) -> None:
     assert states(str(store)) == dict.fromkeys(("store.list", "store.read", "store.write", "store.clock"), "ok")
-    assert [path.name for path in store.rglob("*")] == ["tags", "train"]  # what was written is gone
+    assert [path.name for path in store.rglob("*")] == ["tags", "train"]  # the probe's files are gone
 
 
 def test_nothing_is_written_unasked(store: Path) -> None:

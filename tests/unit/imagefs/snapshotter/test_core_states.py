@@ -22,7 +22,7 @@ from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImage
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "f"])
 PICKS = st.integers(0, 99)
-"""Which of the snapshots that fit; beyond 80 any name, so that what does not fit is tried too."""
+"""The index of a snapshot among those that fit; beyond 80 any name, so that unfit ones are tried too."""
 
 ANY = ["", "a", "b", "c", "d", "e", "f"]
 LABELS = st.dictionaries(st.sampled_from(["x", "y.z", "containerd.io/gc.root"]), st.sampled_from(["", "1", "2"]))

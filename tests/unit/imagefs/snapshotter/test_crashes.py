@@ -41,7 +41,7 @@ CALLS: dict[str, Call] = {
 
 
 class Killed(BaseException):
-    """Ends the call as SIGKILL does. What the call does on its way out touches the files of a process that is gone."""
+    """Ends the call as SIGKILL does. Its clean-up touches the files of a process that is gone."""
 
 
 class Steps:

@@ -1,4 +1,4 @@
-"""Where the lazy image of a container image is looked for, and in which order."""
+"""The lookup of a container image's lazy image: places and their order."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_stream_is_trusted_again_when_its_look_ahead_is_wanted():
 
 
 def steps_down(begin, end):
-    """How the kernel reads a mapped tensor that is copied from its end: 2 MiB lower each time, upward in each step."""
+    """The kernel's reads of a mapped tensor copied from its end: 2 MiB lower each time, upward in each step."""
     return [(at + half, MIB) for at in range(end - 2 * MIB, begin - 1, -2 * MIB) for half in (0, MIB)]
 
 

@@ -1,4 +1,4 @@
-"""What gives way when room is needed, and in which order."""
+"""The order in which ranges are dropped when memory is needed."""
 
 import pytest
 
