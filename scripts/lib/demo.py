@@ -20,7 +20,7 @@ import demo_job
 import demo_saves
 from demo_tools import INTERRUPTS, Failed, say, temporary_folder
 
-from bench import cluster
+from bench.harness import BenchError, cluster
 from stripefs.errors import StripefsError
 
 PARTS = ("read", "save", "image", "deps", "job")
@@ -45,7 +45,7 @@ def main(words: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"demo: error: {' '.join(map(str, error.cmd[:2]))} failed", file=sys.stderr)
         return 1
-    except (Failed, cluster.BenchError, StripefsError, OSError) as error:
+    except (Failed, BenchError, StripefsError, OSError) as error:
         print(f"demo: error: {error}", file=sys.stderr)
         return 1
     return 0

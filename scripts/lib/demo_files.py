@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from demo_tools import PROGRAMS, Failed, command, say
 
-from bench import cluster
+from bench.harness import cluster
 from bench.harness.data import DataFile, contents
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store

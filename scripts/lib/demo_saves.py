@@ -13,7 +13,7 @@ from urllib.parse import quote
 from demo_files import BLOCK, HOSTS, RATE, STRIPEFS, one_after_another, plain_file
 from demo_tools import Failed, command, say
 
-from bench import cluster
+from bench.harness import cluster
 from bench.harness.data import MIB, DataFile, contents
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
