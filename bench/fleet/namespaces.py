@@ -2,9 +2,9 @@
 
     store --(link: store rate)--> relay and mirror --(bridge: mirror rate)--> node 0 … N-1, each (node rate)
 
-The store is that of `bench.link`. The mirror is nginx as docs/mirrors.md sets it up, the relay hands connections of
-nodes on to the store itself. Both answer on the bridge, whose queue has the mirror's rate. All of it goes when the
-block ends, and what a killed benchmark left behind when the next begins.
+The store is that of `bench.harness.link`. The mirror is nginx as docs/mirrors.md sets it up, the relay hands
+connections of nodes on to the store itself. Both answer on the bridge, whose queue has the mirror's rate. All of it
+goes when the block ends, and what a killed benchmark left behind when the next begins.
 """
 
 from __future__ import annotations
