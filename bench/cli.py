@@ -193,6 +193,8 @@ def _measure(given: argparse.Namespace) -> None:
         raise BenchError(f"--size must be a multiple of {format_size(CHUNK)}")
     if given.command == "fleet":
         given.scenario = Scenario(**{name: getattr(given, name) for name in _SCENARIO})
+    if given.json:
+        given.json.parent.mkdir(parents=True, exist_ok=True)
     module = import_module(f"bench.{given.command}.measure")
 
     def store(document: Document) -> None:
