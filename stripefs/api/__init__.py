@@ -1,13 +1,12 @@
 """stripefs in Python, without a mount: `stripefs.open` and `stripefs.connect`; docs/python.md tells how to use them.
 
-errors      what is raised: OSErrors
-options     keyword arguments, environment and files into settings
-engine      the thread that does it all, forks, the end of the process
-sources     what is connected, and which versions are open; `urls`: which service a URL means
-reading     files that are read; `fetching`: many at once
-writing     files that are written
-names       directories, renames, removals; `usage`: how much room all that takes
-filesystem  all of that, for one source; `place`: a path in one
+errors       errors of stripefs as OSErrors
+engine       the thread that does it all, forks, the end of the process
+sources      connected services and open versions; `source`: one of them; `urls`: the service that a URL means
+file_reader  files that are read, and many at once
+file_writer  files that are written
+namespace    directories, renames, removals; `usage`: the space that files take
+filesystem   all of that, for one source; `place`: a path in one
 """
 
 from __future__ import annotations

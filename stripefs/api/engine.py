@@ -4,8 +4,8 @@ It starts with the first call and ends with the process. Any thread may call at 
 it is answered, and an interrupt (Ctrl-C) cancels it. A process that was forked has none of its parent's threads, so it
 makes an engine of its own; files that were opened before the fork are opened again in it (`stripefs.api.file_reader`).
 
-The end comes before Python waits for its threads, since reads under way would make it wait: whoever writes lets go of
-what was not published, at most `_LAST_WORK` seconds long, and reads are cancelled.
+The end comes before Python waits for its threads, since reads under way would make it wait: writers give up unpublished
+bytes, for at most `_LAST_WORK` seconds, and reads are cancelled.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Engine:
         self._start(flight)
         try:
             flight.wait()
-        except BaseException:  # an interrupt: what was called must end before its buffers are anybody else's
+        except BaseException:  # an interrupt: the called function must end before its buffers are reused
             self.tell(flight.cancel)
             flight.wait()
             raise
@@ -92,7 +92,7 @@ class Engine:
             _log.debug("the engine has ended")
 
     def stop(self, timeout: float) -> None:
-        """End it; what is under way fails. Waits for that, `timeout` seconds at most."""
+        """End the engine; calls under way fail. Waits for that, `timeout` seconds at most."""
         self._over = True
         self.tell(self._end.set)
         self._thread.join(timeout)
@@ -243,7 +243,7 @@ def _at_exit() -> None:
 
 
 def before_threads_end(function: Callable[[], None]) -> None:
-    """Call `function` when the main thread has ended; what is registered last is called first.
+    """Call `function` when the main thread has ended; functions are called in the reverse order of registration.
 
     It is what concurrent.futures uses to end its threads: Python waits for those before it calls what `atexit` knows.
     """

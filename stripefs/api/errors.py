@@ -1,4 +1,4 @@
-"""Errors as Python has them: whatever stripefs raises becomes the OSError of its errno, with the file's URL.
+"""Errors as Python has them: each error of stripefs becomes the OSError of its errno, with the file's URL.
 
 `OSError` makes its own subclass of a number: FileNotFoundError of ENOENT, PermissionError of EACCES, and so on. The
 error of `stripefs.errors` is its cause. Mistakes in the arguments (a URL that means nothing, a limit out of bounds) are

@@ -40,7 +40,7 @@ STEP = 1 << 20
 """Bytes that are taken from the engine at once for small reads, to the next multiple of it: a chunk of the reader."""
 
 AT_ONCE = 8 << 20
-"""Bytes of one read that are asked of the reader at once: a full range. What follows it looks ahead for."""
+"""Bytes of one read that are asked of the reader at once: a full range. Look-ahead covers the bytes behind it."""
 
 RANGES_AT_ONCE = 64
 """Ranges of one call that are read side by side: as many requests as a mount lets the kernel have under way."""
@@ -123,7 +123,7 @@ class ReadFile(io.BufferedIOBase):
         return self.read(STEP if size < 0 else size)
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill `buffer` from the position on; how many bytes, fewer than it holds only at the end."""
+        """Fill `buffer` from the position on. Returns the number of bytes, fewer than it holds only at the end."""
         self._check()
         with as_bytes(buffer) as view:
             offset, length = self._take(len(view))
@@ -182,7 +182,7 @@ class ReadFile(io.BufferedIOBase):
         return answer
 
     def pread_into(self, buffer: WriteableBuffer, offset: int) -> int:
-        """Fill `buffer` from `offset`; how many bytes, fewer than it holds only at the end. The position stays."""
+        """Fill `buffer` from `offset`. Returns the number of bytes, fewer only at the end. The position stays."""
         with as_bytes(buffer) as view:
             length = self._clip(offset, len(view))
             self._transfer(offset, view[:length])
@@ -195,7 +195,7 @@ class ReadFile(io.BufferedIOBase):
         return [answer for _, answer, _ in wanted]
 
     def read_ranges_into(self, ranges: Iterable[tuple[int, WriteableBuffer]]) -> int:
-        """Fill all buffers, each from its offset, side by side; how many bytes in all, fewer only at the end."""
+        """Fill all buffers, each from its offset, side by side. Returns the bytes in all, fewer only at the end."""
         views = [(offset, as_bytes(buffer)) for offset, buffer in ranges]
         clipped = [(offset, view[: self._clip(offset, len(view))]) for offset, view in views]
         self._transfer_all(clipped)
@@ -318,7 +318,7 @@ async def _read_all(ranges: Sequence[tuple[OpenFile, int, memoryview]]) -> None:
 
 
 def _forked() -> None:
-    """Other threads of the parent may have been in the middle of a read: nobody here will let their locks go."""
+    """Replace locks that other threads of the parent held during the fork: no thread of the child releases them."""
     for file in list(_files):
         file._lock, file._lines, file._opening = threading.Lock(), threading.Lock(), threading.Lock()
         file._step = (0, b"")

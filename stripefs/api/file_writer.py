@@ -1,6 +1,6 @@
 """Files that are written: `WriteFile` sends what it is given in parts to many data hosts, and publishes it at `close`.
 
-What is written becomes visible by one atomic step, and not at all when an exception leaves the `with` block, when the
+The new version becomes visible by one atomic step, and not at all when an exception leaves the `with` block, when the
 process ends, or when the file is let go of without `close`. Meanwhile a lock, which the engine renews, keeps other
 writers out.
 """
@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
 
 STEP = 1 << 20
-"""Bytes of small writes that are gathered before the engine gets them: what a draft takes at once."""
+"""Bytes of small writes that are gathered before the engine gets them: as many as an upload takes at once."""
 
 MODES = ("wb", "xb", "ab")
 
@@ -56,7 +56,7 @@ class WriteFile(io.BufferedIOBase):
     """A new version of a file, written from its start to its end; made by `stripefs.open`.
 
     Modes: `wb` replaces what is there, `xb` wants nothing to be there, `ab` goes on behind what is there. `name`: the
-    file's URL. `status`: what was published, None before. With `deferred`, `commit` after `close` publishes, and
+    file's URL. `status`: of the published version, None before. With `deferred`, `commit` after `close` publishes, and
     `discard` does not. Safe to use from many threads, but only in the process that opened it.
     """
 
@@ -114,7 +114,7 @@ class WriteFile(io.BufferedIOBase):
                 self._hand_over(draft)
 
     def sync(self) -> None:
-        """As fsync(2): what was written is acknowledged by every replica's host, and `stripefs recover` can find it."""
+        """As fsync(2): all written bytes are acknowledged by every replica's host; `stripefs recover` can find them."""
         draft = self._here()
         with self._lock:
             self._hand_over(draft)
@@ -169,7 +169,7 @@ class WriteFile(io.BufferedIOBase):
     # -- more ----------------------------------------------------------------------------------------------------
 
     def discard(self) -> None:
-        """Give up what was not published, and the lock: what was there before stays. May be called at any time."""
+        """Give up the unpublished version and the lock; the previous version stays. May be called at any time."""
         if self._is_parents():
             self._end()
             return
@@ -220,7 +220,7 @@ class WriteFile(io.BufferedIOBase):
         try:
             with os_errors(self.name):
                 return self._engine.call(function, *args)
-        except BaseException:  # an interrupt too: nobody knows how much of the bytes was taken
+        except BaseException:  # an interrupt too: it is unknown how many bytes were taken
             self._failed = True
             raise
 

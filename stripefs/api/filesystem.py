@@ -114,7 +114,7 @@ class FileSystem:
     """The source at `url`, as `stripefs mount URL` would show it; made by `stripefs.connect`.
 
     options: those of the command about the store, reading and writing, with underscores (`memory="2GiB"`,
-    `layout="striped"`), and `config`, a TOML file. What is not given comes from the environment and the usual files.
+    `layout="striped"`), and `config`, a TOML file. The others come from the environment and the usual files.
     """
 
     def __init__(self, url: str, **options: object) -> None:
@@ -251,7 +251,7 @@ class FileSystem:
         self._call(path, self._rename, self._place(path), self._place(target), True)
 
     def remove(self, path: Path) -> None:
-        """Remove a file. Who reads a striped file may go on for `grace`."""
+        """Remove a file. Readers of a striped file may go on for `grace`."""
         self._call(path, self._remove, self._place(path))
 
     def rmdir(self, path: Path) -> None:

@@ -51,7 +51,7 @@ class SourceNamespace:
         await self._calls.change(f"set attributes of {path!r}", (), change, path, wanted)
 
     async def remove(self, path: bytes, seen: Status | None = None) -> None:
-        """Take the name of a file away. seen: what a listing has just said of it. Raises NotFound, IsADirectory, Busy
+        """Remove the name of a file. seen: its status by a fresh listing. Raises NotFound, IsADirectory, Busy
         where somebody writes it."""
         if (seen or await self.source.stat(path)).kind is Kind.DIRECTORY:
             raise IsADirectory(f"{path!r} is a directory")
@@ -109,7 +109,7 @@ async def remove_tree(names: SourceNamespace, path: bytes, place: bytes, inside:
     """Remove a directory with all that is in it, or a file: `path` in the source of `names`, which is `place` for
     `inside`. A pool in it goes with the directory, once nothing is kept in it.
 
-    What others put there meanwhile keeps the directory. Raises the first error when all the rest was removed.
+    Entries that others put there meanwhile keep the directory. Raises the first error when all the rest was removed.
     """
     if (await names.source.stat(path)).kind is not Kind.DIRECTORY:
         await names.remove(path)

@@ -69,7 +69,7 @@ _held: ContextVar[set[RefCounted]] = ContextVar("held")
 
 @contextmanager
 def in_use() -> Iterator[None]:
-    """Run one call: what it holds is released at its end."""
+    """Run one call and release the objects that it holds at its end."""
     held: set[RefCounted] = set()
     token = _held.set(held)
     try:

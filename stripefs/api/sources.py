@@ -237,7 +237,7 @@ class ServiceConnection:
 
 
 class Sources:
-    """All services of this process. What runs for them runs in `nursery`."""
+    """All services of this process. Their tasks run in `nursery`."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery

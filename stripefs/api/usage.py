@@ -24,8 +24,8 @@ _AT_ONCE = 32
 class Usage(NamedTuple):
     """Usage of `path`, with all below it. Sizes in bytes.
 
-    files: how many. size: what programs read in them. stored: what the store keeps for that, in all replicas where it
-    has any: of a striped file its parts with their checksums and the manifest.
+    files: their number. size: bytes that programs read in them. stored: bytes that the store keeps for that, in all
+    replicas where it has any: of a striped file its parts with their checksums and the manifest.
     """
 
     path: str
