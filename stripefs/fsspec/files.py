@@ -1,4 +1,4 @@
-"""Files that are written as text or compressed; what an exception leaves is not published.
+"""Files that are written as text or compressed; a file whose `with` block an exception leaves is not published.
 
 Python's own wrappers close what they wrap however their `with` block ends, which would publish half a file.
 """
@@ -51,7 +51,7 @@ class _Sink(io.BufferedIOBase):
 
 
 class _Compressed(io.BufferedIOBase):
-    """A file that is written through a compressor, which has its last word before the file is published."""
+    """A file that is written through a compressor, which writes its last bytes before the file is published."""
 
     def __init__(self, file: WriteFile, compressor: Any) -> None:
         self._file = file
@@ -89,7 +89,7 @@ class _Compressed(io.BufferedIOBase):
         _end(self, kind)
 
     def __del__(self) -> None:
-        """Unlike Python's own this closes nothing: what was never closed is not published."""
+        """Unlike Python's own this closes nothing: a file that was never closed is not published."""
 
 
 class _Text(io.TextIOWrapper):
@@ -109,7 +109,7 @@ class _Text(io.TextIOWrapper):
         _end(self, kind)
 
     def __del__(self) -> None:
-        """Unlike Python's own this closes nothing: what was never closed is not published."""
+        """Unlike Python's own this closes nothing: a file that was never closed is not published."""
 
 
 def _end(file: _Compressed | _Text, kind: type[BaseException] | None) -> None:

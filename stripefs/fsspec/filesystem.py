@@ -38,7 +38,7 @@ _COPY_INSTEAD = (errno.EXDEV, errno.EOPNOTSUPP)
 class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     """The source at `root`, a URL or a local directory; paths begin there.
 
-    auto_mkdir: whether a file that is written makes the directories above it, as on object stores. options: those of
+    auto_mkdir: True if a file that is written makes the directories above it, as on object stores. options: those of
     `stripefs.connect`.
     """
 
@@ -207,8 +207,8 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         """Move a file or directory in one step, in the place of a file that is there, or into a directory that is; onto
         itself it stays.
 
-        What cannot be moved so (lists, patterns, other services) is copied and removed; not in a transaction, which
-        would remove at once what it may never publish.
+        Other moves (of lists, patterns, between services) copy and then remove; not in a transaction, which would
+        remove at once what it may never publish.
         """
         if not isinstance(path1, list) and not isinstance(path2, list) and maxdepth is None:
             given, source, target = stringify_path(path2), self._strip_protocol(path1), self._strip_protocol(path2)
