@@ -1,9 +1,8 @@
-"""Copies of files and directories from anywhere to anywhere: what `stripefs cp` does, on top of `stripefs.api`.
+"""Copies of files and directories from anywhere to anywhere for `stripefs cp`, on top of `stripefs.api`.
 
-plan        which name goes where, as cp(1) has it; pure
-tree        the files below a directory that is named
-partial     a local file that is being copied, how it is gone on with, and how it gets its name
-outputs     where the bytes of one file go: a local file, a store
-journal     what was copied by a command that was broken off
-copier      many files side by side: read, write, compare
+plan         names of the copies, as cp(1) chooses them; pure
+source_tree  the files below a directory that is named
+output       target of one file: a local file (partial until it is whole, and resumable) or a store
+journal      files that an interrupted command has copied
+copier       many files side by side: read, write, compare
 """

@@ -92,7 +92,7 @@ class Copier:
         """Make the directories, then copy the files, but for those that `journal` says are there already. `show` is
         called on this thread, now and then.
 
-        What cannot be copied is in `found`. An interrupt ends it, and the engine of this process with it.
+        Failures are in `found`. An interrupt ends it, and the engine of this process with it.
         """
         items = list(items)
         files = self._made(items)
@@ -302,7 +302,7 @@ class CopyRequest(NamedTuple):
 
 
 def run_request(order: CopyRequest, copier: Copier, environ: Mapping[str, str], show: Callable[[Copied], None]) -> None:
-    """Copy; what became of it is in `copier.found`. environ says where the cache folder is.
+    """Copy; the result is in `copier.found`. environ says where the cache folder is.
 
     Raises ConfigError for what cannot be meant, OSError where nobody can tell what is at the target or make it.
     """
@@ -312,7 +312,7 @@ def run_request(order: CopyRequest, copier: Copier, environ: Mapping[str, str], 
     journal = None
     if len(order.sources) > 1 or any(entry.type == "directory" for _, entry in found):
         journal = CopyJournal([each.place for each in order.sources], target, environ, exact=order.exact)
-    # What a command that was broken off has made does not change what the command means.
+    # A directory that an interrupted command has made does not change the meaning of the command.
     kind = "" if there is None or (journal is not None and journal.whole) else there.type
     names = assign(
         [CopySource(str(each.place), each.name, entry.type, each.place.key) for each, entry in found],

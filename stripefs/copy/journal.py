@@ -46,8 +46,8 @@ class JournalEntry(NamedTuple):
 class CopyJournal:
     """That of the command which copies `sources` to `target`, a directory; `begin` makes it. For many threads.
 
-    begun: whether there is one. whole: whether `target` is the copy of one directory, not one that takes copies; to be
-    set before. before: what was copied, by path in the service.
+    begun: True if there is one. whole: True if `target` is the copy of one directory, not one that takes copies; to be
+    set before. before: entries of copied files, by path in the service.
     """
 
     def __init__(self, sources: Sequence[Place], target: Place, environ: Mapping[str, str], *, exact: bool) -> None:

@@ -95,7 +95,7 @@ class Partial:
             self._seal(mode, mtime_ns)  # one sync is enough
         if tell is not None:
             if not small:
-                os.fdatasync(self._file)  # what says how to go on is needed until all is compared
+                os.fdatasync(self._file)  # a resumed copy needs the data and its checksums until all is compared
             os.posix_fadvise(self._file, 0, self._length, os.POSIX_FADV_DONTNEED)
             if (differs := self._compare(tell)) is not None:
                 return differs
@@ -110,7 +110,7 @@ class Partial:
         return None
 
     def keep(self) -> bool:
-        """Let it be, to be gone on with; whether it is worth it. One that is not goes."""
+        """Keep the file, to be resumed; True if it is worth it. One that is not is removed."""
         if self._length <= STEP or not self.sums:
             self.drop()
             return False
@@ -205,7 +205,7 @@ class Partial:
 
 def differs_at(sums: bytes | bytearray, offset: int, data: memoryview, length: int) -> int | None:
     """The position at which `data`, which stands at `offset`, a multiple of CHECK, differs from these checksums,
-    to a check's start; None for nowhere. length: how many bytes there should be."""
+    to a check's start; None for nowhere. length: the number of bytes that there should be."""
     first = offset // CHECK
     wanted = sums[first * SUM : (first + -(-length // CHECK)) * SUM]
     found = check_sums(data)
@@ -231,8 +231,8 @@ def _read(file: int, into: memoryview, offset: int) -> int:
 
 
 _IN_VAIN = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ENOENT)
-"""Why nothing is kept: what fills a disk keeps the files behind it, and others, from going on, and a version of the
-source that is gone does not come back."""
+"""Errors after which nothing is kept: a file that fills a disk keeps the files behind it, and others, from going on; a
+version of the source that is gone does not come back."""
 
 
 class FileMetadata(NamedTuple):
@@ -244,7 +244,7 @@ class FileMetadata(NamedTuple):
 
 
 class Output(Protocol):
-    """done: bytes that are there from an earlier try. plain: whether the store keeps neither modes nor times."""
+    """done: bytes that are there from an earlier try. plain: True if the store keeps neither modes nor times."""
 
     done: int
     plain: bool

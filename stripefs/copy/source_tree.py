@@ -1,7 +1,7 @@
 """Expansion of a source that is named: a file, or a directory with all that is below it.
 
 All of it is known before anything is written, so that a tree never grows while it is copied. Links of local sources are
-followed, since stores have none: what a link of a model's folder points to is what is wanted.
+followed, since stores have none: users want the files that the links of a model's folder point to.
 """
 
 from __future__ import annotations
