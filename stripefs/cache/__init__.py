@@ -14,8 +14,8 @@ of the hosts of a block), answers from disk what is there, and fetches the rest 
 write-back queue (`writeback`), whose threads write them behind the reader's back (`version`). A disk that is full,
 fails (`cache`) or reads slower than the store (`bypass`) is left alone for a while; it costs speed, never an answer.
 
-**Several processes.** All of a host share the folder, whatever they are. Whoever fetches a block holds a lock on its
-place in the segment until it is written (`version`): the others wait for it, look again, and find it. The lock ends
-with its process. The bytes in use are counted in one place, under a lock (`quota`); a process that needs room removes
-the segments used longest ago (`eviction`), while those who read them go on.
+**Several processes.** All of a host share the folder, whatever they are. A process that fetches a block holds a lock on
+its place in the segment until it is written (`version`): the others wait for it, look again, and find it. The lock ends
+with its process. The bytes in use are counted in one place, under a lock (`quota`); a process that needs space removes
+the segments used longest ago (`eviction`), while their readers go on.
 """

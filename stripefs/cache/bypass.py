@@ -1,7 +1,7 @@
 """Bypass policy: the cache is not read while its disk is slower than the store. Pure.
 
-Rates are bytes by the time in which anything was under way, however many reads that were: what matters to a loader is
-how fast all of it comes. Times are in seconds of any clock that does not jump, rates in bytes a second.
+Rates are bytes by the time in which anything was under way, however many reads that were: a loader needs the rate of
+all its reads together. Times are in seconds of any clock that does not jump, rates in bytes a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORGETS = 8.0
 would not cost what is `LOST`."""
 
 SLOWER = 0.9
-"""Of the store's rate: what is nearly as fast spares the store and the network."""
+"""Share of the store's rate: a disk that is nearly as fast spares the store and the network."""
 
 LOST = 0.8
 """Seconds that a disk may cost, against the store, before it is left alone: a tenth of the 8 s in which 2 GiB come from

@@ -91,7 +91,7 @@ class OpenSegments:
 
     @contextmanager
     def using(self, key: bytes, number: int, length: int, *, make: bool = False) -> Iterator[CacheSegment | None]:
-        """The segment of a file of `length` bytes, None where there is none and none is to be made; nobody closes it
+        """The segment of a file of `length` bytes, None where there is none and none is to be made; it stays open
         meanwhile. Raises OSError, and StoreError after `close`."""
         while not self._closed:
             with contextlib.ExitStack() as held:
@@ -283,7 +283,7 @@ class Cache:
     """The cache that `settings` describe. Nothing is made or touched before it is needed.
 
     mountpoint: where files are mounted that go through it, "" for nowhere. queue: bytes that may wait for the disk;
-    what finds no room there is not kept. Raises ConfigError for a folder that cannot be one.
+    blocks beyond them are not kept. Raises ConfigError for a folder that cannot be one.
     """
 
     def __init__(self, settings: CacheSettings, mountpoint: str = "", queue: int = QUEUE) -> None:

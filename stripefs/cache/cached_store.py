@@ -48,7 +48,7 @@ class CachedHandle(WrappedHandle):
     def locate(self, offset: int, length: int) -> Sequence[Block]:
         """The inner handle's blocks, cut at the grid where that is needed to put the cache in front of their hosts.
 
-        What is wholly cached is not asked for: it may lie at hosts that do not answer now.
+        The inner handle is not asked for a range that is wholly cached: its hosts may not answer now.
         """
         end = min(offset + length, self.status.length)
         if length <= 0 or offset >= end:
@@ -122,7 +122,7 @@ class CachedHandle(WrappedHandle):
         with contextlib.ExitStack() as undo:
             if hold is not None:
                 undo.callback(hold.close)
-            # Look again: whoever held the lock before has filled them, if only just.
+            # Look again: the lock's last holder may have filled them just now.
             if all(self._version.here(over(offset, length))):
                 data: Buffer | None = self._near(offset, length, watch)
                 if data is not None:
@@ -160,7 +160,7 @@ LEAST = 1 << 20
 
 
 class CachedStore(WrappedStore):
-    """`inner` with `cache` in front, which others may use too; who made that closes it, after this."""
+    """`inner` with `cache` in front, which others may use too; the cache's owner closes it, after this."""
 
     NAME = "cached"
     PARAMETERS = {}  # noqa: RUF012  # it is not part of URLs

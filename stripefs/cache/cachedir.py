@@ -3,7 +3,7 @@
     ROOT/stripefs-1/usage                     bytes in use, and the lock on it (`stripefs.cache.quota`)
     ROOT/stripefs-1/versions/KK/KEY/NNNNNN    segment NNNNNN of the version KEY, in hexadecimal digits
     ROOT/stripefs-1/versions/KK/KEY/about     JSON description of the version: for people, and for retention
-    ROOT/stripefs-1/versions/KK/KEY/pin       whatever happens, the version stays
+    ROOT/stripefs-1/versions/KK/KEY/pin       marks the version as pinned: it is never evicted
     ROOT/stripefs-1/writing/KEY               KEY is one that nobody has published; its writer locks this (flock)
 
 The file system is the index: nothing else says what is here, so nothing else can be wrong about it.
@@ -105,7 +105,7 @@ class CacheDir:
         os.close(mark)
 
     def left_behind(self) -> Iterator[bytes]:
-        """The keys of versions whose writers have gone. What says so goes with the asking. For one at a time."""
+        """The keys of versions whose writers have gone; their marks are removed. For one caller at a time."""
         for name in _names(os.path.join(self.root, "writing")):
             if _KEY.fullmatch(name) and self._is_dead(path := self._mark(bytes.fromhex(name))):
                 os.unlink(path)
@@ -142,7 +142,7 @@ class CacheDir:
                     yield bytes.fromhex(name)
 
     def pieces(self, keys: Iterable[bytes] | None = None) -> Iterator[SegmentUse]:
-        """The segments of these versions, of all unless given. What vanishes meanwhile is left out."""
+        """The segments of these versions, of all unless given. Segments removed meanwhile are left out."""
         for key in self.versions() if keys is None else keys:
             with contextlib.suppress(FileNotFoundError), os.scandir(self.folder(key)) as entries:
                 for entry in entries:
@@ -254,7 +254,7 @@ class CachedVersion:
 
 @dataclass(slots=True)
 class VerifyResult:
-    """blocks and size: what was read, in bytes. damaged: blocks that were not what was written, and are here no more.
+    """blocks and size (bytes): of all that was read. damaged: blocks that failed their check, removed now.
 
     unreadable: segments that the disk did not give, or that are none, with the reason.
     """

@@ -3,12 +3,12 @@
 Segments go one by one, those used longest ago first, except
 
 - those of pinned versions, which never go;
-- those of the version that wants the room: a file larger than the cache would push itself out from its beginning, and
+- those of the version that wants the space: a file larger than the cache would push itself out from its beginning, and
   the next reader, who begins there, would find nothing;
 - those of the newest checkpoints where that many are to be kept, which go only for a newer checkpoint of the same kind,
   and then the oldest first.
 
-If what may go is less than what is needed, nothing goes: what wanted the room is not cached.
+If all that may go is less than what is needed, nothing goes, and the new blocks are not cached.
 
 **Checkpoints.** A pattern such as `*.safetensors` or `step-*/*.safetensors` is held against as many components of a
 path as it has itself, the last ones (all of them when it begins with /). The checkpoint is what its first component

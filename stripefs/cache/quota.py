@@ -1,9 +1,9 @@
 """Quota of the cache over all processes of this host that use it, and eviction when it is used up. Blocking.
 
 `usage` holds the bytes in use, a little-endian number of 8 bytes, and is what processes lock (flock) to change it. It
-is a running count: what a killed process had taken and not written stays counted until the next time room is made, when
-everything is counted anew. Quota is made by removing whole segments (`stripefs.cache.eviction` says which); those who
-have one open go on reading it.
+is a running count: bytes that a killed process had reserved and not written stay counted until the next eviction, when
+everything is counted anew. Eviction removes whole segments (`stripefs.cache.eviction` says which); those who have one
+open go on reading it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""One segment: a file of up to 64 blocks with their check values. Blocking, for threads; what touches the disk raises
+"""One segment: a file of up to 64 blocks with their check values. Blocking, for threads; calls that use the disk raise
 OSError.
 
 Data goes around the page cache (O_DIRECT), since what a mount reads is cached under its own file already; where the
-file system refuses that, pages are dropped once they were used. What several read at once they read through it, else
-the disk had to bring the same bytes for each. So they do the table: a few bytes that everybody looks at. Nothing is
-mapped, because a mapped file that somebody cuts short kills the process.
+file system refuses that, pages are dropped once they were used. Concurrent reads of the same bytes go through the page
+cache, else the disk had to bring them for each. So do reads of the table: a few bytes that everybody looks at. Nothing
+is mapped, because a mapped file that somebody cuts short kills the process.
 
-A block is written before its slot says so. What a crash tore between the two does not fit its check value; then the
-slot is cleared and the block is one that is not here. A segment that was evicted goes on working for those who have it
+A block is written before its slot says so. A block torn by a crash between the two does not fit its check value; then
+the slot is cleared and the block counts as absent. A segment that was evicted goes on working for those who have it
 open, who notice (`alive`) when they miss something.
 """
 
@@ -88,7 +88,7 @@ class CacheSegment:
             self._descriptor, self.writable = _open(path, make)
             undo.callback(_close, self._descriptor)
             osutil.ours(self._descriptor)
-            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # what lies behind may not be written yet
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # the bytes behind may not be written yet
             self._check_header(make)
             self._data = _direct(self._descriptor, self.writable)
             self._release = undo.pop_all()
@@ -144,7 +144,7 @@ class CacheSegment:
             os.pwrite(self._descriptor, slots, SLOTS_AT + SLOT * (blocks.start % PER_SEGMENT))
 
     def clear(self, block: int, slot: bytes) -> bool:
-        """Say that this block is not here, unless its slot is another one by now; whether that was so."""
+        """Clear this block's slot, unless that has changed or the segment is gone; False then."""
         one = range(block, block + 1)
         if self.slots(one) != slot or not self.alive():
             return False
@@ -174,7 +174,7 @@ class CacheSegment:
             if not os.fstat(self._descriptor).st_nlink:
                 return False
             found = os.pread(self._descriptor, HEADER, 0)
-        return found == self._header or described(found) is None  # what is damaged is found out by its reader
+        return found == self._header or described(found) is None  # its reader finds the damage
 
     def become(self, key: bytes, length: int, stop: int) -> bool:
         """Be that segment of the version `key`, of `length` bytes, without what lies from block `stop` on.
@@ -301,7 +301,7 @@ def _place(blocks: range) -> int:
 
 
 def _write_out(descriptor: int, at: int, length: int) -> None:
-    """Put this on disk now, and let go of the pages: what is cached is not held a second time."""
+    """Put this on disk now, and drop the pages, so that cached bytes are not held a second time."""
     if _libc.sync_file_range(descriptor, at, length, _WRITE_OUT):
         number = ctypes.get_errno()
         if number not in (errno.ESPIPE, errno.EINVAL, errno.ENOSYS):  # not every file system has it

@@ -65,10 +65,10 @@ __all__ = [
 ]
 
 BLOCK = 1 << 20
-"""Bytes of a block: what the reader fetches at least, so that its ranges begin and end where blocks do."""
+"""Bytes of a block: the least that the reader fetches, so that its ranges begin and end where blocks do."""
 
 PER_SEGMENT = 64
-"""Blocks of a segment: a TiB has 16,000, which can be looked through in some 50 ms when room is made."""
+"""Blocks of a segment: a TiB has 16,000 segments, which eviction can look through in some 50 ms."""
 
 SEGMENT = BLOCK * PER_SEGMENT
 
@@ -128,7 +128,7 @@ FILE_LENGTH = DATA_AT + BLOCK * PER_SEGMENT
 """Of every segment; most of a short one is a hole."""
 
 OPEN_END = 1 << 62
-"""The length of a file that is being written: nobody knows it yet, and all its blocks are whole ones."""
+"""The length of a file that is being written: it is not known yet, and all its blocks are whole ones."""
 
 _MASK = (1 << 64) - 1
 _SPREAD = 0x9E3779B97F4A7C15
@@ -194,8 +194,8 @@ _WHOLE_SERVICE = frozenset(("file", "hdfs"))
 _URL = re.compile(r"(?P<layers>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<rest>.*)", re.DOTALL)
 
 SETTLED = 2_000_000_000
-"""Nanoseconds for which a local file must have been left alone before it is cached, unless it is a striped one: what is
-written into a file twice within one tick of its time stamps is one version for us, which must not be remembered."""
+"""Nanoseconds for which a local file must have been left alone before it is cached, unless it is a striped one: two
+writes within one tick of a file's time stamps look like one version, which must not be remembered."""
 
 
 def key_of(url: str, path: bytes, identity: Identity, now_ns: int, *, trust_mtime: bool = False) -> bytes | None:

@@ -43,9 +43,9 @@ CHANGED = 0.1
 
 
 class BlockWriter:
-    """The version `key` of `length` bytes. about: what `Place.describe` is to say of it when something is written.
+    """The version `key` of `length` bytes. about: its description for `CacheDir.describe` when something is written.
 
-    remembered: the rate in bytes a second at which it came from the store, 0 where nobody knows.
+    remembered: the rate in bytes a second at which it came from the store, 0 where that is unknown.
     """
 
     def __init__(self, cache: Cache, key: bytes, length: int, about: dict[str, Any]) -> None:
@@ -311,11 +311,11 @@ class Version:
                 time.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
                 if watch is not None:
-                    watch.progress(0)  # the host that was chosen is not silent: nobody has asked it yet
+                    watch.progress(0)  # the host that was chosen is not silent: it has not been asked yet
                 if segment.lock(blocks, self):
                     self._shared_until = time.monotonic() + FILLING
                     return True
-        # Whoever holds it is stopped, or very slow: from now on each fetches for itself.
+        # The lock's holder is stopped, or very slow: from now on each fetches for itself.
         self._impatient_until = time.monotonic() + PATIENCE
         return False
 

@@ -2,8 +2,8 @@
 
 Only the store knows the version of the bytes, once it is published. Until then its blocks lie under a key of their own,
 which nobody looks for; then they are given its key (`UnpublishedBlocks`). The writer waits for nothing and is told
-nothing: what the disk or the memory for it do not take is not cached, and what is not published is removed. A writer
-calls `offer`, then `publish` or `drop`; all else happens on the threads of the write-back queue.
+nothing: blocks that the disk or the memory for them do not take are not cached, and unpublished ones are removed. A
+writer calls `offer`, then `publish` or `drop`; all else happens on the threads of the write-back queue.
 
 `rekey` turns the cached segments of one version into another's without reading them: segments are described anew and
 renamed. A check value is of a version, but its digest is of the bytes and their place alone; so the value can be made
@@ -34,8 +34,8 @@ __all__ = ["PublishedVersion", "UnpublishedBlocks", "WriteThrough", "rekey"]
 def rekey(old: bytes, length: int, new: BlockWriter, stop: int) -> None:
     """Turn the cached blocks of version `old`, of `length` bytes, up to block `stop` into those of `new`.
 
-    Its bytes must be those that `new` has there. What others are filling just now stays as it is, and so does what is
-    pinned. Blocking; raises OSError.
+    Its bytes must be those that `new` has there. Segments that others are filling just now stay as they are, and so do
+    those of a pinned version. Blocking; raises OSError.
     """
     cache = new.cache
     if cache.place.pinned(old):
@@ -80,7 +80,7 @@ class PublishedVersion(NamedTuple):
 
 
 class UnpublishedBlocks:
-    """about: what is said of it before it is published."""
+    """about: its description before it is published."""
 
     def __init__(self, cache: Cache, about: dict[str, Any]) -> None:
         self._cache = cache
@@ -213,8 +213,8 @@ SMALL = 64 << 10
 class WriteThrough:
     """Gets the bytes that a writer sends, in order, and what becomes of them. Nothing here blocks or raises.
 
-    known: a published version as it would be cached, None where it would not be. about: what is said of this one while
-    it is written. A file may be published several times, each time longer: what stands then is not asked for again.
+    known: a published version as it would be cached, None where it would not be. about: the description of this one
+    while it is written. A file may be published several times, each time longer: cached blocks are then reused.
     """
 
     def __init__(

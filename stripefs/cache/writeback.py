@@ -1,7 +1,7 @@
 """Write-back queue: fetched and written blocks are put on disk by threads of its own, behind their readers and writers.
 
-Queued bytes are held in memory and bounded; what the bound or the disk does not take is not cached, and is fetched when
-it is wanted. No reader or writer waits for the disk to take anything, or learns that it did not, unless others on this
+Queued bytes are held in memory and bounded; blocks that the bound or the disk does not take are not cached, and fetched
+when wanted. No reader or writer waits for the disk to take anything, or learns that it did not, unless others on this
 host wait for the very same bytes: to fetch these again costs the store more than a moment costs here.
 
 `PendingBlocks` serves blocks that are on their way to the disk. Without it a second reader of the process would fetch
@@ -81,7 +81,7 @@ class PartialBlocks:
 
     def add(self, key: bytes, block: int, length: int, begin: int, data: Buffer) -> bytearray | None:
         """`data` is what the block of the version `key`, `length` bytes long, has from `begin` on; all of the block
-        once it is complete. What it answered is the caller's."""
+        once it is complete. The result belongs to the caller."""
         end = begin + len(data)
         with self._lock:
             whole, covered = self._parts.pop((key, block), (bytearray(), []))
@@ -199,7 +199,7 @@ class WriteQueue:
             self._held -= size
 
     def drain(self, patience: float) -> bool:
-        """Wait until all is done, `patience` seconds at most; whether it is."""
+        """Wait until all is done, `patience` seconds at most; True if it is."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._queue and not self._under_way, patience)
 
