@@ -1,4 +1,4 @@
-"""`stripefs cache ls|verify|evict|pin|unpin`: what is kept on local disk."""
+"""`stripefs cache ls|verify|evict|pin|unpin`: inspect and manage the cache on local disk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Cache warming for `stripefs warm`: reads files through the cache, and waits for the disk instead of leaving any out.
 
-What is here already is not read. What could not be kept although it was read (somebody else needed the room, the disk
-failed) is tried once more at the end.
+Cached blocks are not read again. Files that could not be kept although they were read (another process needed the
+space, the disk failed) are tried once more at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`stripefs du PATH…`: how much room files take."""
+"""`stripefs du PATH…`: the space that files take."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from stripefs.errors import StripefsError
 
 __all__ = ["INTERRUPTED", "ended_by_sigterm", "guarded", "line", "nobody_reads", "tell", "wants_debug"]
 
-INTERRUPTED = 130  # what a shell shows for a process that SIGINT ended
+INTERRUPTED = 130  # a shell's exit code for a process that SIGINT ended
 
 
 def line(what: str, hint: str = "", *, program: str = "stripefs") -> str:

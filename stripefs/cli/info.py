@@ -38,11 +38,11 @@ class PartPlacement:
 
 @dataclass(slots=True)
 class Facts:
-    """Sizes in bytes. hosts: what each holds of the file, all replicas; live: how many data hosts the store has.
+    """Sizes in bytes. hosts: bytes that each holds of the file, all replicas; live: number of the store's data hosts.
 
     width: parts that are written at once in the last segment, 0 for files that are not striped. pool: the directory,
-    on the store's service, that the parts of a striped file lie below. blocks: of the store, in all; thin_blocks: how
-    many of them have fewer replicas than `replication`; both 0 where the store names no hosts. idle: live data hosts
+    on the store's service, that the parts of a striped file lie below. blocks: of the store, in all; thin_blocks: those
+    that have fewer replicas than `replication`; both 0 where the store names no hosts. idle: live data hosts
     that hold nothing of it. balance: the bytes of the fullest host over the mean of all live ones, 0 where the store
     does not say where bytes lie.
     """

@@ -1,4 +1,4 @@
-"""`stripefs ls PATH…`: what is in directories."""
+"""`stripefs ls PATH…`: list directories."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`mount.stripefs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE]`: what mount(8) and systemd run for fstab's type stripefs.
+"""`mount.stripefs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE]`: mount helper of mount(8) and systemd for fstab's entries.
 
 mount(8) adds `rw` to every mount that does not say `ro`, so `rw` is no wish here: the mount is made read-only and a
-line says so. Whoever wants to write says `writable`, or `rw = true` in the file of settings. Exit codes are mount(8)'s:
+line says so. The option `writable`, or `rw = true` in the file of settings, allows writing. Exit codes are mount(8)'s:
 1 usage, 2 system, 4 internal, 8 interrupted, 32 mount failure.
 """
 

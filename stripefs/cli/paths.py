@@ -264,7 +264,7 @@ def plainly(name: object) -> Iterator[None]:
 class Troubles:
     """Errors of some of the names, told at once; the others go on.
 
-    code: what the command answers. found: the --json form of what was told.
+    code: the command's exit code. found: the errors in their --json form.
     """
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ def command(ctx: click.Context, path: str, size: str, as_json: bool, config: str
     from stripefs.cli.probe_measure import open_at, probe
     from stripefs.store.url import open_store
 
-    # What the reader retries is part of the answer; a person asks for its log by name.
+    # The reader's retries are part of the answer; a user asks for their log by name.
     logs.configure("text", settings.mount.log_level if "log-level" in flags else "error")
     store, path_inside = (open_store(settings.store), inside) if inside else open_at(settings.store)
     try:

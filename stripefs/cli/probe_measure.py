@@ -88,7 +88,7 @@ def open_at(settings: StoreSettings) -> tuple[Store, bytes]:
     try:
         store = open_store(settings)
         try:
-            # Where nothing is listed no file can be looked for: what the URL names is the file.
+            # Without listings no file can be looked for, so the URL names the file.
             if store.capabilities.listing and store.stat(b"/").kind is Kind.DIRECTORY:
                 return store, b"/"
         except BaseException:
@@ -242,7 +242,7 @@ async def _parallel(
 ) -> tuple[Sample, tuple[str, float] | None]:
     """Read the `size` bytes after those through the reader, as a mount would; and the link that they came through.
 
-    What counts is all that arrived meanwhile: the reader also looks ahead past the part that is read here.
+    All bytes that arrived meanwhile count: the reader also looks ahead past the part that is read here.
     """
     reader = Reader(store, settings.read, foretells=False)
     async with trio.open_nursery() as nursery:

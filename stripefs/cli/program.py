@@ -1,4 +1,4 @@
-"""Start of a command of many commands: `stripefs`, and whatever else is built like it.
+"""Start of a program of many commands, such as `stripefs`.
 
 The page of `PROGRAM --help` is written here from the table of commands without importing click or anything else beyond
 what the bare interpreter has, because click alone costs as much as starting Python twice. Every other invocation goes
@@ -23,8 +23,9 @@ class Program:
     stands for those lines.
 
     families: by module of the package, the commands that it holds, each as NAME_command; any other command is `command`
-    in the module NAME. plain: by command, MODULE:FUNCTION of what takes its arguments and answers what to call, None to
-    leave it to click.
+    in the module NAME.
+    plain: by command, MODULE:FUNCTION of a parser: it takes the arguments and returns the function to call, or None to
+    leave them to click.
     """
 
     def __init__(
@@ -118,6 +119,6 @@ def _leave(code: int) -> None:
 
     sys.modules["stripefs.api.engine"].stop()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # nobody reads it any more
+        with contextlib.suppress(OSError):  # its reader is gone
             stream.flush()
     os._exit(code)

@@ -1,4 +1,4 @@
-"""`stripefs status [MOUNTPOINT]`: what the mounts of this host are doing."""
+"""`stripefs status [MOUNTPOINT]`: state of the mounts of this host."""
 
 from __future__ import annotations
 

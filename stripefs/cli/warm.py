@@ -122,7 +122,7 @@ def _behind(ctx: click.Context, paths: Sequence[str], rate: str, config: str) ->
     command = [sys.executable, "-P", "-c", start, "warm", "--wait", "--rate", rate, *named, *flags, "--", *paths]
     with open(os.devnull, "rb") as nothing, open(log, "ab") as output:
         standard = [(os.POSIX_SPAWN_DUP2, *pair) for pair in ((nothing.fileno(), 0), (output.fileno(), 1), (1, 2))]
-        # Nobody waits for it, which an object of `subprocess` would complain about.
+        # This process does not wait for it, which an object of `subprocess` would complain about.
         process = os.posix_spawn(sys.executable, command, os.environ, file_actions=standard, setsid=True)
     click.echo(f"warming in the background: process {process}, log {log}")
     return 0
