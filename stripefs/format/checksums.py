@@ -1,7 +1,7 @@
 """Checksums of a striped file's parts: one for each check, in a table behind the bytes, with a digest of the table.
 
-A check is `CHECK` bytes counted from a unit's start, shorter at the unit's end. Whoever has a check whole can tell
-whether it is what was written, and whoever has the digest can tell that of the table.
+A check is `CHECK` bytes counted from a unit's start, shorter at the unit's end. The checksum verifies a whole check,
+and the digest verifies the table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stripefs.format.blocks import CHUNK
 __all__ = ["CHECK", "DIGEST", "SUM", "PartTable", "check_sums", "digest_of", "table_length"]
 
 CHECK = CHUNK
-"""Bytes that one checksum covers: what is fetched is whole chunks, so all that arrives can be verified as it is."""
+"""Bytes that one checksum covers: the reader fetches whole chunks, so all that arrives can be verified as it is."""
 
 SUM = 8
 """Bytes of a checksum: xxh3-64, big-endian (xxhash's canonical form)."""

@@ -2,7 +2,7 @@
 
 Both are three parts of ASCII text:
 
-    STRIPEFS-RECORD 1              or STRIPEFS-LOCK 1: what it is, and the version of this format; STRIPEFS-RECORD 2 for
+    STRIPEFS-RECORD 1              or STRIPEFS-LOCK 1: its kind, and the version of this format; STRIPEFS-RECORD 2 for
                                    a record that continues another one
     {...}                          one line of JSON, keys sorted, no spaces
     0123456789abcdef…              xxh3-128 of the two lines above with their line ends, 32 hex digits, and a line end
@@ -88,8 +88,8 @@ class RecordLink:
 class Record:
     """The durable bytes of one version.
 
-    layout: concat, striped or plain. unit: of striped segments, else 0. base: what the segments go behind; None when
-    they are the file from its start. mode: permission bits for the file, None for the store's default. after: the
+    layout: concat, striped or plain. unit: of striped segments, else 0. base: the file that the segments continue; None
+    when they are the file from its start. mode: permission bits for the file, None for the store's default. after: the
     record that has the segments before these, None where these are all.
     """
 
@@ -153,7 +153,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LockDocument:
-    """The writer of the file at `path`. owner is unique to one draft; where and since are for people.
+    """The writer of the file at `path`. owner is unique to one upload; where and since are for people.
 
     versions: all those whose hidden things belong to this writer, so that gc spares them.
     """

@@ -1,8 +1,8 @@
 """Manifest of a striped file: it maps each byte of the file to a part (docs/format-striped.md).
 
 A striped file is a chain of segments, each written at once: a segment of width K is cut into units, and unit i of it
-lies in row i // K of its part i % K. Only the last unit of a segment may be short. What is appended later is a further
-segment, so no part ever changes once a manifest names it. Behind its units every part carries a table of checksums
+lies in row i // K of its part i % K. Only the last unit of a segment may be short. An append adds a further segment, so
+no part ever changes once a manifest names it. Behind its units every part carries a table of checksums
 (`stripefs.format.checksums`); the digest in the manifest is that of the table, so manifest, table and bytes each vouch
 for the next.
 

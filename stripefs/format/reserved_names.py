@@ -1,15 +1,15 @@
 """Reserved names, which a mount hides: parts being written, locks, records, and the pool of striped parts.
 
-    .NAME.stripefs-VERSION-K         what is being written for NAME beside it: parts, and what will be renamed onto NAME
-                                     or onto its lock
-    .NAME.stripefs-VERSION-draft     what `stripefs recover` puts together
+    .NAME.stripefs-VERSION-K         files of an upload to NAME, beside it: parts, and files that will be renamed onto
+                                     NAME or onto its lock
+    .NAME.stripefs-VERSION-draft     the file that `stripefs recover` puts together
     .NAME.stripefs-VERSION-5000000000 and above
                                      the same parts and drafts, moved here by a writer that took over from theirs
-    .NAME.stripefs-VERSION-record    what fsync left for `stripefs recover`
+    .NAME.stripefs-VERSION-record    record of an fsync, for `stripefs recover`
     .NAME.stripefs-VERSION-record-N  the same, number N: the highest counts, with the ones that it says it continues
-    .NAME.stripefs-lock              who writes NAME now
-    .NAME.stripefs-copy              what `stripefs cp` has of NAME so far, in a local directory
-    ..stripefs-copied-KEY            what `stripefs cp` has copied into a local directory so far
+    .NAME.stripefs-lock              lock of the writer of NAME
+    .NAME.stripefs-copy              the bytes that `stripefs cp` has of NAME so far, in a local directory
+    ..stripefs-copied-KEY            journal of the files that `stripefs cp` has copied into a local directory
     /.stripefs/VERSION/K             part K of a striped version, in the pool at the store's root
     /.stripefs/VERSION/list-DIGEST   the part list of a version that has too many for its manifest
 
