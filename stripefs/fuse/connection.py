@@ -24,7 +24,7 @@ _ENDS_WITHIN = 1.0
 
 
 class FuseConnection:
-    """That of a job. device: its descriptor, -1 while there is none. tuning: what `settle` found."""
+    """The connection of a job. device: its descriptor, -1 while there is none. tuning: limits found by `settle`."""
 
     def __init__(self, job: MountSpec) -> None:
         self._job = job
@@ -69,7 +69,7 @@ class FuseConnection:
         return self._job.mount.resend and self.init.can_resend
 
     def resend(self) -> bool:
-        """Queue again what a worker that is gone was answering; whether that is done."""
+        """Queue the requests again that a worker was answering when it ended; True if that is done."""
         if not self.can_resend:
             return False
         try:

@@ -73,13 +73,13 @@ def ask(
     deaths: int = 0,
     meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Send a request to the socket at `path`; the answer. `what` names who is asked, in messages.
+    """Send a request to the socket at `path`; the answer. `what` names the server in messages.
 
     timeout in seconds covers a worker that is being replaced; one that dies over its answer is asked again through the
     next, so a request must bear being asked twice. deaths: give up after so many, lest a request that kills workers
-    ends the mount; 0 for never. meanwhile: what to do while the answer is being made; called each time that the request
-    was sent. Raises FileNotFoundError when nobody listens there, MountError when no answer comes, and what the answer
-    says went wrong.
+    ends the mount; 0 for never. meanwhile: work for the time in which the answer is made; called each time that the
+    request was sent. Raises FileNotFoundError when nobody listens there, MountError when no answer comes, and the error
+    that the answer carries.
     """
     end = time.monotonic() + timeout
     cut_off = 0

@@ -1,8 +1,8 @@
 """Control server of a worker: it answers the control socket and, when asked for, metrics over HTTP.
 
 Control: one connection, one request line of JSON, one answer line of JSON. `{"v": 1, "op": "status"}` → the status;
-`{"v": 1, "op": "stop"}` → `{"v": 1, "stopping": true}`; a worker may know more. What is not understood answers
-`{"v": 1, "error": "…"}`, what went wrong `{"v": 1, "failed": {"kind", "message", "hint"}}`.
+`{"v": 1, "op": "stop"}` → `{"v": 1, "stopping": true}`; a worker may know more. An unknown request is answered by
+`{"v": 1, "error": "…"}`, a failure by `{"v": 1, "failed": {"kind", "message", "hint"}}`.
 The listening sockets belong to the supervisor, so a client that comes while a worker is being replaced just waits.
 """
 

@@ -3,7 +3,7 @@
 The child is `python -P -m stripefs.fuse.daemonize STATUS [LOCK]`. It reads the job from standard input, writes one line
 of JSON to the descriptor STATUS when it is ready or has failed, and logs to a file, which also gets its standard error.
 LOCK is a locked descriptor of whoever starts it, which the child lets go when it is ready or ends: so a starter that is
-killed meanwhile leaves nothing half started that the next one could meet. What is started under a lock is for others
+killed meanwhile leaves nothing half started that the next one could meet. A mount started under a lock is for others
 too, who may use it already, and stays when its starter has ended; a mount that one user asked for does not.
 A log that nobody named goes with a mount that ended well, and stays for whoever wants to know why one did not.
 """
@@ -41,7 +41,7 @@ def start(job: MountSpec, *, lock: int = -1) -> int:
 class Begun:
     """A mount that a child makes. Its starter does other things and then calls `wait`. Raises MountError.
 
-    process: the child. Who needs not know how it ends calls `forget`.
+    process: the child. A caller that need not know how it ends calls `forget`.
     """
 
     def __init__(self, job: MountSpec, lock: int = -1) -> None:

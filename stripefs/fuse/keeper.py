@@ -9,8 +9,8 @@ becomes its supervisor. It ends
 - when the connection is gone;
 - when no successor came within the job's `keep` seconds after its supervisor had ended: readers then get EIO.
 
-    supervisor → keeper   keep    state, the descriptors of a `KeptConnection`     what a successor gets
-                          worker  generation, a pidfd                    who answers the kernel now
+    supervisor → keeper   keep    state, the descriptors of a `KeptConnection`     for a successor
+                          worker  generation, a pidfd                    of the worker that answers the kernel now
                           end                                            the mount is over
     successor → keeper    take    answered `kept` and what was kept, or `busy` while a supervisor lives
                           ask     answered `kept` or `busy`
@@ -136,7 +136,7 @@ def is_waiting(path: Path) -> bool:
 
 
 def end(path: Path) -> bool:
-    """End the connection that a keeper keeps there without a supervisor; whether there was one."""
+    """End the connection that a keeper keeps there without a supervisor; True if there was one."""
     return _asked(path, "end")
 
 
@@ -231,7 +231,7 @@ class _Process:
         return bool(message["op"] != "end")
 
     def _meet(self) -> bool:
-        """Somebody connects; whether to go on."""
+        """Answer a client that connects; False when the keeper is to end."""
         client, _ = self._listener.accept()
         client.settimeout(_ANSWERS_WITHIN)
         with contextlib.ExitStack() as closing:

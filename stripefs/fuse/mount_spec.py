@@ -15,8 +15,8 @@ __all__ = ["MountSpec", "store_mount_spec"]
 class MountSpec(NamedTuple):
     """One mount to keep.
 
-    program: the module that a worker runs. payload: what only that program understands. source: what the mount table
-    shows until a worker knows better. command: whose mount it is, for its type (fuse.COMMAND) and for messages.
+    program: the module that a worker runs. payload: data for that program alone. source: the source in the mount table
+    until a worker knows better. command: whose mount it is, for its type (fuse.COMMAND) and for messages.
     directory and name: where its socket, card and log are, and what they are called; "" for the usual directory and a
     name made of the mountpoint. owner: the process with whose end the mount ends, 0 for none. keep: seconds for which
     the connection is kept for another supervisor where this one ends while the mount is in use
@@ -59,7 +59,7 @@ class MountSpec(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> MountSpec:
-        """The inverse of `to_json`; what another version added is ignored. Raises ConfigError for anything else."""
+        """The inverse of `to_json`; it ignores fields of other versions. Raises ConfigError for anything else."""
         try:
             data = json.loads(text)
             return cls(**{**known(cls, data), "mount": mount_settings(data["mount"])})

@@ -230,8 +230,8 @@ _NAMED = 5
 """So many users the message names."""
 
 _PATIENCE, _PAUSE = 1.0, 0.02
-"""Seconds that a mount may be busy, and between looks: who only looks at a process's files in /proc keeps a mount for a
-moment."""
+"""Seconds that a mount may be busy, and between looks: a process that only looks at another's files in /proc keeps a
+mount busy for a moment."""
 
 
 def unmount(target: str, *, lazy: bool = False) -> None:

@@ -1,6 +1,6 @@
 """FUSE operations: the kernel's requests, handed to the tree. Only this module speaks pyfuse3's language.
 
-Each handler translates and nothing more. Whatever a handler raises becomes an errno and, unless it is an ordinary
+Each handler translates and nothing more. Any error of a handler becomes an errno and, unless it is an ordinary
 answer (no such file, no permission, replaced), one log line that says what to do: an error that escaped would end
 pyfuse3's loop and with it the mount. Of equal failures of equal requests one in 5 s is logged, the others are counted.
 
@@ -335,7 +335,7 @@ class WritingOperations(TreeOperations):
 
     @handler
     async def symlink(self, *_args: object) -> EntryAttributes:
-        raise FUSEError(errno.EPERM)  # what symlink(2), link(2) and mknod(2) say of a file system that has none
+        raise FUSEError(errno.EPERM)  # as symlink(2), link(2) and mknod(2) say of a file system that has none
 
     @handler
     async def link(self, *_args: object) -> EntryAttributes:

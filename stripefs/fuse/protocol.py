@@ -81,7 +81,7 @@ class ServedTree(Protocol):
     async def readlink(self, node_id: int) -> bytes: ...
 
     async def open(self, node_id: int) -> int:
-        """A handle. What the kernel has cached of the node stays true."""
+        """A handle. Data that the kernel has cached of the node stays valid."""
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
         """Exactly the bytes that the file has there, fewer only at its end."""

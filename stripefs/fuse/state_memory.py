@@ -85,7 +85,7 @@ class MemoryJournal:
         self._copied = 0  # up to where it has what was appended
 
     def load(self) -> Iterator[bytes]:
-        """The payloads kept so far, oldest first; what a killed worker left half written is cut off at the end."""
+        """The payloads kept so far, oldest first; the half-written last one of a killed worker is cut off."""
         slot = self._slots[self._board.slot]
         data = os.pread(slot, os.fstat(slot).st_size, 0)
         at = 0

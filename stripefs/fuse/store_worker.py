@@ -67,7 +67,7 @@ class StoreBackend:
         store = await (self._check_source() if self._start.first else self._open_store())
         self._store = StripedStore(store, self._settings.write.trust_pool, opener(self._settings.store))
         if self._settings.cache.directory:
-            from stripefs.cache.cache import Cache, queue_for  # what caches nothing starts without it
+            from stripefs.cache.cache import Cache, queue_for  # a worker without a cache starts without it
             from stripefs.cache.cached_store import CachedStore
 
             queue = queue_for(self._settings.read.memory or default_budget())
@@ -78,7 +78,7 @@ class StoreBackend:
 
             self._events = events_of_reads(events, self._settings.store.url)
         if self._settings.mount.rw:
-            from stripefs.fuse.write_backend import WriteBackend  # what only reads starts without all that
+            from stripefs.fuse.write_backend import WriteBackend  # a read-only worker starts without all that
 
             self._writing = WriteBackend(self._store, self._settings, self._writer, self._cached)
 
@@ -105,7 +105,7 @@ class StoreBackend:
             "store": self._store.describe(),
             **({"cache": self._cached.cache.snapshot()} if self._cached is not None else {}),
             **({"writer": self._writing.status()} if self._writing is not None else {}),
-            # What `probe` and `warm` need to reach the source the same way; the URL without secrets.
+            # Settings by which `probe` and `warm` reach the source the same way; the URL without secrets.
             "settings": {
                 "store": settings.store._asdict() | {"url": self._store.url},
                 "read": settings.read._asdict(),

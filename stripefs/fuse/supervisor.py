@@ -61,7 +61,7 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 def serve(job: MountSpec, *, ready: Callable[[], None]) -> int:
     """Mount and serve until unmounted, in the foreground; the exit status.
 
-    `ready` is called once, when the mount answers; what it raises undoes the mount. Raises a StripefsError, with
+    `ready` is called once, when the mount answers; its errors undo the mount. Raises a StripefsError, with
     nothing left mounted, when the source or the mountpoint cannot be used, or workers lack pyfuse3. Call it on the main
     thread: it handles signals.
     """
@@ -112,7 +112,7 @@ class _Supervisor:
         self._has_terminal = has_terminal()
         self._started_at = time.time()
         self._source = job.source
-        self._kept: dict[str, Any] = {}  # what the first worker found that the next ones must find again
+        self._kept: dict[str, Any] = {}  # facts of the first worker that must hold for the next ones
 
     def run(self) -> int:
         self._mount_first() if self._taken is None else self._take_over(self._taken)
@@ -290,7 +290,7 @@ class _Supervisor:
             self._keeper.worker(self._generation, self._worker.pidfd)
 
     def _hand_over(self) -> None:
-        """Give the worker the connection. What it does with it is its business from here on."""
+        """Give the worker the connection, which it serves from here on."""
         if self._worker is not None:
             self._worker.send({"op": "serve", "init": self._connection.init.message.hex()}, [self._connection.device])
 

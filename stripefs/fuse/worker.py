@@ -53,7 +53,7 @@ class Start:
     """Arguments with which a worker begins. `first`: no worker served this mount before, so what cannot be served may
     be refused.
 
-    payload: the job's. kept: what the first worker's `Backend.kept` was. board and journal outlive this worker.
+    payload: the job's. kept: `Backend.kept` of the first worker. board and journal outlive this worker.
     """
 
     payload: str
@@ -172,7 +172,7 @@ class _Worker:
             ours.close()
             self._initialised.set()
 
-        gc.freeze()  # what was loaded is for good, and need not be looked at again
+        gc.freeze()  # objects loaded so far stay for good, and need not be looked at again
         _survive_vanished_requests()
         operations = operations_for(tree, self._board, on_init, writable=self._mount.rw)
         pyfuse3.init(operations, f"/dev/fd/{number}", set(_OPTIONS))
@@ -229,7 +229,7 @@ class _Nursery:
 
     A request vanishes when its caller is killed between epoll's wake-up and the read, which then answers EAGAIN;
     pyfuse3 takes that for the end of the world (measured: once in 700 kills on a busy machine). The loop that met it
-    just begins anew; what it leaks is one read buffer of which a page or two were touched.
+    just begins anew; it leaks one read buffer of which a page or two were touched.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 class WriteBackend:
     """`store` is the view of striped files. owner: stays the same for all workers of a mount, and is no other's.
 
-    cached: what files are read through if there is a cache.
+    cached: the store through which files are read if there is a cache.
     """
 
     def __init__(self, store: StripedStore, settings: Settings, owner: str, cached: CachedStore | None) -> None:
