@@ -1,13 +1,14 @@
 """`stripefs gc`: find what crashes left and remove it, beside writers and readers that go on.
 
-`scan` finds candidates, `rules` judges them. Each thing is looked at once more right before it goes. What lies beside a
-file goes under that file's own lock, so no writer can begin meanwhile; a version of the pool goes when no file names it
+`scan` finds candidates, `rules` judges them. Each thing is looked at once more right before it goes. Objects beside a
+file go under that file's own lock, so no writer can begin meanwhile; a version of the pool goes when no file names it
 and nothing in it is young.
 
 A collector and the writers that it takes for dead may both have been stopped for any time, so both are fenced. A lock
-that ran out and still stands protects what it names in the pool: its writer may wake up, renew it and publish. Who
-takes such a lock moves the writer's hidden files away first (`stripefs.write.file_lock`), and looks then whether the
-writer has published after all. Each thing goes only while the collector's own lease lasts and its lock is there.
+that ran out and still stands protects the versions that it names: its writer may wake up, renew it and publish. A
+process that takes such a lock moves the writer's hidden files away first (`stripefs.write.file_lock`), and looks then
+whether the writer has published after all. Each thing goes only while the collector's own lease lasts and its lock is
+there.
 
 `clear_for_rmdir` clears one directory that a mount shows as empty and that still holds what writers have left, by the
 same rules but for the age of a provably dead writer's files: no tree is walked, since a writer has a living lock in
@@ -72,8 +73,8 @@ class Removed:
 class Collected:
     """Result of a collection.
 
-    size: bytes removed. kept: how many things of how many bytes stay, by why. recoverable: files that `stripefs
-    recover` could bring back. trouble: paths and what is wrong there.
+    size: bytes removed. kept: number and bytes of the things that stay, by reason. recoverable: files that `stripefs
+    recover` could bring back. trouble: paths and the errors there.
     """
 
     removed: int = 0
@@ -121,7 +122,7 @@ class Collection:
         self._fenced: set[str] = set()  # whose writers can publish no more
 
     def run(self) -> Collected:
-        """Raises what listing the root raises; what goes wrong further down is in `trouble`."""
+        """Raises what listing the root raises; errors further down are in `trouble`."""
         after, beside = "", True
         while True:
             seen, after = self._search.run(after, beside=beside)
@@ -133,7 +134,7 @@ class Collection:
             facts = replace(facts, leased=facts.leased | (frozenset().union(*self._asleep.values()) - self._fenced))
             self._judge_pool(seen, facts)
             self._judge_strays(seen, facts)
-            # What found no room is found by the next search, if this one has made some.
+            # The next search finds the suspects that found no place in this one, if this one has removed some.
             beside = seen.full and not self._dry_run and self._found.removed > removed
             if seen.full and not beside:
                 self._trouble(b"/", StoreError("there are more hidden files than can be looked at at once"))
@@ -141,13 +142,13 @@ class Collection:
                 return self._found
 
     def clear(self, folder: bytes, used: Set[str] = frozenset()) -> Collected:
-        """Remove from a directory that holds nothing else what is hidden in it and nobody's. used: versions at work.
+        """Remove the hidden objects of no writer from a directory that holds nothing else. used: versions at work.
 
-        Raises NotEmpty where something else is in it, and then nothing is removed; what listing it raises.
+        Raises NotEmpty where something else is in it, and then nothing is removed; also the errors of listing it.
         """
         self._found_by_walk = False
         seen = self._search.directory(folder)
-        if seen.locked:  # whatever else is here may be of the same writer
+        if seen.locked:  # all else here may be of the same writer
             for item in (*seen.suspects.values(), *seen.records.values()):
                 self._found.keep(GcVerdict.LEASED, item.length)
             for _ in seen.locked:

@@ -2,9 +2,9 @@
 
 A reader that holds such a version, through this mount or another one, knows its parts and goes on reading. The mount
 that took the name away schedules the version here and deletes its parts `grace` seconds later. The schedule is memory
-of this process and survives nothing: what a mount that ended did not delete, `stripefs gc` finds. A tombstone, an empty
-file that is put among the parts at once, makes the version young, so that a gc spares it for a day however old its
-parts are.
+of this process and survives nothing: `stripefs gc` finds the versions that a mount did not delete before it ended. A
+tombstone, an empty file that is put among the parts at once, makes the version young, so that a gc spares it for a day
+however old its parts are.
 
 The pool is `/.stripefs/VERSION/…`, listed and removed version by version.
 """
@@ -76,7 +76,7 @@ def put_tombstone(store: Store, version: str) -> None:
 
 
 def remove_version(store: Store, version: str) -> None:
-    """Remove the folder of `version` with all files in it; what is gone already is no error.
+    """Remove the folder of `version` with all files in it; a missing file or folder is no error.
 
     A file that appears meanwhile keeps the folder. Raises StoreError where something cannot be removed.
     """
@@ -94,7 +94,7 @@ def remove_version(store: Store, version: str) -> None:
 _log = logging.getLogger(__name__)
 
 _TRIES = 3
-"""Deletions of one version before it is left to gc: what keeps failing will fail again, and nobody waits for it."""
+"""Tries to delete one version before it is left to gc: more would fail too, and nobody waits for them."""
 
 _PAUSE = 10.0
 """Seconds between two of them."""
@@ -125,14 +125,14 @@ class DeferredDelete:
         self._lane = Lane("deletions", _AT_ONCE)
 
     def __len__(self) -> int:
-        """Versions that are buried and still there."""
+        """Number of versions that are scheduled for deletion and still there."""
         return len(self._buried)
 
     def bury(self, versions: Iterable[str], pool: bytes = POOL) -> None:
         """No name stands for these versions any more: delete them when their time has come. Returns at once.
 
         Call it when the rename, unlink or publication stands, with the versions that the new manifest does not name.
-        What lies in a foreign pool is not ours to delete.
+        Versions in a foreign pool are not ours to delete.
         """
         if pool not in (self._own, POOL):
             return
@@ -144,13 +144,13 @@ class DeferredDelete:
         self._stir()
 
     async def run(self) -> None:
-        """Delete what is due, until cancelled; what is left then is left for gc."""
+        """Delete versions that are due, until cancelled; the rest is left for gc then."""
         async with trio.open_nursery() as nursery:
             for _ in range(_AT_ONCE):
                 nursery.start_soon(supervise, "deleting replaced versions", self._work)
 
     async def settle(self) -> None:
-        """Wait until all have their stones, and those whose time has come by now are gone, or given up; `run` must be
+        """Wait until all have their tombstones, and those that are due by now are deleted, or given up; `run` must be
         running."""
         now = trio.current_time()
         while self._unmarked or self._marking or any(due <= now for due in self._buried.values()):

@@ -1,10 +1,10 @@
 """`stripefs recover`: from the record of an fsync to a file, as far as its bytes are those that were written.
 
-A record names the parts that were durable. What counts is the longest beginning of the file of which every part is
+A record names the parts that were durable. Recovery takes the longest beginning of the file of which every part is
 whole: of concat and plain files all have their lengths, of striped ones all bytes fit their checksums.
 
 Publishing ends in one rename, as a writer's does, under the locks of both names. It may be repeated after a crash:
-joined parts stand under the name of the draft, or of the first of them, whose length says how far it got.
+joined parts stand under the name of the upload, or of the first of them, whose length says how far it got.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def recover(
     dry_run: bool = False,
     progress: Callable[[int], None] = lambda _size: None,
 ) -> RecoveryPlan:
-    """Make a file of the newest record of `path`, under that name or as `to` in the same directory; what it could get.
+    """Make a file of the newest record of `path`, under that name or as `to` in the same directory. Returns its plan.
 
     Only what is named by `to` is replaced, or the very version that the record continues. Raises NotFound where there
     is no record, Busy while somebody writes one of the names, Exists, and StoreError when nothing was durable.
@@ -271,7 +271,7 @@ def _write_manifest(store: Store, draft: bytes, manifest: Manifest) -> None:
 
 
 def _join(store: Store, draft: bytes, paths: Sequence[bytes], keep: Callable[[], None]) -> None:
-    """The bytes of all files, in order, under the name `draft`, which may be the first of them."""
+    """Join the bytes of all files, in order, under the name `draft`, which may be the first of them."""
     first, *rest = paths
     if first != draft:
         store.rename(first, draft, replace=True)

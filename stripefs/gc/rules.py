@@ -1,11 +1,11 @@
 """Rules of gc: which of the hidden things that writers make may be removed. Pure, from a listing.
 
 A writer that lives has a lock whose time is at most `LEASE` seconds old, and the lock names the versions it works on. A
-version that a manifest names is part of a file. What is neither, and has not changed for a day by the store's own
-clock, was left by a crash. The day is there for what a survey cannot see: writers of a store without locks, a manifest
-that somebody is just moving.
+version that a manifest names is part of a file. A thing that is neither, and has not changed for a day by the store's
+own clock, was left by a crash. The day is there for what a scan cannot see: writers of a store without locks, a
+manifest that somebody is just moving.
 
-An fsync record whose file was never published is what `stripefs recover` needs. It keeps what it names for a week.
+An fsync record whose file was never published serves `stripefs recover`. It keeps the parts that it names for a week.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class Circumstances:
     name. recorded: versions that records of files never published name. complete: every directory was listed and every
     manifest read.
 
-    ended: of one directory in which no lock lives, the versions that locks name which have run out; None for a survey
+    ended: of one directory in which no lock lives, the versions that locks name which have run out; None for a scan
     of a whole tree. A writer has a living lock in every directory where something hidden of it lies, so these are
-    without one, however young they are. What no lock names may be a lock that is about to take the place of another:
-    that takes `FORCED_AGE`.
+    without one, however young they are. A thing that no lock names may be a lock that is about to replace another: that
+    takes `FORCED_AGE`.
     """
 
     now_ns: int

@@ -1,7 +1,7 @@
 """Scan of a store for gc: pool versions that no file names, hidden things beside files, orphaned parts, live writers.
 
 The pool is listed first: its versions are candidates. Then the tree is walked. Manifests strike the versions they name;
-live locks tell what writers work on; whatever else is hidden is a suspect. While old candidates are left the tree is
+live locks name the files of writers; every other hidden file is a suspect. While old candidates are left the tree is
 walked again: a file that was moved during a walk, from where the walk had not been to where it had, is seen by the
 next one, and only directories that changed meanwhile are looked into. When a walk strikes nothing more, the candidates
 that are left are named by no file.
@@ -51,7 +51,7 @@ def needed(manifest: Manifest, version: str) -> frozenset[bytes]:
 def orphans(store: Store, view: StripedStore, version: str, path: bytes, count: int) -> list[Item]:
     """The files in the folder of `version` that the file at `path` does not need, as old as the newest thing there.
 
-    count: how many objects it needed when it was looked at last; where there are no more, nothing is looked at twice.
+    count: the number of objects it needed at the last look; where there are no more, nothing is looked at twice.
     None are found when the file is not there any more.
     """
     folder = version_folder(version)
@@ -100,8 +100,8 @@ class ScanResult:
     candidates: versions of the pool that no manifest names, and whether they are old. named: the old ones that one
     does, with the file and how many objects it needs of them; no file where several do. leased: versions, and locked:
     files, that live locks name. asleep: the locks that ran out, by path, and the versions that each names. records and
-    suspects: what else is hidden beside files, by path. full: suspects found no room. complete: every directory was
-    listed and every manifest and live lock read.
+    suspects: other hidden files beside files, by path. full: True if there were too many suspects. complete: every
+    directory was listed and every manifest and live lock read.
     """
 
     candidates: dict[str, bool] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class Scan:
         return ""
 
     def _walk(self, seen: ScanResult, threads: ThreadPoolExecutor, *, beside: bool, since_ns: int = 0) -> int:
-        """Look at the whole tree, or at the directories that changed since then; how many old candidates were struck.
+        """Look at the whole tree, or at the directories that changed since then; the number of old candidates struck.
 
         beside: take suspects.
         """
@@ -196,7 +196,7 @@ class Scan:
         self._trouble(seen, b"/", StoreError("files are being moved about, so nobody knows which versions they name"))
 
     def _strike(self, seen: ScanResult, threads: ThreadPoolExecutor, listed: Listed) -> int:
-        """Strike the candidates that the manifests of a batch name; how many of them were old, or may have been."""
+        """Strike the candidates that the manifests of a batch name; the number of those that are, or may be, old."""
         struck = 0
         entries = [e for e in listed.entries if e.kind is EntryKind.FILE and _looks_like_manifest(e)]
         for start in range(0, len(entries), AT_ONCE) if seen.candidates else ():
@@ -290,7 +290,7 @@ class Scan:
 
 
 def _name(seen: ScanResult, version: str, path: bytes, count: int) -> bool:
-    """The file at `path` names a version; whether that is an old one that was a candidate so far."""
+    """Note that the file at `path` names a version; True if that was an old candidate so far."""
     old = seen.candidates.pop(version, False)
     if old:
         seen.named[version] = (path, count)

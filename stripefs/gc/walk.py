@@ -32,7 +32,7 @@ class Listed:
     """A batch of the entries of `folder`.
 
     changed_ns: the newest time of the folder and all those above it, from before it was listed; 0 where one is not
-    known. What was moved here, with a directory perhaps, has changed one of them.
+    known. A move to here, of a directory perhaps, has changed one of them.
     """
 
     folder: bytes
