@@ -87,7 +87,7 @@ class FetchPool:
             outcome = handle.read_on(range_.offset, range_.length, attempt.ahead, host=attempt.host, watch=watch)
             if len(outcome) != range_.length:
                 raise StoreError(f"the client answered {len(outcome)} bytes where {range_.length} were asked for")
-        except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the readers as an error
+        except Exception as error:  # noqa: BLE001  # the border: readers get all that a client raises as an error
             outcome = error
         except BaseException as error:  # noqa: BLE001  # a panic of a client written in Rust is no Exception
             outcome = StoreError(f"the client failed unexpectedly: {error!r}")

@@ -86,7 +86,7 @@ class BlockLocator:
                 length = min(ahead, self._plan.length - missing)
                 self._asked += length
                 self._planner.located(self._plan, await self.locate(missing, length))
-                # Counting would not do: what is known already may come back in other pieces.
+                # Counting would not do: known blocks may come back in other pieces.
                 if self._plan.blocks.missing(missing, missing + 1) is not None:
                     raise StoreError(f"the store does not say where byte {missing} of this file lies")
 
@@ -135,7 +135,7 @@ class FileObserver(Protocol):
 
 
 class PieceConsumer(Protocol):
-    """Gets pieces of a read. What it keeps of one that is not the last must be a copy."""
+    """Gets pieces of a read. It must copy the bytes that it keeps of all pieces but the last."""
 
     def __call__(self, part: memoryview, *, last: bool) -> None: ...
 
@@ -188,7 +188,7 @@ class OpenFile:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def read_into(self, offset: int, buffer: memoryview) -> int:
-        """As `read`, of len(buffer) bytes, copied once; how many there were. Large buffers want several calls."""
+        """As `read`, of len(buffer) bytes, copied once; the number of bytes read. Large buffers want several calls."""
         at = 0
 
         def take(part: memoryview, **_: bool) -> None:
@@ -229,7 +229,7 @@ class OpenFile:
             range_ = await self._ready(offset)
             stop = min(end, range_.end)
             part = memoryview(range_.data)[offset - range_.offset : stop - range_.offset]
-            # Only now: what is started may take the room of a range that this read was the last to need.
+            # Only now: new attempts may take the memory of a range that this read was the last to need.
             self._reader.pump()
             take(part, last=stop == end)
             del part
@@ -253,7 +253,7 @@ class OpenFile:
                 return range_
 
     async def _settled(self, range_: Range) -> RangeState:
-        """Wait until something happened to the range. What it holds stays at least until the next await."""
+        """Wait until something happened to the range. Its data stays at least until the next await."""
         if range_.signal is None:
             range_.signal = trio.Event()
         range_.waiters += 1

@@ -124,7 +124,7 @@ class Reader:
 
     store: one of that service; others reached in the same way can do the same. heap: of a process that keeps freed
     buffers for this reader; it is trimmed while buffers come and go, and when the last is gone. observer: is told of
-    files and waits. foretells: whether numbered files that are read in order are opened ahead.
+    files and waits. foretells: True if numbered files that are read in order are opened ahead.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Reader:
         self.settings = settings
         self.budget = settings.memory or default_budget()
         range_size = min(settings.range_size, self.budget // 8)
-        # What the client holds beside our own buffers: of every thread's range, for a quarter of the budget at most.
+        # Memory of the client beside our own buffers: each thread's range, a quarter of the budget at most.
         held = min(settings.threads * range_size, self.budget // 4) if store.capabilities.copies else 0
         self.planner = Planner(
             Limits(
@@ -295,7 +295,7 @@ class Reader:
                 self._fetcher.cancel(attempt)
 
     def _noted(self, attempt: Attempt, error: Exception) -> StoreError:
-        """Log and count the failure of an attempt. What a client may not raise becomes an error that no retry mends."""
+        """Log and count the failure of an attempt. Unexpected exceptions become an error that is not retried."""
         if attempt.cancelled:
             return Abandoned("cancelled")
         name = type(error).__name__
@@ -346,7 +346,7 @@ class Reader:
 
 
 class ReadStats:
-    """Statistics of the reader."""
+    """Counters of the reader for its status."""
 
     def __init__(self) -> None:
         self.reads = 0

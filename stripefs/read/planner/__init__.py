@@ -3,9 +3,9 @@
 `stripefs.read.reader` carries its decisions out. Nothing in this package does I/O, knows trio or reads a clock: time is
 an argument, so the whole of it runs under plain values, under Hypothesis, and under the simulator in `bench/`.
 
-**Ranges.** A file is cut into chunks of 1 MiB counted from the start of each block (`stripefs.format.blocks`). What is
-fetched is a range: a run of absent chunks inside one block, at most `range_size` long and ending on a multiple of it.
-A chunk belongs to at most one range, so concurrent readers of one chunk wait for one fetch.
+**Ranges.** A file is cut into chunks of 1 MiB counted from the start of each block (`stripefs.format.blocks`). The unit
+of fetching is a range: a run of absent chunks inside one block, at most `range_size` long and ending on a multiple of
+it. A chunk belongs to at most one range, so concurrent readers of one chunk wait for one fetch.
 
 **Cursors.** Every read moves a cursor: the one whose position it continues (within a tolerance, because the kernel's
 read-ahead arrives out of order and safetensors skips a little), else a new one. Cursors belong to the file version,
@@ -39,8 +39,9 @@ streams shrinks. So the bytes a reader waits for always find room, however many 
 
 **Little memory, many hosts.** The units of a striped file lie on a different host each, and all hosts are busy if the
 look-ahead holds something of every one. Where the budget has no room for several full ranges a host, ranges shrink and
-fewer of them run at each host: what a second host's reads hold is missing for the ninth. With 64 MiB and units of 4 MiB
-on 8 hosts that is three ranges of 2 MiB each and 0.99 of the hosts' rate (simulated, 5 ms a request; 0.84 without).
+fewer of them run at each host: memory that reads of some hosts hold is missing for the others. With 64 MiB, and units
+of 4 MiB on 8 hosts, that is three ranges of 2 MiB each and 0.99 of the hosts' rate (simulated, 5 ms a request; 0.84
+without).
 
 **Near hosts.** Blocks may also lie on a host that is no burden to anybody: a disk of this machine. They are read there
 alone, however busy it is, since asking others would spend what keeping them was to spare. It is a host like any other
@@ -50,7 +51,7 @@ was consumed: a load is then served from little memory, used over and over.
 
 **Slow and broken hosts.** A host that fails, or that sends nothing for a second while this process runs, is avoided
 for a while, twice as long each time. A range that is silent, or takes several times as long as its recent peers, is
-asked for again from another replica; the first answer counts. What fails is tried again, elsewhere first, until the
+asked for again from another replica; the first answer counts. A failed range is tried again, elsewhere first, until the
 deadline of the last reader that asked; when no replica served it, the store is asked anew where the block lies.
 """
 

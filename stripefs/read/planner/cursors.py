@@ -197,7 +197,7 @@ class Cursor:
     @property
     def trusted(self) -> int:
         """Bytes ahead that it will most likely read, by what was read so far."""
-        # What is fetched ahead is whole ranges, so less than one must not begin it.
+        # Look-ahead fetches whole ranges, so less than one must not begin it.
         return int(self._trust.ahead_of_read * (self.consumed + self._credit)) if self.streaming else 0
 
     @property
@@ -269,7 +269,7 @@ class CursorSet:
             before = position
             for other in self._cursors.values():
                 near, far = sorted((sign * other.start, sign * other.position))
-                # What the kernel read ahead past the end of a tensor was read by two; hence the tolerance.
+                # Two streams read the bytes that the kernel read ahead past a tensor's end; hence the tolerance.
                 began_ahead = front - FORWARD <= near <= position + MIB
                 if far > position and began_ahead and other.streaming and other is not cursor:
                     position = far

@@ -1,4 +1,4 @@
-"""Data hosts: how busy each is, how fast ranges come, and which are chosen. Pure; see the package's essay."""
+"""Data hosts: the load and rate of each, and the choice among them. Pure; see the package's docstring."""
 
 from __future__ import annotations
 

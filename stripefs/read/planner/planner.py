@@ -175,7 +175,7 @@ class Planner:
             if file.failed is not None:
                 raise file.failed
             streaming = cursor if cursor is not None and cursor.streaming else None
-            # What lies above a backward reader it has had already.
+            # A backward reader has had the bytes above it already.
             whole = streaming is not None and not streaming.backward
             span = file.absent_run(start, None if whole else end, self.range_size())
             range_ = file.plan(span, self._choice(span.hosts), streaming)
@@ -190,7 +190,7 @@ class Planner:
         return range_
 
     def _pass(self, file: FilePlan, start: int, end: int, cursor: Cursor, now: float) -> bool:
-        """Mark what of [start, end) lies wholly behind the cursor as consumed; whether it left a range behind."""
+        """Mark the ranges of [start, end) that lie wholly behind the cursor as consumed; True if there was one."""
         left = False
         for range_ in file.between(start, end):
             if cursor.left(range_):
@@ -201,10 +201,10 @@ class Planner:
                     self.pool.consumed(range_)
         return left
 
-    # -- what to start -------------------------------------------------------------------------------------------
+    # -- dispatch ------------------------------------------------------------------------------------------------
 
     def dispatch(self, now: float) -> list[Attempt]:
-        """The attempts to start now: what readers wait for, then look-ahead."""
+        """The attempts to start now: ranges that readers wait for, then look-ahead."""
         started: list[Attempt] = []
         for range_ in [range_ for range_ in self._wanted if range_.not_before <= now]:
             if self.hosts.in_flight >= self.hosts.total:
@@ -275,7 +275,7 @@ class Planner:
         """Second attempts for ranges whose first is silent or slow, to start now."""
         hedges: list[Attempt] = []
         overslept, self._looked = now - self._looked > STALL, now
-        if overslept:  # so it was this process that stood still; what its sockets hold shows at the next look
+        if overslept:  # so this process itself stood still; the next look shows the bytes that its sockets hold
             return hedges
         for attempt in list(self.attempts):
             range_ = attempt.range
@@ -307,7 +307,7 @@ class Planner:
             self.bytes_wasted += range_.length
             return None
         host = attempt.served_by or attempt.host
-        # How long one takes that was not asked says nothing of either.
+        # The time of an answer from a host that was not asked says nothing of either host.
         self.hosts.succeeded(host, range_.length, None if attempt.served_by else now - attempt.started)
         for other in range_.attempts:
             other.late = other.cancelled = True
@@ -331,7 +331,7 @@ class Planner:
             self.hosts.failed(attempt.host, now, error.message)
         if isinstance(error, (StaleVersion, NotFound)):
             return self._fail_file(range_.file, error)
-        if isinstance(error, Corrupt):  # whatever another host is still silent about
+        if isinstance(error, Corrupt):  # final, also while another host is still silent
             for other in range_.attempts:
                 other.late = other.cancelled = True
         elif range_.attempts:
@@ -377,7 +377,7 @@ class Planner:
         return range_
 
     def _fail_file(self, file: FilePlan, error: StoreError) -> list[Range]:
-        """The version is gone: nothing more of it is fetched, and what waits fails. What is here stays readable."""
+        """The version is gone: nothing more of it is fetched, and waiting reads fail. Ready ranges stay readable."""
         file.failed = error
         failed = []
         for range_ in set(file.ranges.values()):

@@ -99,7 +99,7 @@ class RangeBuffer:
         return False
 
     def drop(self, range_: Range) -> None:
-        """Give the memory of a range that is here to others; who still wants it asks again."""
+        """Give the memory of a ready range to others; a reader that still wants it asks again."""
         range_.file.remove(range_)
         if not range_.wanted:
             range_.file.cursors.trust.unwanted += range_.length

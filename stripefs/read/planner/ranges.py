@@ -26,7 +26,7 @@ class RangeState(enum.Enum):
     FETCHING = "fetching"
     READY = "ready"
     FAILED = "failed"  # `error` says why; waiters take it, the range is gone from its file
-    DROPPED = "dropped"  # its memory went to others; who still wants it asks again
+    DROPPED = "dropped"  # its memory went to others; a reader that still wants it asks again
 
 
 @dataclass(slots=True, eq=False)
@@ -41,9 +41,9 @@ class Range:
     state: RangeState = RangeState.WANTED
     waiters: int = 0
     demanded: bool = False
-    wanted: bool = False  # whether a reader ever asked for a byte of it
+    wanted: bool = False  # True if a reader ever asked for a byte of it
     host: str = ""  # which its bytes came from; "" for one of the client's choice
-    near: bool = False  # whether its bytes came from a host that is near
+    near: bool = False  # True if its bytes came from a host that is near
     slowest: tuple[float, str] = (0.0, "")  # the longest that a host was waited for, in seconds, and that host
     attempts: list[Attempt] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Range:
     used: float = 0.0
     data: Any = None
     error: Exception | None = None
-    signal: Any = None  # what the I/O side wakes waiters with
+    signal: Any = None  # the I/O side wakes waiters with it
 
     @property
     def length(self) -> int:

@@ -145,7 +145,7 @@ class BudgetShare:
         """Count the streams that moved after `since`, those that do not begin in the look-ahead of another, and the
         hosts that serve the blocks ahead of them, `serving(hosts of a block)`.
 
-        Streams that do begin there share it: what lies between them is in memory once, for all of them.
+        Streams that do begin there share it: the bytes between them are in memory once, for all of them.
         """
         streams = groups = between = 0
         ahead: list[Block] = []
