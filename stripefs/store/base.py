@@ -1,4 +1,4 @@
-"""The store seam: what a place that keeps files must be able to do, and what it may declare that it cannot.
+"""The store seam: the calls that every store must answer, and the capabilities that it may declare missing.
 
 All calls block and may be made from many threads at once; callers under trio run them in worker threads.
 Paths are bytes, absolute within the store's root, `b"/"` being the root, without `.`, `..`, empty components or a
@@ -153,8 +153,8 @@ class Attributes:
 
     mode holds permission bits only (0o7777); owner and group are names or decimal ids as text; times in nanoseconds
     since 1970. A store that keeps coarser times rounds them down (HDFS: milliseconds), and one that keeps no access
-    times leaves that one out. replication: how many replicas a file is to have, which the store makes or removes later
-    (capability `replication`).
+    times leaves that one out. replication: the wanted number of replicas of a file, which the store makes or removes
+    later (capability `replication`).
     """
 
     mode: int | None = None
@@ -211,8 +211,8 @@ class Handle(ABC):
     def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         """As `read`, for a reader that most likely goes on from there: it will want the next `ahead` bytes too.
 
-        What of them lies on `host` it will ask there, range by range, in order. A client may have them sent already, as
-        far as it need not keep them in memory of its own.
+        The reader will ask `host` for those of them that lie there, range by range, in order. A client may have them
+        sent already, as far as it need not keep them in memory of its own.
         """
         return self.read(offset, length, host=host, watch=watch)
 
@@ -241,7 +241,7 @@ class Sink(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Let go of the file; what stands at its path is removed where that is possible now. Never raises.
+        """Give up the file; anything at its path is removed where that is possible now. Never raises.
 
         Does nothing after a `close` that answered.
         """
@@ -346,8 +346,8 @@ class Store(ABC):
         """A new file. Raises Exists where something is, NotFound where the directory is missing.
 
         `host`: a name of `hosts()` that gets every block's first replica (capability `place`); "" lets the store
-        choose. block_size in bytes and replication: 0 means the store's own. length: how many bytes will be written,
-        where that is known. Errors of these may also come from the sink's first `write` or its `close`.
+        choose. block_size in bytes and replication: 0 means the store's own. length: bytes that will be written, where
+        that is known. Errors of these may also come from the sink's first `write` or its `close`.
         """
         raise Unsupported(f"{self.url} cannot be written to")
 

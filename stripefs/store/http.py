@@ -60,7 +60,7 @@ _IDLE_SECONDS = 15.0  # a server commonly closes them after 5 (Apache), 60 or 75
 
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 _VALIDATORS = ("etag", "last-modified")  # the better one first
-_BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))  # what a server may answer better when it is asked again
+_BUSY = frozenset((408, 425, 429, 500, 502, 503, 504))  # a server may answer better when it is asked again
 _LOST = (httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 
 
@@ -160,7 +160,7 @@ class HttpStore(Store):
 
     @contextlib.contextmanager
     def answer(self, method: str, path: bytes, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
-        """The answer, its body not yet received; what is left of it at the end goes with its connection.
+        """The answer, its body not yet received; the rest of it at the end goes with its connection.
 
         Raises StoreError when the store is closed, and exceptions of httpx.
         """

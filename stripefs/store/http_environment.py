@@ -1,4 +1,4 @@
-"""HTTP's view of the process's environment: the certificates to trust, and names and passwords."""
+"""HTTP settings from the process's environment: the certificates to trust, and names and passwords."""
 
 from __future__ import annotations
 

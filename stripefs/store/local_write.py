@@ -230,7 +230,7 @@ class LocalSink(Sink):
 
 
 def make_directory(folder: int, name: bytes, mode: int) -> None:
-    """With exactly `mode`: whoever asked applied a umask already, and this process's is none of his."""
+    """With exactly `mode`: the caller has applied a umask already, and this process's must not be added."""
     os.mkdir(name, mode, dir_fd=folder)
     with _entry(folder, name) as made:
         if modes.S_IMODE(os.fstat(made).st_mode) != mode:
@@ -249,7 +249,7 @@ def move(source: tuple[int, bytes], target: tuple[int, bytes], *, replace: bool)
     if replace:
         try:
             os.rename(source_name, target_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
-        except FileExistsError as error:  # how XFS says that a directory is not empty
+        except FileExistsError as error:  # XFS says so that a directory is not empty
             raise NotEmpty("the directory in its place is not empty") from error
     else:
         _move_without_replacing(source, target)

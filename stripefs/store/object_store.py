@@ -11,9 +11,9 @@ Keys with empty, `.` or `..` components, or that are not UTF-8, cannot be paths 
 
 A new object is sent in parts and appears when the last has been acknowledged. pyarrow cannot let go of an upload
 without completing it, so one that is given up appears for a moment before it is removed: callers give hidden names.
-A rename is a copy, made by the service, and a removal. Whoever looks at the new name sees the old object or the new
+A rename is a copy, made by the service, and a removal. A reader of the new name sees the old object or the new
 one, never a part; for that moment the object has both names. Directories cannot be renamed, and of two who create or
-rename onto one name without replacing both may be told that they did. Nobody locks files in such a store.
+rename onto one name without replacing both may be told that they did. Files in such a store are not locked.
 
 Credentials come from the environment and the provider's own files, never from the URL.
 """
@@ -89,7 +89,7 @@ def open_bucket(
     root = f"{bucket}/{_text(prefix.strip(b'/'))}".rstrip("/")
     with errors(root):
         if kind == "s3":
-            # One try each: how long to go on is the reader's decision.
+            # One try each: the reader decides on retries.
             filesystem: arrow_fs.FileSystem = arrow_fs.S3FileSystem(
                 anonymous=anonymous,
                 region=region or None,
@@ -332,7 +332,7 @@ class ArrowSink(Sink):
             self._out.close()
         status = self._status()
         if status.length != self._written:
-            self._over = True  # what is there is another's
+            self._over = True  # the object there is another writer's
             raise StaleVersion(f"{self._where} was replaced while it was written")
         self._over = True
         return status

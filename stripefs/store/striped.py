@@ -1,9 +1,9 @@
 """The view in which a striped file is one file: its manifest is read and its parts are not seen.
 
     stat, scandir    a manifest appears with the file's length, the unit as block size, and an id that is new with every
-                     version; hidden names and the pool do not appear (`striped_listing`, `striped_seen`)
+                     version; hidden names and the pool do not appear (`striped_listing`)
     open             a handle that reads the parts (`striped_handle`)
-    all that writes  goes to the inner store as it is: whoever removes or renames a manifest moves the whole file
+    all that writes  goes to the inner store as it is: the removal or rename of a manifest is that of the file
 
 Manifests are told from other files by their mark (`Status.marked`), never by their bytes, which users may choose; 64
 are opened at once, and their headings are kept by their identity. A file that bears the mark and is no whole manifest

@@ -1,8 +1,8 @@
 """A striped file, open: ranges of it are read from the parts that hold them, and nothing unverified is answered.
 
 **Verified.** A part's table of checksums comes before its first bytes and must have the digest that the manifest
-names. Whatever is read is widened to whole checks (1 MiB; the chunks that the reader fetches are that already) and
-compared. Bytes that do not fit are asked for once more, which may reach another replica, and then refused.
+names. Each read is widened to whole checks (1 MiB; the chunks that the reader fetches are that already) and compared.
+Bytes that do not fit are asked for once more, which may reach another replica, and then refused.
 
 **Which version.** Parts never change, so an open handle reads its version as long as the parts are there. When one is
 gone the manifest is looked at again: another one means StaleVersion, the same one a damaged file.
@@ -93,7 +93,7 @@ class PartFiles:
         part = self._manifest.parts[index]
         try:
             handle = self._store.open_checked(self.path(index), part.length)
-        except (IsADirectory, Unsupported) as error:  # nothing of ours: what else has its name is not followed or read
+        except (IsADirectory, Unsupported) as error:  # not ours: another thing of its name is not followed or read
             raise StoreError(f"{self.name}: its part {shown(self.path(index))} is no file: {error.message}") from error
         if handle.status.length != part.length:
             handle.close()
@@ -168,7 +168,7 @@ class StripedHandle(Handle):
         """(part, offset) of what did not fit its checksum once."""
 
     def locate(self, offset: int, length: int) -> Sequence[Block]:
-        """One block for each unit: what a range may not cross, since the next unit lies in another part.
+        """One block for each unit: a range may not cross it, since the next unit lies in another part.
 
         A part that cannot be opened has no hosts; its bytes say why when they are read.
         """

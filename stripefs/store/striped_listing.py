@@ -107,7 +107,7 @@ class HeaderCache:
         return listed
 
     def keep(self, folder: bytes, status: Status, seen: ListedHeader) -> Status:
-        """Keep a heading, where the identity of its manifest can be relied on; how a listing shows it."""
+        """Keep a heading, where the identity of its manifest can be relied on; the status that a listing shows."""
         listed = listed_as(status, seen)
         if not status.file_id and not 0 < status.mtime_ns < time.time_ns() - SETTLED:
             return listed

@@ -1,4 +1,4 @@
-"""Base of store wrappers: every call handed on, parameters read from text, waits that a `Watch` can end."""
+"""Base of all store wrappers: every call handed on, parameters read from text, waits that a `Watch` can end."""
 
 from __future__ import annotations
 

@@ -1,22 +1,24 @@
 """`hdfs://`: metadata by WebHDFS or hdfs-native, bytes from chosen DataNodes by WebHDFS or pinned by hdfs-native.
 
-store     HdfsStore: which transport and why; stat, scandir, open, space, hosts
-handle    one version of a file: where its blocks lie, reads, and the proof that the bytes belong to the version
-located   block locations by segments (pure but for the call that fetches)
-rest      WebHDFS at the NameNodes: pooled connections, the active one of several
-datanode  WebHDFS at one DataNode: one range into one buffer
-writing   who writes what: placed files, other files, names
-changes   names, attributes, joins as `Store` promises them; what becomes of a change whose answer is lost
-sink      a new file by WebHDFS at one DataNode
-native    hdfs-native behind the same errors
-process_user  whose hdfs-native's connections of this process are
-nativewrite  the same for new files and changes
-away      whether the NameNodes are away, asked by one thread
-conf      URL and Hadoop's XML files -> NameNode addresses, user, root
-probe     what listens at an address, for error lines that help
-wire      paths, JSON documents and exception names as the wire has them (pure)
-order     HDFS's listing order into byte order (pure)
-confirm   many waiting threads share one confirmation
+store            HdfsStore: which transport and why; stat, scandir, open, space, hosts
+handle           one version of a file: its blocks, reads, and the proof that the bytes belong to the version
+block_locations  block locations by segments (pure but for the call that fetches), and known DataNodes
+namenode         WebHDFS at the NameNodes: pooled connections, the active one of several, availability
+datanode         WebHDFS at one DataNode: one range into one buffer
+datanode_read    consecutive reads of one DataNode out of one long answer
+small_reads      reads of a few KiB, asked of several replicas when one is silent
+blockcheck       tells corrupt blocks from blocks whose DataNodes are away
+writer           the choice of a client for placed files, other files, names
+datanode_write   a new file by WebHDFS at one DataNode
+pipeline_health  finds the DataNode that a placed file waits for
+namespace        names, attributes, joins as `Store` promises them; the outcome of a change whose answer is lost
+native           hdfs-native behind the same errors
+native_write     the same for new files and changes
+native_user      the user of hdfs-native's connections of this process
+libhdfs          bytes through libhdfs in a JVM of this process
+hadoop_conf      URL and Hadoop's XML files -> NameNode addresses, user, root
+probe            identifies the service at an address, for error lines that help
+wire             paths, JSON documents, exception names and listing order as the wire has them (pure)
 """
 
 from stripefs.store.hdfs.store import HdfsStore

@@ -114,8 +114,8 @@ class BlockChecker:
 def corruption(log: str, message: str) -> tuple[int, tuple[str, ...]] | None:
     """The block's id and its DataNodes (IP:PORT), where each of them failed by checksum; pure.
 
-    log: hdfs-native's since its start, of a read of one byte behind the line that announces it. message: how that read
-    failed.
+    log: hdfs-native's since its start, of a read of one byte behind the line that announces it. message: the failure of
+    that read.
     """
     _, announced, last = log.rpartition(_LAST)
     reasons = _REASON.findall(last)

@@ -1,9 +1,9 @@
-"""WebHDFS at one chosen DataNode: the answer to one OPEN, taken in one piece or several, and what `sink` shares.
+"""WebHDFS at one chosen DataNode: the answer to one OPEN, in one piece or several; shared by `datanode_write`.
 
 The socket is read directly: MSG_WAITALL with a receive time-out of the kernel's takes one system call where
 http.client takes a poll and a read for every 64 to 200 KiB (measured: a third less client CPU). A DataNode
-closes the connection after each answer, so there is nothing to pool; what follows in a file may come out of the same
-answer, though (`stream`).
+closes the connection after each answer, so there is nothing to pool; the next bytes of a file may come out of the same
+answer, though (`datanode_read`).
 """
 
 from __future__ import annotations
@@ -168,5 +168,5 @@ def refusal(
         error = remote_error(str(remote.get("javaClassName") or remote["exception"]), str(remote["message"]), where)
     except (ValueError, KeyError, TypeError, AttributeError):
         return HostFailed(f"DataNode {name} answered {status}", host=name)
-    # What we have no class for happened inside this DataNode: a missing block, a full disk, too many connections.
+    # An error without a class of ours arose in this DataNode: a missing block, a full disk, too many connections.
     return HostFailed(f"DataNode {name}: {error.message}", host=name) if type(error) is StoreError else error

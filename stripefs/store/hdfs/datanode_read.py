@@ -2,8 +2,8 @@
 
 A request costs a DataNode two round trips to the NameNode and some ms of CPU. Reading a striped file through 64 MiB of
 memory takes ranges of 2 MiB: as requests of their own 4.1 to 8.5 s of DataNode CPU per GB, JVMs warm or fresh, as
-streams 2.1 to 2.6 (8 DataNodes and the client on 2 busy cores); what came at 0.83 to 0.51 of what the hosts give comes
-at 0.97 to 0.92.
+streams 2.1 to 2.6 (8 DataNodes and the client on 2 busy cores); reads at 0.83 to 0.51 of the hosts' rate come at 0.97
+to 0.92 of it.
 
     joining     a read that begins where the last one in line of its stream ends goes in line behind it, and takes its
                 bytes when they are next. Reads of several threads may come in another order than they were meant in:
@@ -13,8 +13,8 @@ at 0.97 to 0.92.
 
 A stream ends with its last byte, when a read of it fails or is cancelled, when nobody has taken anything for IDLE, when
 its place is needed, or with its file. Then those in line fail as it did, or ask for their own ranges where nothing
-speaks against the host. What the kernel holds that nobody has taken, and will be lost with a stream, is twice WINDOW
-at most; the DataNode waits meanwhile, with a connection and a thread.
+speaks against the host. The kernel holds twice WINDOW at most that nobody has taken, and that is lost with a stream;
+the DataNode waits meanwhile, with a connection and a thread.
 
 `where` is an HDFS path in plain text, of an inode mostly (`wire.inode_path`).
 """
@@ -159,7 +159,7 @@ class ReadStreams:
             stream.tail = offset + length
             stream.changed.notify_all()
             return stream
-        if stream.idle:  # what lies between came another way, so nobody will take it
+        if stream.idle:  # the bytes between came another way, so nobody will take them
             self._end(stream, None)
         return None
 

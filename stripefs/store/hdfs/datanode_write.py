@@ -37,20 +37,20 @@ a word, for the NameNode to hear of a block's replicas: 400 ms and the double fi
 dfs.client.block.write.locateFollowingBlock)."""
 
 _MENDING = 90.0
-"""Seconds for which a file of unknown length waits for its DataNode to do without a silent one: nobody has its bytes
-any more, so it cannot be written elsewhere. With Hadoop's own time-outs that takes 65 s, or 70 for three replicas."""
+"""Seconds for which a file of unknown length waits for its DataNode to do without a silent one: its bytes are not kept,
+so it cannot be written elsewhere. With Hadoop's own time-outs that takes 65 s, or 70 for three replicas."""
 
 _CONTINUED, _CONNECTIONS = 1.0, 3
 """Seconds for a DataNode's 100 Continue, which it says before it asks anybody, and connections that are tried for it,
 while some DataNode is silent: threads of this one that wait for that one hang, and another connection lands on another
-thread. What becomes of those that hang, empty files at worst, is for gc."""
+thread. Those that hang leave empty files at worst, which are for gc."""
 
 _PACKET = 64 << 10
 """Bytes after which a DataNode has a block allocated: those of its first packet (dfs.client-write-packet-size)."""
 
 _BETWEEN_LOOKS = 0.02
 _LOOKS = 5
-"""In a time-out: how often it is looked whether a DataNode that takes no more has taken something."""
+"""Looks in a time-out at whether a DataNode that takes no more has taken something."""
 
 _PEEK = 64 << 10
 
@@ -308,7 +308,7 @@ class DataNodeSink(Sink):
         return HostFailed(f"DataNode {self._name} ended {self._where} early", host=self._name)
 
     def _why(self, error: OSError) -> StoreError:
-        """The error behind a connection that broke: what the DataNode said about it, where it did."""
+        """The error behind a connection that broke: the DataNode's own, where it told one."""
         if isinstance(error, TimeoutError | BlockingIOError):
             self._answered = True
             return self._failed(error)

@@ -25,7 +25,7 @@ WEB_PORT = 9870
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _REFERENCE = re.compile(r"\$\{([^}$\s]+)\}")
 _NUMBER = re.compile(r"(\d+)([kmgt])?")
-_USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*\$?")  # what WebHDFS accepts: hdfs-default.xml, dfs.webhdfs.user…pattern
+_USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*\$?")  # as WebHDFS accepts it: hdfs-default.xml, dfs.webhdfs.user…pattern
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def resolve(settings: StoreSettings, environ: Mapping[str, str]) -> Target:
     conf_dir, properties = _configuration(settings, environ)
     authority = parts.netloc or _default_authority(settings.url, properties)
     namenodes = _namenodes(authority, properties, settings.webhdfs_port)
-    # What comes after a ? or # is part of a name here: HDFS paths have no query.
+    # A ? or # and the text behind it are part of a name here: HDFS paths have no query.
     after = settings.url.partition("://")[2].removeprefix(parts.netloc)
     return Target(
         authority=authority if len(namenodes) > 1 or _is_service(authority, properties) else namenodes[0].rpc,

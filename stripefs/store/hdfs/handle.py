@@ -11,7 +11,7 @@ question is under way wait for the next one, together.
 
 **The NameNode may go away.** A DataNode asks the NameNode before it serves a WebHDFS read, so each handle also pins the
 file's blocks through hdfs-native when it is opened, and reads go there while no NameNode answers. Such bytes cannot be
-confirmed; nobody can change a file while no NameNode serves, and the first read after it is back is confirmed again.
+confirmed; no file can change while no NameNode serves, and the first read after it is back is confirmed again.
 
 **Failures say whose they are.** After a DataNode failed the version is confirmed too, which tells StaleVersion and
 ServiceDown from HostFailed.
@@ -76,7 +76,7 @@ class GroupCommit:
     def _lead(self, run: _Run) -> None:
         with self._turn:
             with self._lock:
-                self._next = None  # who comes from here on needs a run that starts later
+                self._next = None  # later callers need a run that starts later
             try:
                 self._action()
                 run.succeeded = True
@@ -90,7 +90,7 @@ class GroupCommit:
 STREAM = 128 << 20
 """Bytes to ask a DataNode for at once at most: 3 s of a 40 MB/s host, beside which a request costs nothing."""
 
-_BLOCK = 8 << 20  # bytes: what the blocks of a checked file are taken for, while the NameNode has not told
+_BLOCK = 8 << 20  # bytes: the assumed block size of a checked file, while the NameNode has not told it
 _SMALL = 64 << 10  # bytes: the sums of a part of 8 GiB
 
 
@@ -303,7 +303,7 @@ class HdfsHandle(Handle):
 
 
 class CheckedHandle(HdfsHandle):
-    """A file of `length` bytes whose reader checks every byte: whatever stands at the path, without confirmation.
+    """The file of `length` bytes at the path, without confirmation, for a reader that checks every byte.
 
     Opening it asks nobody. It is pinned by the first small read for which no host was chosen, which comes from there:
     that costs DataNodes a twentieth of a WebHDFS request, and readers of checked files begin with their sums.
@@ -340,7 +340,7 @@ class CheckedHandle(HdfsHandle):
         pass
 
     def _check_version(self) -> None:
-        """After a failure: whether the NameNode serves, and the file is there."""
+        """Raises after a failure where no NameNode serves, or the file is not there."""
         self._cluster.current(self._path, self.status)
 
     def _gone(self, error: NotFound) -> StoreError:

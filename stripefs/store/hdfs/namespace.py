@@ -139,7 +139,7 @@ class Namespace:
     def _withdrawn(self, hidden: str, path: str, why: Transient) -> bool:
         """Tells whether the directory that was to be renamed to `path` was there, and is no more; else it is `path`.
 
-        Raises StoreError where that is not known: whoever asks again would take another's directory for their own.
+        Raises StoreError where that is not known: a caller that asks again would take another's directory for its own.
         """
         try:
             return self._calls.delete(hidden)
@@ -149,7 +149,7 @@ class Namespace:
             ) from error
 
     def make_directories(self, path: str) -> None:
-        """With all above; what is there is left as it is."""
+        """With all above; an existing directory is left as it is."""
         self._change(f"making {path}", lambda: self._calls.make_directories(path, 0o755), lambda: False)
 
     def rmdir(self, path: str) -> None:
@@ -165,7 +165,7 @@ class Namespace:
         self._delete(path, found)
 
     def rename(self, source: str, target: str, *, replace: bool, moving: Status | None = None) -> None:
-        """moving: what stands at `source`, where the caller knows that."""
+        """moving: the status of `source`, where the caller knows it."""
         if moving is None:
             moving = self._calls.stat(source)
         if source == target:
@@ -330,7 +330,7 @@ class Namespace:
                     raise
                 asked_before = True
             except StoreError:
-                # What was asked for before may have been late rather than lost, and be what is in the way now.
+                # An earlier request may have been late rather than lost, and its result be in the way now.
                 if asked_before and self._became(what, stands, deadline):
                     return
                 raise

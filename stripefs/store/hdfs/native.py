@@ -1,6 +1,6 @@
 """hdfs-native behind our errors: metadata by RPC, and files whose blocks are pinned when they are opened.
 
-What the library does not do for us: it panics past the end of a file (callers clamp), tries a dead NameNode for
+The library needs help from us: it panics past the end of a file (callers clamp), tries a dead NameNode for
 minutes (so we look first whether one answers), asks the NameNode before a client's first read (so we make one early),
 knows no file ids and no locations, and picks replicas by itself. A pinned file keeps the block list of its opening;
 DataNodes serve a block even when it was truncated and appended to meanwhile (seen on Hadoop 3.4.2), so pinned bytes
@@ -181,7 +181,7 @@ class NativeClient:
                 self._client.rename(passing, path, overwrite=replace)
                 return
             except BaseException as error:
-                # Whoever dies here leaves a hidden file; whoever fails does not, unless the NameNode is what failed.
+                # A process that dies here leaves a hidden file; one that fails does not, unless the NameNode failed.
                 with contextlib.suppress(OSError, RuntimeError):
                     self._client.delete(passing)
                 if isinstance(error, RuntimeError) and tries_left:

@@ -4,7 +4,7 @@ The library knows no user of a client: whenever it connects, and again after eac
 from the variable HADOOP_USER_NAME of the process (0.14.7; measured at a socket that took what it sent). So the name
 must stand there as long as a client lives, a second user at the same time is refused, and the variable is taken away
 with the last client. Where the library would take the right name anyway nothing is set, so that programs which are
-started meanwhile inherit nothing. What is set is not put into `os.environ`: those that are given a copy of that do not
+started meanwhile inherit nothing. The name is not put into `os.environ`: programs that are given a copy of that do not
 inherit it either.
 """
 

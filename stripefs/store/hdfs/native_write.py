@@ -125,7 +125,7 @@ class NativeSink(Sink):
             call()
         except (OSError, RuntimeError, ValueError) as error:
             translated = translate(error, self._path)
-            # What has no class of its own happened between the library and DataNodes of its choice.
+            # An error without a class of its own arose between the library and DataNodes of its choice.
             raise Transient(translated.message) if type(translated) is StoreError else translated from error
 
     def _let_go(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""Probe of the server at an address, in one round trip, for error lines that help.
+"""Probe of the service that listens at an address, in one round trip, for error lines that help.
 
 A NameNode's RPC port answers an HTTP request with a sentence of its own, so one GET tells the RPC port, a web port and
 anything else apart. hdfs-native would try a web port given as RPC port for 168 s (measured, 0.14.7).
@@ -71,7 +71,7 @@ def reason(error: OSError, timeout: float) -> str:
 def answers(address: str, timeout: float, connections: int) -> bool:
     """True if a DataNode's web port at `address` says anything within `timeout` seconds on any of `connections`.
 
-    One that refuses connections is no silent one: who turns to it learns so at once.
+    One that refuses connections is no silent one: its clients learn so at once.
     """
     end = time.monotonic() + timeout
     with contextlib.ExitStack() as stack:

@@ -34,7 +34,7 @@ SILENT = 1.0
 """Seconds without a byte after which a replica that was asked for a small read counts as failed."""
 
 SMALL = 1 << 20
-"""Bytes of the longest read that is asked of several replicas: what a DataNode of 40 MB/s sends within 25 ms."""
+"""Bytes of the longest read that is asked of several replicas: a DataNode of 40 MB/s sends them within 25 ms."""
 
 THREADS = 32
 """Reads by hdfs-native, and as many by WebHDFS, that are under way at once in one store."""

@@ -157,7 +157,7 @@ class HdfsStore(Store):
             raise StaleVersion(f"{os.fsdecode(path)} was replaced or changed")
         try:
             return HdfsHandle(self, self._full(path), status)
-        except StaleVersion:  # replaced while we opened it; who expects nothing takes the newer version
+        except StaleVersion:  # replaced while we opened it; a caller that expects nothing takes the newer version
             if expect is not None or attempts == 1:
                 raise
         return self._open(path, expect, attempts - 1)
@@ -297,7 +297,7 @@ class HdfsStore(Store):
         if self._native is not None:
             self._native.close()
 
-    # What a handle needs (handle.Cluster).
+    # Services for handles (handle.Cluster).
 
     def current(self, path: str, status: Status) -> Status:
         if status.file_id and self._inodes:

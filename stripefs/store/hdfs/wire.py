@@ -65,7 +65,7 @@ _AWAY = {
     "SocketException",
     "UnknownHostException",
 }
-_SHAPES = (KeyError, TypeError, ValueError, AttributeError)  # what a document of another shape makes of our look-ups
+_SHAPES = (KeyError, TypeError, ValueError, AttributeError)  # errors of our look-ups in a document of another shape
 _DENIED = {"AccessControlException", "SecurityException", "AuthorizationException"}
 _QUOTAS = {"DSQuotaExceededException", "NSQuotaExceededException", "QuotaByStorageTypeExceededException"}
 _WRITTEN = {"AlreadyBeingCreatedException", "RecoveryInProgressException"}

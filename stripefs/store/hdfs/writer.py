@@ -234,7 +234,7 @@ class HdfsWriter:
     def _written(self, path: str) -> Status:
         """The file that was written at `path`, for its renaming to ask no more about it."""
         status = self._stat(path)
-        if status.file_id and path.rpartition("/")[2].startswith("."):  # what else has a visible name may change hands
+        if status.file_id and path.rpartition("/")[2].startswith("."):  # files of visible names may change hands
             with self._lock:
                 self._hidden[path] = status
                 if len(self._hidden) > _HIDDEN:
