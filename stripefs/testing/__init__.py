@@ -1,7 +1,7 @@
 """Stores around another store: they throttle, delay, fail, answer short or count. They ship, for demos and tests.
 
 Each one is a URL prefix (`throttled+file:///data?rate=40MB/s`) and a class whose keyword arguments are the parameters
-of that URL. What they do depends on their seed and on what is asked, never on the order in which threads run.
+of that URL. Their behaviour depends on their seed and on what is asked, never on the order in which threads run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`counting+`: what was asked of a store: calls, bytes and concurrency per host, and bytes that were fetched twice."""
+"""`counting+`: counts of a store's calls, bytes and concurrency per host, and of bytes that were fetched twice."""
 
 from __future__ import annotations
 
