@@ -23,7 +23,7 @@ class NoVersion(Busy):
 
 
 class Lost(StoreError):
-    """A file that was open for writing in a worker that is dead: what it had not published is gone."""
+    """A file that was open for writing in a worker that is dead: its unpublished bytes are gone."""
 
 
 class Unseen(StoreError):

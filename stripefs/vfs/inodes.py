@@ -65,7 +65,7 @@ class InodeTable:
             self._journal, self.nodes, self.current, self.files, self.directories, self.intents
         )
 
-    # What the tree asks
+    # Queries of the tree
 
     def path(self, node: int) -> bytes:
         """The absolute path of a node. KeyError when the kernel never heard of it."""
@@ -94,7 +94,7 @@ class InodeTable:
     def is_current(self, node: Inode) -> bool:
         return node.id == ROOT or self.current.get((node.parent, node.name)) == node.id
 
-    # What changes it
+    # Changes
 
     def see(self, parent: int, name: bytes, kind: Kind, identity: Identity | None) -> Inode:
         """Count one lookup of this version, which becomes the current one of its path."""

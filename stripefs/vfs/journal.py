@@ -81,7 +81,7 @@ _LENGTH = struct.Struct("<H")
 
 @dataclass(slots=True, eq=True)
 class Inode:
-    """One version of a path. `status` is kept while handles are open: what fstat answers, whatever the store says."""
+    """One version of a path. `status`, kept while handles are open, is fstat's answer whatever the store says."""
 
     id: int
     parent: int
@@ -223,8 +223,8 @@ class InodeJournal(Protocol):
         """Add `payload` to the new generation, which does not count yet."""
 
     def finish(self) -> bool:
-        """Copy to the new generation a bounded number of bytes of what was appended since `begin`; whether that was
-        all, and the new generation counts."""
+        """Copy to the new generation a bounded number of the bytes appended since `begin`; True if these were all, and
+        the new generation counts."""
 
 
 class NoInodeJournal:
@@ -267,7 +267,7 @@ class Compaction:
         self._carried = bytearray()
 
     def add(self, node: Inode) -> None:
-        """A new node: what records it is a change."""
+        """Note a new node; a change record carries it."""
         node.generation = self._generation
         self._order.append(node.id)
 

@@ -92,7 +92,7 @@ class NamespaceTree(Tree):
     # Files
 
     async def unlink(self, parent: int, name: bytes) -> None:
-        """Take a name away. Who writes or reads the file may go on; what is being written is then published nowhere.
+        """Remove a name. Writers and readers of the file may go on; a file being written is then published nowhere.
 
         Raises Busy where another mount writes it, if that does not end within moments.
         """
@@ -211,7 +211,7 @@ class NamespaceTree(Tree):
     async def _change(
         self, what: str, path: bytes, stands: type[StoreError] | tuple[()], function: Callable[..., None], *args: object
     ) -> None:
-        """As `Calls.change`; whoever looks `path` up from now on sees what it did."""
+        """As `Calls.change`; lookups of `path` see the change from now on."""
         try:
             await self._calls.change(what, stands, function, *args)
         finally:
@@ -249,7 +249,7 @@ class NamespaceTree(Tree):
 
     def _move_nodes(self, pen: WriteHandle | None, source: tuple[int, bytes], target: tuple[int, bytes]) -> None:
         """The kernel has moved its entry, so the node behind it has another path from now on."""
-        # What can be looked up comes last, and so is current at the target too.
+        # The node that can be looked up comes last, and so is current at the target too.
         moved = dict.fromkeys((pen.node if pen is not None else None, self.state.current.get(source)))
         self.state.current.pop(target, None)
         for node_id in moved:
@@ -273,7 +273,7 @@ class NamespaceTree(Tree):
 
     @contextlib.asynccontextmanager
     async def _intent(self, what: bytes, *paths: bytes, status: Status | None = None) -> AsyncIterator[bytes | None]:
-        """Around a change: what a dead worker noted when it was asked the same, None when none was."""
+        """Journal the intent of a change around it; yields a dead worker's note of the same change, or None."""
         key = b"\0".join((what, *paths))
         before = self._take_left(key)
         number = self.state.intend(key + b"\0" + (b"" if status is None else _facts(status)))
@@ -281,7 +281,7 @@ class NamespaceTree(Tree):
         try:
             yield before
         finally:
-            self.state.settle(number)  # and no commit: who dies before the answer is out shall not be believed done
+            self.state.settle(number)  # and no commit: a change is not done while its answer is not out
 
     def _take_left(self, key: bytes) -> bytes | None:
         late = trio.current_time() > self._left_until
@@ -323,7 +323,7 @@ class AttributedTree(NamespaceTree):
             identity = None if status.kind is Kind.DIRECTORY else status.identity
             if identity != node.identity:
                 self.state.amend(node_id, node.parent, node.name, identity)
-        if node.status is not None:  # what fstat shows while it is open
+        if node.status is not None:  # fstat's answer while it is open
             node.status = dataclasses.replace(status, length=node.status.length)
         self.state.commit()
         return self._attributes(node_id, status)

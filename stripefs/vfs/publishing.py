@@ -32,7 +32,7 @@ _CLOSING = 5.0
 
 
 class PublishingTree(AttributedTree):
-    """`drafts` must be running. layout_of: the layout for a new file at a path, None for the usual one.
+    """The upload manager must be running. layout_of: the layout for a new file at a path, None for the usual one.
 
     publish_unseen: one of `settings.PUBLISH_UNSEEN`, for files whose opener is of a PID namespace not seen here.
     """
@@ -81,7 +81,7 @@ class PublishingTree(AttributedTree):
         return self._drafts.writer_below(directory)
 
     async def _begin(self, path: bytes, status: Status | None, flags: int, mode: int, thread: int) -> WriteHandle:
-        """A pen for the file at `path`, whose version is `status` (None: there is none)."""
+        """A write handle for the file at `path`, whose version is `status` (None: there is none)."""
         if status is not None and status.kind is not Kind.FILE:
             raise IsADirectory(f"{path!r} is no regular file")
         opener = await self._calls.lane("decisions").run(

@@ -2,10 +2,10 @@
 
 It knows no kernel: a shell (`stripefs.fuse`) translates requests into these calls and the answers back. Ids and what
 they mean are in `stripefs.vfs.inodes`. Every method either answers or raises an error of `stripefs.errors`, whose
-`errno` the system call gets; whatever an answer reveals has been committed to the journal before the method returns.
+`errno` the system call gets; all that an answer reveals has been committed to the journal before the method returns.
 
-What is visible when: a lookup asks the store and names the version that is there now. The kernel may use that answer
-for `attr_timeout` seconds. Opening a version that is no longer the path's raises StaleVersion, upon which the kernel
+Visibility: a lookup asks the store and names the version that is there now. The kernel may use that answer for
+`attr_timeout` seconds. Opening a version that is no longer the path's raises StaleVersion, upon which the kernel
 looks the path up anew. An open handle keeps its version: attributes come from the moment of opening, bytes are of that
 version or the read fails.
 """
@@ -251,7 +251,7 @@ class Tree:
                     entry = await listing.peek()
                 except StripefsError:
                     if shown:
-                        break  # what was shown is counted, so it must reach the kernel; the next call fails
+                        break  # entries shown so far are counted, so they must reach the kernel; the next call fails
                     raise
                 if entry is None:
                     break

@@ -1,8 +1,8 @@
 """Write handles: one `WriteHandle` for each file that is being written, with a node of its own, and their table.
 
 A node id stands for one version, and a file that is being written is a version that does not exist yet. So a file open
-for writing has its own node, made of its path and a random mark. That node serves whoever writes, until the last handle
-is closed; what is published meanwhile is found under the path as any other version.
+for writing has its own node, made of its path and a random mark. That node serves its writers, until the last handle
+is closed; versions published meanwhile are found under the path as any other.
 
 A handle that is opened on an existing file would be the handle of *that* version's node, and what is written through it
 would go into pages that its readers see. So such an open is answered ESTALE after a *pending reopen* was noted; the
@@ -68,8 +68,8 @@ class PendingReopen:
 class WriteHandle:
     """One file that is being written, by one or more handles of one open. Hold `lock` around its calls.
 
-    path: None once its name was taken away. status: what fstat shows at first. untouched: the draft begins empty and
-    the file does not, and nobody has written yet. killed: the opener died of a signal, so nothing will be published.
+    path: None once its name was removed. status: fstat's first answer. untouched: the upload begins empty and the file
+    does not, and nobody has written yet. killed: the opener died of a signal, so nothing will be published.
     new: no version was there when it was opened. durable: an fsync of the writer came after all that was written.
 
     A file that is made longer by ftruncate and then written from its start (safetensors does so) stays a stream: the
@@ -97,9 +97,9 @@ class WriteHandle:
         self.killed = False
         self.new = new
         self.durable = False
-        self.told = False  # whether the writer knows that what is written is lost
-        self.handles: dict[int, bool] = {}  # whether each appends
-        self.shared = False  # whether others may read it before it has a version
+        self.told = False  # True if the writer knows that the written bytes are lost
+        self.handles: dict[int, bool] = {}  # True for those that append
+        self.shared = False  # True if others may read it before it has a version
         self.lock = trio.Lock()
         self.closed = trio.Event()
         self.beneath: Identity | None = None  # of the version that the path shows
@@ -148,7 +148,7 @@ class WriteHandle:
         self._touched()
 
     async def _write_on(self, offset: int, data: Buffer, staging: Staging | None) -> StagedUpload | None:
-        """Let the draft take `data`; where that cannot be, the staged file that is to take it."""
+        """Let the upload take `data`; where that cannot be, the staged file that is to take it."""
         try:
             try:
                 if self.untouched:
@@ -189,7 +189,7 @@ class WriteHandle:
         self._touched()
 
     async def sync(self) -> None:
-        """fsync(2): what was written is on the store's hosts, and can be found by `stripefs recover`."""
+        """fsync(2): all written bytes are on the store's hosts, and `stripefs recover` can find them."""
         if not self.dirty:
             return
         self._check()
@@ -242,7 +242,7 @@ class WriteHandle:
         await self.draft.detach()
 
     async def close(self) -> None:
-        """Let go of everything that was not published; what a killed writer had made durable can be recovered."""
+        """Give up all that was not published; bytes that a killed writer had made durable can be recovered."""
         if self._staged is not None:
             await self._staged.close()
         await self.draft.abandon(recoverable=self.killed)
@@ -286,7 +286,7 @@ class WriteHandle:
 
 
 class WriteHandles:
-    """The pens of one mount, by node and by path; and the wishes."""
+    """The write handles of one mount, by node and by path; and the pending reopens."""
 
     def __init__(self) -> None:
         self.by_node: dict[int, WriteHandle] = {}
@@ -329,18 +329,18 @@ class WriteHandles:
         if pen.path is not None and self._by_path.get(pen.path) is pen:
             del self._by_path[pen.path]
 
-    # Wishes
+    # Pending reopens
 
     def wish(self, path: bytes, identity: Identity, number: int) -> None:
         self._wishes[path] = PendingReopen(identity, number, trio.current_time() + _WISH_LASTS)
 
     def wished(self, path: bytes) -> PendingReopen | None:
-        """The wish to write `path`, if somebody has one now."""
+        """The pending reopen of `path` for writing, None if there is none now."""
         wish = self._wishes.get(path)
         return wish if wish is not None and trio.current_time() <= wish.until else None
 
     def grant(self, path: bytes) -> PendingReopen | None:
-        """The wish came true, or never will."""
+        """Remove the pending reopen of `path`, because it happened or never will."""
         wish = self._wishes.pop(path, None)
         if wish is not None:
             wish.over.set()

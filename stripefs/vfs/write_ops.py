@@ -1,8 +1,8 @@
 """Write operations of the mounted tree: create, open for writing, write, flush, fsync, release.
 
 The state of a file that is open for writing is in `write_handle`, the way of its bytes to the store in
-`stripefs.write`. What is visible when: the path keeps its version until a new one is published, which happens when the
-opener closes the file, when it renames it, and at the latest when the last handle is closed. A name that has no
+`stripefs.write`. Visibility: the path keeps its version until a new one is published, which happens when the opener
+closes the file, when it renames it, and at the latest when the last handle is closed. A name that has no
 version yet can be looked up from the moment it is created, for the programs of this host, and not be read; listings
 show it among the names of the store (`UnpublishedNames`).
 
@@ -43,7 +43,7 @@ class UnpublishedNames:
         self._pens = pens
 
     def scandir(self, path: bytes, after: bytes) -> Iterator[Sequence[Status]]:
-        """As `Store.scandir`; runs in a thread, and looks at the pens once."""
+        """As `Store.scandir`; runs in a thread, and looks at the write handles once."""
         new = sorted(
             (
                 dataclasses.replace(pen.status, name=pen.path.rpartition(b"/")[2], file_id=pen.mark)
@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 _SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 _WISH = b"wish\0"
-"""Begins the intent that is a wish: the path and the mark follow."""
+"""Begins the intent of a pending reopen: the path and the mark follow."""
 
 
 class WritableTree(PublishingTree):
@@ -199,9 +199,9 @@ class WritableTree(PublishingTree):
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, thread: int
     ) -> tuple[int, NodeAttributes, bool]:
-        """A handle to write a new file, or the one that somebody else has made meanwhile; whether it is direct I/O.
+        """A handle to write a new file, or the one that somebody else has made meanwhile; True for direct I/O.
 
-        flags: of open(2). thread: who asks, a number as requests of the kernel carry it.
+        flags: of open(2). thread: the caller's number as requests of the kernel carry it.
         Raises Exists where that was excluded, Busy where somebody writes it, NotPermitted for hidden names.
         """
         path = self._new_name(parent, name)
@@ -220,7 +220,7 @@ class WritableTree(PublishingTree):
         return handle, self._shown(pen), direct
 
     async def _created(self, path: bytes, mode: int, flags: int, thread: int) -> WriteHandle:
-        """A pen for the file at `path`, made where there is none.
+        """A write handle for the file at `path`, made where there is none.
 
         A file that another mount is about to publish there exists for O_EXCL: the lock decides who made it, and a
         program that takes a file for a mutex expects EEXIST from everybody but one.
@@ -367,7 +367,7 @@ class WritableTree(PublishingTree):
         return None
 
     def _hold(self, pen: WriteHandle, node: Inode, flags: int) -> tuple[int, bool]:
-        """A handle of a new pen, whose node is `node`. Nothing is awaited, so that nobody finds half of it."""
+        """Open the new write handle `pen` at `node`. Nothing is awaited, so that nobody finds half of it."""
         pen.node = node.id
         pen.mark = node.identity.file_id if node.identity is not None else ""
         handle = self.state.open_file(node.id, pen.status)

@@ -1,8 +1,8 @@
 """The process that opened a file for writing: it still holds the file, has closed it, or is killed by a signal.
 
 The kernel sends FLUSH for every descriptor that is closed: also for the copies that a fork, a subprocess, dup2 or a
-shell's redirection made, and also while a killed process is taken apart. None of these may publish half a file. What
-tells them apart is the state of the process that opened the file:
+shell's redirection made, and also while a killed process is taken apart. None of these may publish half a file. The
+state of the process that opened the file tells them apart:
 
 - one of its threads is being ended by a signal (/proc/PID/stat: exiting, and a signal in exit_code): `KILLED`
 - it has a descriptor to write the file (flags and an inode number in /proc/PID/fdinfo; the descriptor whose closing

@@ -1,7 +1,7 @@
 """Extended attributes that tell what the store knows of a file: read by name, listed by no call.
 
 user.stripefs.block_size   bytes, decimal; the unit in which the store spreads the file over hosts
-user.stripefs.layout       of a directory, where it was set: how files that are written in it and below are laid out
+user.stripefs.layout       of a directory, where it was set: the layout of files that are written in it and below
 user.stripefs.locations    JSON: [{"offset": bytes, "length": bytes, "hosts": [names]}, …] block by block; where the
                            value would pass 64 KiB (the kernel's limit) the last item is {"more": blocks left out}
 user.stripefs.replication  decimal
