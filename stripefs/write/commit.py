@@ -11,12 +11,12 @@ A commit goes through these states, in this order:
 From ISSUED on an answer may be lost. Tries end when the lease does; then the commit is HELD again, if the lock can be
 renewed, and looks before it repeats. Where another writer has taken the lock, only the version itself, seen at the
 name, makes the commit VISIBLE. Otherwise it has failed and says so: a version that stood there for a moment before
-another writer replaced it may be reported as lost, never the other way round. How a step that comes late is kept from
-taking effect is told in `file_lock`.
+another writer replaced it may be reported as lost, never the other way round. `file_lock` explains the fencing that
+keeps a late step from taking effect.
 
-A call that is cancelled, or not answered in time, goes on in its thread and may have its effect later. So what is on
-its way to the name is known here until its end is: it is taken back by removing what it comes from, and while nobody
-knows whether that was in time the lock of the name has to stay.
+A call that is cancelled, or not answered in time, goes on in its thread and may have its effect later. So a step on its
+way to the name is known here until its end is: it is taken back by removing its source, and while it is unknown whether
+that was in time the lock of the name has to stay.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class CommitState(enum.Enum):
 class Commit:
     """The commits of one upload, one at a time.
 
-    replaced: the manifest of what stands at the name until a version takes its place, None where that is not striped.
-    continued: the status of the file that what is written goes behind; None where it is the file from its start.
-    alone: nothing stood at the name when its lock was taken, so nothing may be replaced: what does stand there was
-    renamed to it by somebody who looked for locks before.
+    replaced: the manifest of the file at the name until a version takes its place, None where that is not striped.
+    continued: the status of the file that the new bytes are appended to; None where they are the file from its start.
+    alone: True if nothing stood at the name when its lock was taken, so nothing may be replaced: a file there was
+    renamed to it by a process that looked for locks before.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Commit:
         return after
 
     async def put(self, pieces: Sequence[Buffer]) -> None:
-        """The file is of these bytes, by one call, where the store cannot rename: what comes late is not fenced."""
+        """The file is of these bytes, by one call, where the store cannot rename; a late call is not fenced."""
         store, path = self._shared.store, self._names.path
 
         def put() -> None:
@@ -146,7 +146,7 @@ class Commit:
         await self._decided(source, lambda: store.concat(base.path, [source]), stands, knows_itself=False)
 
     async def take_back(self) -> None:
-        """Nothing is on its way afterwards: what was has been taken back, or has `arrived`."""
+        """Nothing is on its way afterwards: a hanging step has been taken back, or has `arrived`."""
         if self.hanging is not None:
             self.arrived = not await self._effects.withdraw(self.hanging)
             self.alone = self.alone and not self.arrived
@@ -154,7 +154,7 @@ class Commit:
             self.state = CommitState.TAKEN_BACK
 
     async def settle(self) -> bool:
-        """`take_back` as far as that is possible now; whether nothing can come to the name any more. Raises nothing."""
+        """`take_back` as far as that is possible now; True if nothing can come to the name any more. Raises nothing."""
         try:
             await self.take_back()
         except StoreError:
@@ -180,7 +180,7 @@ class Commit:
         self.state = CommitState.VISIBLE
         self.alone = False
         self.hanging, self._joining = None, False
-        self.continued = None  # whoever looks knows it again
+        self.continued = None  # known again after a look
 
     async def _carry_out(
         self, source: bytes, step: Callable[[], None], stands: Callable[[], bool], *, knows_itself: bool
@@ -204,7 +204,7 @@ class Commit:
             except Transient:
                 raise
             except StoreError as error:
-                if seen():  # by an earlier try: what a store answers to the next one is its own affair
+                if seen():  # by an earlier try, after which stores answer differently to the next one
                     return
                 if not isinstance(error, NotFound) or _exists(store, source):
                     raise

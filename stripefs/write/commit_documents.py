@@ -61,8 +61,8 @@ def record_of(
     start: int = 0,
     after: RecordLink | None = None,
 ) -> Record:
-    """Of all that is written, from segment `start` on, which continues the record `after`. unit: 0 for what is not
-    striped. head: what has all of it, if there is such a thing. manifest, published: of the file that is continued.
+    """Of all that is written, from segment `start` on, which continues the record `after`. unit: 0 unless striped.
+    head: the part that has all of it, if there is one. manifest, published: of the file that is continued.
     """
     base = None
     if head is None and contents.layout is not Layout.STRIPED and contents.base is not None and published is not None:
@@ -149,7 +149,7 @@ class PreparedDocument:
         if sent is None or sent.document == but:
             return []
         sent.shipment.cancel()
-        with trio.move_on_after(STOPPING):  # what comes later removes itself, or is found by gc
+        with trio.move_on_after(STOPPING):  # a later arrival removes itself, or is found by gc
             await sent.shipment.ended.wait()
         self._sent = None
         self.in_vain += 1

@@ -29,7 +29,7 @@ __all__ = ["NO_OBSERVER", "ObserverFactory", "UploadContext", "WriteObserver", "
 
 
 class WriteObserver(Protocol):
-    """Of one draft. Nothing of it blocks or raises."""
+    """The observer of one upload. Nothing of it blocks or raises."""
 
     def behind(self, path: bytes, status: Status) -> None:
         """Later bytes continue the published file `status`, whose bytes are not added."""
@@ -61,7 +61,7 @@ ObserverFactory = Callable[[bytes], WriteObserver | None]
 
 
 def no_observer(_path: bytes) -> None:
-    """No observer for any file."""
+    """No file has an observer."""
 
 
 _log = logging.getLogger(__name__)
@@ -72,10 +72,10 @@ _STREAMS = 64
 
 @dataclass(eq=False)
 class UploadContext:
-    """view: how files are read, striped ones as one. store: the one below, which is written to.
+    """view: the store for reads, striped files as one. store: the one below, which is written to.
 
     bury(versions, pool) is told which striped versions a publication has replaced. renewals: calls that may not wait
-    for any other one. copies: who wants the bytes of each file too. nursery: while the mount runs.
+    for any other one. copies: makes the observers of files' bytes. nursery: while the mount runs.
     """
 
     view: Store

@@ -53,7 +53,7 @@ class QuotaDirectories:
         self.found: list[bytes] = []
 
     def binding(self, path: bytes) -> bytes:
-        """The nearest directory above `path` that has a quota, b"" for none. Blocks; what cannot be told is none."""
+        """The nearest directory above `path` that has a quota, b"" for none. Blocks; an unknown quota is none."""
         folder = path.rpartition(b"/")[0]
         while folder:
             if self._has(folder):
@@ -70,7 +70,7 @@ class QuotaDirectories:
             has = self._store.has_quota(folder)
         except Transient:
             raise
-        except StoreError as error:  # whoever may not sum a directory up sees no quota
+        except StoreError as error:  # a user who may not sum a directory up sees no quota
             _log.info("nobody knows whether %r has a quota: %s", folder, error)
             has = False
         if len(self._known) >= _MOST:
@@ -91,7 +91,7 @@ class DirectoryLayouts:
         self._vacate = vacate
         self._calls = calls
         self._known: dict[bytes, _Known] = {}
-        self._names = 0  # how often names have changed
+        self._names = 0  # number of name changes
 
     async def for_file(self, path: bytes) -> str:
         """The layout that the nearest directory above `path` asks for, "" where none does."""

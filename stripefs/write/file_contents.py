@@ -95,7 +95,7 @@ class FileContents:
     def _deal(self, data: memoryview) -> None:
         if self.layout is Layout.PLAIN:
             if self.stream is None:
-                # What is published cannot be written behind: a copy of it is.
+                # A published file cannot be appended to, so its copy is.
                 self.stream = self._stream([] if self.base is None else [self.base])
             self.account.seal(len(data))
             self.stream.add(data)
@@ -257,9 +257,9 @@ class FileContents:
         return [each.path for each in copied]
 
     async def stop(self) -> list[bytes]:
-        """Forget all that is not published, and wait until nothing of it moves; the paths of what stands in the store.
+        """Forget all that is not published, and wait until its uploads end; the paths of those in the store.
 
-        The wait ends after STOPPING seconds: what still moves then removes itself, or is found by gc.
+        The wait ends after STOPPING seconds: parts still under way then remove themselves, or are found by gc.
         """
         stream = self.stream
         self.drop()

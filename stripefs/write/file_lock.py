@@ -3,21 +3,21 @@
 The lock is a small document put where nothing was. Its time, by the store's clock, is when it was renewed last. A lock
 older than LEASE is its writer's death: a writer that wants the file renames its own lock over that very one
 (`Store.compare_and_rename`), so there is no moment without a lock, and nobody takes a lock that is not the one that was
-found dead. A lock is let go in the same way, by removing that very file: a removal that comes late removes no lock of
-another. So whoever finds no lock has nobody to fence. A store without the capability `compare` (HDFS without WebHDFS,
-or behind a router) moves the lock away, compares it and puts it back. There the dead writer is fenced before; but a
-living one whose lock was moved, and who is just about to publish, is not known to a third one who comes meanwhile.
+found dead. A lock is released in the same way, by removing that very file: a late removal removes no lock of another.
+So a writer that finds no lock has nobody to fence. A store without the capability `compare` (HDFS without WebHDFS, or
+behind a router) moves the lock away, compares it and puts it back. There the dead writer is fenced before; but a living
+one whose lock was moved, and who is just about to publish, is not known to a third one who comes meanwhile.
 
 Fencing has three layers, since what publishes is no step that could be bound to the lock:
 
 1. By the clock of the writer. A lease ends for its own writer a tenth earlier than for others. That clock runs on while
    the process or the machine sleeps. Nothing that others see is begun after the end (`assert_held`).
 2. By the store. `assert_held` also compares the lock there, right before each step that others see.
-3. By the names. The step that publishes renames, or joins, a hidden file of the writer. Who takes over moves all such
-   files of the writer before it to other names, as soon as it has the lock and before anything else. So a step that was
-   held up between the comparison and the store finds nothing to rename, however late it comes. What fsync made durable
-   is still there, and `stripefs recover` knows those names too. The lock of who takes over names the versions of the
-   writers before, so if that one dies before they are fenced, the next one fences them.
+3. By the names. The step that publishes renames, or joins, a hidden file of the writer. A writer that takes over moves
+   all such files of the writer before it to other names, as soon as it has the lock and before anything else. So a step
+   that was held up between the comparison and the store finds nothing to rename, however late it comes. Bytes made
+   durable by fsync are still there, and `stripefs recover` knows those names too. The lock of the new writer names the
+   versions of the writers before, so if it dies before they are fenced, the next one fences them.
 
 A renewal sets the lock's time, by a reading of the store's clock that all locks of a mount share (`heartbeat`), where
 the store lets times be set; else it writes the lock anew. So on HDFS only the NameNode has part in it, and no data host
@@ -218,7 +218,7 @@ class FileLock:
     def release(self) -> None:
         """Let it go, if it is still held. Safe to call twice, and again after an error.
 
-        Raises Transient when that could not be done now; what is left runs out.
+        Raises Transient when that could not be done now; the lock then runs out.
         """
         with self._turn:
             if self._released:
@@ -253,10 +253,10 @@ def take(
     """Take the lock of the file at `path`. Raises Busy, NotFound (no directory), StoreError.
 
     When this returns, nothing of a writer before comes to the name any more. versions: those that the hidden things of
-    the writer will bear. owner: who asks, unique; to be given by those who ask again when an answer may have been lost,
-    and then find the lock to be their own. What stands before a `/` in it names the mount: a lock of the same mount and
-    another owner is one that a dead worker of it left. before: gets the versions of writers before. seconds: of the
-    lease, the same for all who write there.
+    the writer will bear. owner: the caller's unique name; callers that ask again after a lost answer give the same one,
+    and then find the lock to be their own. Its part before a `/` names the mount: a lock of the same mount and another
+    owner is one that a dead worker of it left. before: gets the versions of writers before. seconds: of the lease, the
+    same for all who write there.
     """
     before = set() if before is None else before
     if not store.capabilities.put_if_absent:
@@ -278,7 +278,7 @@ def take(
             if held is None:
                 continue
             before.update(set(held[0].versions).difference(versions))
-            if held[0].owner == mine.owner:  # put by a try before or by another process: nobody knows here when
+            if held[0].owner == mine.owner:  # put by a try before or by another process, at an unknown time
                 ours = FileLock(store, *held, -math.inf, seconds, clock)
                 try:
                     ours.renew()
@@ -376,7 +376,7 @@ def _taken_over(
         if now_ns - now.mtime_ns <= seconds * 1e9:
             raise _busy(path, document, seconds)
         seen = now
-    if not store.capabilities.compare:  # whoever comes in the moment without a lock has nobody to fence
+    if not store.capabilities.compare:  # a writer that comes in the moment without a lock has nobody to fence
         _fence(store, path, mine.versions)
     try:
         with _prepared(store, mine, blanks) as (source, status):

@@ -35,9 +35,10 @@ class Layout(enum.Enum):
 class WritePolicy:
     """Settings of writing. Sizes in bytes, times in seconds.
 
-    layout: what is wanted; a store without the means gets the next best one. unit: bytes that lie together in one part
+    layout: the wanted one; a store without the means gets the next best one. unit: bytes that lie together in one part
     of a striped file. memory: for all files of the mount together. small: files below are plain, and stay in memory
-    whole. grace: how long a replaced striped version stays readable. io_timeout: how long a failing store is tried.
+    whole. grace: time for which a replaced striped version stays readable. io_timeout: time for which a failing store
+    is tried.
     """
 
     layout: Layout = Layout.CONCAT

@@ -69,7 +69,7 @@ class MemoryAccount:
         assert not self.open, "cutting leaves nothing open"
 
     def close(self) -> None:
-        """Nothing is taken any more: whoever waits gets DraftLost. Sealed bytes come back as they do."""
+        """Nothing is taken any more: waiting writers get DraftLost. Sealed bytes come back as they do."""
         self.closed = True
         self._budget.leave(self)
 

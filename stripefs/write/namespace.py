@@ -30,8 +30,8 @@ ScheduleDelete = Callable[[Iterable[str]], None]
 
 
 class LostVersions:
-    """versions(path): the pool folders that a striped file needs; raises what `Store.stat` raises. writer_of(path): who
-    else writes the file, "" for nobody. Both block. Without `bury` or `versions` there are none."""
+    """versions(path): the pool folders that a striped file needs; raises what `Store.stat` raises. writer_of(path): the
+    name of another writer of the file, "" for none. Both block. Without `bury` or `versions` there are none."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class LostVersions:
     async def bury(self, versions: Set[str], path: bytes, *, held: bool) -> None:
         """`versions` have lost the name `path`, whose lock is `held` by the caller or by nobody.
 
-        Who took it just before that may have read them, and name them in what they publish: then gc is to judge.
+        A writer that took it just before may have read them, and publish a version that names them: gc decides then.
         """
         look, bury = self._versions, self._bury
         if look is None or bury is None or not versions:
@@ -86,9 +86,9 @@ _LONGEST_PAUSE = 0.2
 
 
 async def wait_for_writers(calls: Executor, refused: str, look: Callable[[bytes], str], *paths: bytes) -> None:
-    """Raises Busy where `look` goes on to name a writer at one of the paths. refused: what then is not done.
+    """Raises Busy where `look` goes on to name a writer at one of the paths. refused: the message's beginning.
 
-    look(path): who writes the file, or below the directory, on any node, "" for nobody; blocks.
+    look(path): the name of a writer of the file, or below the directory, on any node, "" for none; blocks.
     """
 
     def find() -> str:

@@ -56,7 +56,7 @@ class Column:
             self._tail = bytearray()
 
     def pieces(self) -> list[Buffer]:
-        """All bytes so far; what is added later goes elsewhere."""
+        """All bytes so far; bytes added later go to other pieces."""
         self._close_tail()
         return list(self._pieces)
 

@@ -113,7 +113,7 @@ class PartUpload:
         stirred.set()
 
     def cancel(self) -> None:
-        """The part is not wanted any more. The try ends soon; what it leaves is removed by the sender."""
+        """The part is not wanted any more. The try ends soon; the uploader removes its leftovers."""
         self.given_up.set()
         if self.attempt is not None:
             self.attempt.cancel()
@@ -192,7 +192,7 @@ class HostSlots:
                 self._leave(attempt)
 
     def give_up(self, attempt: UploadAttempt) -> None:
-        """`attempt` is no longer wanted: nobody waits for its end."""
+        """`attempt` is no longer wanted: its end is not waited for."""
         with self._changed:
             self._leave(attempt)
 

@@ -6,8 +6,8 @@
     striped   a manifest that names all parts, old ones included, renamed onto the name
     plain     the stream's file, renamed onto the name; of several, each ended by an fsync, one is made first
 
-A publisher knows what the last publication left and which record stands; it is used by one task at a time. What it
-makes under hidden names when it is cut off goes as soon as it is there.
+A publisher knows what the last publication left and which record stands; it is used by one task at a time. Hidden files
+that it is still making when it is cut off are removed as soon as they are there.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ class Publisher:
         self._outdated = [path for path in self._outdated if path not in paths]
 
     async def _drain(self, *, record: bool) -> None:
-        """All is acknowledged. What will be needed then is written as soon as it is known which parts there are."""
+        """Wait until all is acknowledged. Documents needed then are written once the parts are known."""
         contents = self._contents
         await contents.flowed()
         if contents.failure is None and contents.stream is None:
             if record:
                 await self._log.prepare(self._durable_now())
-            # Who wrote on after an fsync will do so again, and a list of parts would have to stand before.
+            # A writer that went on after an fsync will do so again, and a list of parts would have to stand before.
             if contents.layout is Layout.STRIPED and not self._next_manifest.in_vain:
                 manifest = self._manifest_now()
                 document = manifest.to_bytes()
@@ -262,7 +262,7 @@ class Publisher:
         self._id = (await self.commit.replace(source)).file_id
 
     def _is_beside(self, path: bytes) -> bool:
-        """True if a hidden file bears the name that the file has now: who takes over from us looks for those."""
+        """True if a hidden file bears the name that the file has now: a writer that takes over looks for those."""
         folder, name = split_path(self._names.path)
         found = parse_reserved(split_path(path)[1])
         return split_path(path)[0] == folder and found is not None and found.stem == stem(name)
@@ -360,9 +360,9 @@ class Publisher:
         return self._contents.layout is Layout.STRIPED and (commit.arrived or commit.hanging is not None)
 
     async def settle(self, *, recoverable: bool) -> bool:
-        """True if nothing can come to the name any more; what is on its way is taken back. Raises nothing.
+        """True if nothing can come to the name any more; a step that is on its way is taken back. Raises nothing.
 
-        recoverable: what the record names stays.
+        recoverable: files that the record names stay.
         """
         if recoverable and self.commit.hanging is not None and self._contents.layout is not Layout.STRIPED:
             return False  # that is what the record names
@@ -371,7 +371,7 @@ class Publisher:
     async def leftovers(self) -> list[bytes]:
         """Paths of what this publisher made besides the contents' parts. They are forgotten here.
 
-        What it is still making goes as soon as it is there.
+        Files that it is still making are removed as soon as they are there.
         """
         self._unwanted = True
         self._outdate_head()

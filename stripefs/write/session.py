@@ -108,13 +108,13 @@ CLOSING = 5.0
 
 
 class UploadManager:
-    """One a mount. `run` must be running (in the worker's nursery) while any draft is used.
+    """One a mount. `run` must be running (in the worker's nursery) while any upload is used.
 
-    store: the view in which a striped file is ONE file (`StripedStore`) or any other; what is written goes to the
-    store below it. bury(versions, pool): told after a publication of the striped versions that it replaced. owner:
+    store: the view in which a striped file is ONE file (`StripedStore`) or any other; writes go to the store below
+    it. bury(versions, pool): told after a publication of the striped versions that it replaced. owner:
     names the mount, the same for all its workers, so that the locks of a dead one do not hinder the next; no `/`.
-    copies: who wants the bytes of each file while they are written. lease: seconds, the same for all who write to this
-    store.
+    copies: makes the observers of files' bytes while they are written. lease: seconds, the same for all who write to
+    this store.
     """
 
     def __init__(
@@ -138,9 +138,9 @@ class UploadManager:
         """Those given up that may yet be published, by their path, and until when their locks stay."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Sends parts and renews leases until cancelled. `await nursery.start(drafts.run)`.
+        """Sends parts and renews leases until cancelled. `await nursery.start(manager.run)`.
 
-        What is open then is given up, for CLOSING seconds at most: locks that stay would hinder the next mount.
+        Open uploads are given up then, for CLOSING seconds at most: locks that stay would hinder the next mount.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -254,7 +254,7 @@ class UploadManager:
         return locks
 
     def get(self, path: bytes) -> FileUpload | None:
-        """The draft of this mount that writes `path` now."""
+        """The upload of this mount that writes `path` now."""
         return self._drafts.get(path)
 
     def writer_below(self, folder: bytes) -> str:
@@ -277,11 +277,11 @@ class UploadManager:
 
     @property
     def versions(self) -> frozenset[str]:
-        """Of all drafts that are open, also of those whose name was taken away."""
+        """Versions of all open uploads, also of those whose name was removed."""
         return frozenset(version for draft in list(self._all) for version in draft.versions)
 
     def gone(self, draft: FileUpload) -> None:
-        """A draft says that it is closed."""
+        """An upload reports that it is closed."""
         if not draft.settled and draft in self._all:
             _log.warning("the lock of %r stays until it runs out: it may yet be published", draft.path)
             self._late[draft.path] = (draft, trio.current_time() + self._lease)
@@ -289,19 +289,19 @@ class UploadManager:
         self.detached(draft)
 
     def detached(self, draft: FileUpload) -> None:
-        """A draft says that it will not be published at its path."""
+        """An upload reports that it will not be published at its path."""
         for path in [path for path, found in self._drafts.items() if found is draft]:
             del self._drafts[path]
 
     def moved(self, draft: FileUpload, old: bytes) -> None:
-        """A draft says that it was to be at `old` and is now to be at its path."""
+        """An upload reports that its path was `old` and has changed."""
         if self._drafts.get(old) is draft:
             del self._drafts[old]
         self._drafts[draft.path] = draft
 
     @property
     def busy(self) -> bool:
-        """True while a draft is open or begins, or one that was given up may yet be published."""
+        """True while an upload is open or begins, or one that was given up may yet be published."""
         now = trio.current_time()
         return bool(self._all or self._drafts) or any(until > now for _, until in self._late.values())
 

@@ -124,7 +124,7 @@ class StagedUpload:
         self._hung = False  # a call may still change the file, which is not to be published then
         self._order = trio.Lock()
         self._changes = 0
-        self._poured: tuple[StagingTarget, int] | None = None  # which draft has the content after how many changes
+        self._poured: tuple[StagingTarget, int] | None = None  # the upload that has the content after N changes
 
     @property
     def length(self) -> int:
@@ -155,7 +155,7 @@ class StagedUpload:
             await self._thread(self._file.truncate, length)
 
     async def publish(self, draft: StagingTarget, final: bool) -> Status:
-        """Make the content as it is now a version of its own. Raises what the draft raises, and NoSpace.
+        """Make the content as it is now a version of its own. Raises what the upload raises, and NoSpace.
 
         The latter when a write found no room and was not made good: the version before stays then.
         """
@@ -184,7 +184,7 @@ class StagedUpload:
 
     @contextlib.contextmanager
     def _pouring(self) -> Iterator[None]:
-        """A draft that fails is filled anew the next time; one that has everything, by fsync, is not."""
+        """An upload that fails is filled anew the next time; one that has everything, by fsync, is not."""
         try:
             yield
         except BaseException:

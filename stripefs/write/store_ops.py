@@ -145,7 +145,7 @@ class StoreOps(Executor):
                 self.store.concat(target, [path for path, _ in batch])
 
         def repeat() -> None:
-            # Looked at first: what a store answers for sources that are gone already is its own affair.
+            # Look first: stores answer differently for sources that are gone already.
             if not self._is(target, joined):
                 concat()
 
@@ -221,7 +221,7 @@ class StoreOps(Executor):
 
 
 def _append(store: Store, path: bytes, sink: Sink, wanted: Callable[[], bool]) -> int:
-    """All bytes of the file at `path` go to `sink`; how many they are. Raises Abandoned when they are not wanted."""
+    """All bytes of the file at `path` go to `sink`; their number. Raises Abandoned when they are not wanted."""
     handle = store.open(path)
     try:
         length = handle.status.length

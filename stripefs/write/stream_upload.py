@@ -143,7 +143,7 @@ class StreamUpload:
             shared.nursery.start_soon(contain, "writing a file in one go", self._run)
 
     def add(self, data: memoryview) -> None:
-        if self._ended.is_set():  # nobody takes it, and whoever writes on is told why
+        if self._ended.is_set():  # the bytes are dropped, and the writer is told why
             self._give(len(data))
             return
         self._queue.add(data)
@@ -157,7 +157,7 @@ class StreamUpload:
         return self._status
 
     def cancel(self) -> None:
-        """The file is not wanted any more: what stands of it is removed."""
+        """The file is not wanted any more: all of it in the store is removed."""
         self._cancelled = True
         self._creating.cancel()
         self._more.set()
@@ -181,7 +181,7 @@ class StreamUpload:
                 self._status = await self._call("closing", sink.close)
         except StripefsError as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the writer
+        except Exception as error:  # noqa: BLE001  # the border: all that a client raises reaches the writer
             self._fail(StoreError(f"the client failed unexpectedly: {error!r}"))
         finally:
             hosts.end_file(host)
@@ -222,7 +222,7 @@ class StreamUpload:
         return await streams.run(name, self._in_turn, function, timeout=timeout, abandon=False)
 
     def _in_turn(self, function: Callable[[], _T]) -> _T:
-        """One call after the other: what gives a file up waits for one that hangs, on a thread of its own."""
+        """One call after the other: giving up a file waits for a call that hangs, on a thread of its own."""
         with self._turn:
             return function()
 

@@ -51,10 +51,10 @@ class UploadListener(Protocol):
 
 
 class FileUpload:
-    """Made by `Drafts.begin`. All calls may come from several tasks; those that change it take turns.
+    """Made by `UploadManager.begin`. All calls may come from several tasks; those that change it take turns.
 
-    An error of a background send is kept and raised by every following `write`, `sync` and `publish`: a draft that has
-    failed can only be abandoned or rewound.
+    An error of a background send is kept and raised by every following `write`, `sync` and `publish`: an upload that
+    has failed can only be abandoned or rewound.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class FileUpload:
 
     @property
     def published(self) -> Status | None:
-        """The version published last by this draft, None before the first."""
+        """The version published last by this upload, None before the first."""
         return self._publisher.published if not self._fresh else None
 
     @property
@@ -209,10 +209,10 @@ class FileUpload:
     # -- publishing --------------------------------------------------------------------------------------------------
 
     async def publish(self, final: bool) -> Status:
-        """Make what is written visible at `path` as one version, by one atomic step, durably; what it is now.
+        """Make all written bytes visible at `path` as one version, by one atomic step, durably; its status.
 
-        final: the draft is done and lets its lock go, in any case, also when this raises. Else writing may go on, and
-        the next publication makes the next version. Publishing what is not dirty changes nothing.
+        final: the upload is done and releases its lock, in any case, also when this raises. Else writing may go on, and
+        the next publication makes the next version. Publishing an upload that is not dirty changes nothing.
         """
         try:
             async with self._turn:
@@ -236,7 +236,7 @@ class FileUpload:
             except NotFound as error:
                 raise await self._locks.cause(error) from error
         self._fresh, self._durable = False, self.length
-        # What is written from now on has a time of its own.
+        # Later writes have a time of their own.
         publisher = self._publisher
         publisher.attributes = dataclasses.replace(publisher.attributes, mtime_ns=None, atime_ns=None)
         return status
@@ -263,9 +263,9 @@ class FileUpload:
     async def abandon(self, *, recoverable: bool = False) -> None:
         """Drop what is unpublished, and the lock. Safe to call twice or after `publish(final=True)`.
 
-        Raises nothing but what cancels it, after LAST seconds in which it goes on. recoverable: what `sync` made
-        durable, with its record, stays for `stripefs recover`. The lock stays until it runs out while what was cut off
-        may yet come to the name.
+        Raises nothing but what cancels it, after LAST seconds in which it goes on. recoverable: bytes that `sync` made
+        durable, with their record, stay for `stripefs recover`. The lock stays until it runs out while a step that was
+        cut off may yet come to the name.
         """
         try:
             await self._abandon(recoverable)
@@ -312,9 +312,9 @@ class FileUpload:
 
     @contextlib.asynccontextmanager
     async def moving(self, path: bytes) -> AsyncIterator[None]:
-        """Around renaming to `path` what is published: what is written is published there, unless an error leaves this.
+        """Around renaming the published file to `path`: later writes are published there, unless an error leaves this.
 
-        Its lock is taken (Busy), then the old one let go. Nothing is written or published meanwhile.
+        Its lock is taken (Busy), then the old one released. Nothing is written or published meanwhile.
         """
         async with self._turn:
             self._check()
@@ -326,13 +326,13 @@ class FileUpload:
                 if base is not None and base.path == names.path:
                     contents.base = UploadBase(path, base.length)
                 old, names.path = names.path, path
-                self._publisher.commit.alone = False  # what is there has been renamed over
+                self._publisher.commit.alone = False  # the file there has been renamed over
                 self._register.moved(self, old)
 
     async def detach(self) -> None:
-        """The name was unlinked or renamed over: writing goes on, nothing will be published, the lock is let go.
+        """The name was unlinked or renamed over: writing goes on, nothing will be published, the lock is released.
 
-        What is being published just now goes first. Raises nothing.
+        A publication under way goes first. Raises nothing.
         """
         async with self._turn:
             if self.detached or self._closed:
@@ -358,7 +358,7 @@ class FileUpload:
         """Raises what the store answers to giving a file of this writer away. It is tried with the lock."""
         await self._locks.try_attributes(owners)
 
-    # -- for `Drafts` ------------------------------------------------------------------------------------------------
+    # -- for `UploadManager` -----------------------------------------------------------------------------------------
 
     async def continue_file(self, status: Status, manifest: Manifest | None) -> None:
         """Begin with the bytes of the published file `status`, which has `manifest` if it is striped.
@@ -397,7 +397,7 @@ class FileUpload:
         return data[:size]
 
     async def renew(self, reading: ClockReading | None, timeout: float) -> ClockReading | None:
-        """Keep the lock, as `UploadLocks.renew` does. A lock that was lost fails the draft."""
+        """Keep the lock, as `UploadLocks.renew` does. A lock that was lost fails the upload."""
         try:
             return await self._locks.renew(reading, timeout)
         except DraftLost as error:

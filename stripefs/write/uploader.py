@@ -154,7 +154,7 @@ _THREADS = 256
 
 
 class Uploader:
-    """`run` must be running. What failed tries may leave is for gc."""
+    """`run` must be running. Leftovers of failed tries are for gc."""
 
     def __init__(self, store: Store, effects: StoreOps, io_timeout: float) -> None:
         self._store = store
@@ -191,7 +191,7 @@ class Uploader:
                     shipment.end(DraftLost("the mount is being shut down"))
 
     async def look(self) -> None:
-        """Learn the data hosts, unless they were asked for lately. What went wrong shows when something is sent."""
+        """Learn the data hosts, unless they were asked for lately. Errors show when something is sent."""
         async with self._looking:
             now = trio.current_time()
             if now - self._looked_at < FRESH or not self._store.capabilities.place:
@@ -215,7 +215,7 @@ class Uploader:
         trio.lowlevel.current_trio_token().run_sync_soon(self._pump, idempotent=True)
 
     def _pump(self) -> None:
-        if self._nursery is None or self._pumping:  # who hears of an end may submit: the loop below comes to that
+        if self._nursery is None or self._pumping:  # observers of an end may submit: the loop below comes to that
             return
         self._pumping = True
         try:
@@ -269,7 +269,7 @@ class Uploader:
             shipment.status = await self._try(shipment, attempt)
         except StripefsError as failure:
             error = failure
-        except Exception as failure:  # noqa: BLE001  # the border: whatever a client raises reaches the writer
+        except Exception as failure:  # noqa: BLE001  # the border: all that a client raises reaches the writer
             error = StoreError(f"the client failed unexpectedly: {failure!r}")
         except trio.Cancelled:
             shipment.end(DraftLost("the mount is being shut down"))
