@@ -1,6 +1,6 @@
 """stripefs: big files of remote stores, read at the speed of all the hosts that keep them.
 
-Through FUSE, by the command, or in a Python program: `stripefs.open(URL)`, `stripefs.connect(URL)`. What these need is
+Through FUSE, by the command, or in a Python program: `stripefs.open(URL)`, `stripefs.connect(URL)`. Their modules are
 loaded when they are first used.
 """
 

@@ -119,7 +119,7 @@ class NotEmpty(StoreError):
 
 
 class Busy(StoreError):
-    """by: who holds the file, and since when, for people; "" where nobody knows."""
+    """by: the file's writer, and since when, for people; "" where that is unknown."""
 
     errno = _errno.EBUSY
 

@@ -59,12 +59,12 @@ class LaneBlocked(ServiceDown):
 
 
 class _Call:
-    """`until`: when it counts as hung, by the clock of its caller."""
+    """`until`: the time from which it counts as hung, by the clock of its caller."""
 
     def __init__(self, work: Callable[[], Any], until: float) -> None:
         self.work = work
         self.until = until
-        self.left = False  # nobody waits for it any more, but its thread still runs it
+        self.left = False  # True once its caller waits no more, while its thread still runs it
         self.future: Future[Any] = Future()
 
 
@@ -373,7 +373,7 @@ class Executor:
         return flight.value[0]
 
     def outdate(self, key: object) -> None:
-        """Let nobody join the call under way for `key`: what it asked has changed since."""
+        """Let no caller join the call under way for `key`, because its subject has changed since."""
         self._flights.pop(key, None)
 
     def _retried(self) -> None:

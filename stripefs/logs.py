@@ -1,6 +1,6 @@
 """Configuration of logging: target and format of log lines; called once in each process of a mount.
 
-text  `2026-01-31T12:00:00.250Z stripefs[4711] WARNING stripefs.fuse: what happened; what to do`
+text  `2026-01-31T12:00:00.250Z stripefs[4711] WARNING stripefs.fuse: event; remedy`
 json  one object a line with time, level, logger, pid, message, and `exception` where there is one
 
 Times are UTC. Several processes may write one file (each line is one append), and a file that logrotate moved away is
@@ -29,7 +29,7 @@ class _TextFormatter(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """A record as one JSON object; what was passed as `extra={"fields": {…}}` is added to it."""
+    """A record as one JSON object; the fields of `extra={"fields": {…}}` are added to it."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {

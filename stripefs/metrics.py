@@ -1,7 +1,7 @@
 """Prometheus metrics of one mount: the table of all of them, and their text.
 
 `METRICS` declares each once: docs/metrics.md and the page come from it. A metric looks its values up in the status of
-a mount, the same dictionary that `stripefs status --json` prints (docs/json.md); what a status lacks is left out.
+a mount, the same dictionary that `stripefs status --json` prints (docs/json.md); values that it lacks are left out.
 
 Units are base units. The counters of `requests` go on when a worker is replaced, those of `reader` and `writer` start
 over, as Prometheus expects of a restart. No label holds a path. The text is written here because the format is a

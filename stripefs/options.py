@@ -1,4 +1,4 @@
-"""Options declared once, and how their values are found: what the configuration of every command here is made of.
+"""Options declared once, and the resolution of their values: the basis of every command's configuration.
 
 `Options` is the one declaration of a program: flags, variables, TOML keys, `-o` words, `--help` and the tables in
 docs/reference all come from it. An option takes its value from the first of these that names it:

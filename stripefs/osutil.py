@@ -97,7 +97,7 @@ def not_ours(descriptor: int) -> None:
 
 
 def _forked() -> None:
-    """The numbers stay taken: what the parent's objects would close here must be nobody else's file."""
+    """Keep the numbers taken: a descriptor that the parent's objects would close here must be nobody else's file."""
     if _ours:
         nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         for descriptor in _ours:

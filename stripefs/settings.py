@@ -1,4 +1,4 @@
-"""Everything that can be set, as plain values: what the command hands to the mount, tree, reader and store.
+"""Settings of the mount, tree, reader and store as plain values, which the command hands to them.
 
 The command resolves flag > environment > TOML file > default into these; nothing below it reads configuration.
 They travel from the supervisor to each worker as JSON (`to_json`, `from_json`).
@@ -95,7 +95,7 @@ class WriteSettings(NamedTuple):
     memory: int = 0
     staging: str = ""
     staging_size: int = 16 * GIB
-    grace: float = 600.0  # how long a replaced striped version stays for those who hold it
+    grace: float = 600.0  # seconds that a replaced striped version stays for those who have it open
     trust_pool: tuple[str, ...] = ()
     publish_unseen: str = "after-fsync"
 
@@ -135,7 +135,7 @@ class MountSettings(NamedTuple):
     user."""
 
     mountpoint: str = ""
-    rw: bool = False  # whether files can be written
+    rw: bool = False  # True if files can be written
     allow_other: bool = False
     attr_timeout: float = 1.0
     uid: int = -1

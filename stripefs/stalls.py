@@ -1,8 +1,8 @@
 """Stalls among the waits of start-up events. Pure: times are seconds of one clock, which the caller has.
 
 When a host falls silent, all that wait for it wait together: a kernel has a hundred reads under way. So a wait is told
-only where it adds `LEAST` or more to what was told last of the same cause and host. Whatever happens, there are about
-four events in three seconds for each at most.
+only where it adds `LEAST` or more to what was told last of the same cause and host. There are never more than about
+four events in three seconds for each.
 """
 
 from __future__ import annotations

@@ -275,7 +275,7 @@ class Writer:
     ) -> None:
         """Queue one event: begin, end or instant. Never raises and never waits.
 
-        wall_ns, mono_ns: when it happened, where that is not now. who: in place of this writer's own identity.
+        wall_ns, mono_ns: the time of the event, where that is not now. who: in place of this writer's own identity.
         """
         if not self.folder:
             return
@@ -396,7 +396,7 @@ class _Spool:
         self._folder, self._file_bytes, self._files = folder, file_bytes, max(files, 2)
         self._stem = f"{re.sub('[^A-Za-z0-9_-]', '-', node)[:64] or 'node'}.{os.getpid()}.{os.urandom(4).hex()}"
         self._descriptor, self._number, self._size = -1, -1, 0
-        self._held: dict[int, Counter[str]] = {}  # by file: what is lost with it, its lines and the losses they tell of
+        self._held: dict[int, Counter[str]] = {}  # by file: its lines, and the losses they report, lost with the file
         self.lost = Counter(queue=0, disk=0, rotation=0)
 
     def append(self, lines: Sequence[bytes], told: Mapping[str, int] | None = None) -> str:
@@ -443,7 +443,7 @@ class _Spool:
                 self.lost.update(held)
 
     def _put(self, data: bytes) -> tuple[int, OSError | None]:
-        """Write whole lines; how many the file now holds more, and why not all."""
+        """Write whole lines. Returns the number of added lines, and the reason why not all were."""
         done, failure = 0, None
         try:
             while done < len(data):

@@ -87,7 +87,7 @@ class Imports:
         os.register_at_fork(after_in_child=self._records.clear)
 
     def stop(self) -> None:
-        """Time no more, and write what was timed. What wrapped it meanwhile stays."""
+        """End the timing and write the records. A later wrapper of the function stays."""
         if getattr(_SYSTEM._find_and_load, "timed_by", None) is self:
             _SYSTEM._find_and_load = self._original
         atexit.unregister(self.finish)

@@ -4,7 +4,7 @@ An exception that leaves a task of trio's cancels its siblings, and so would end
 that are open in it. Every task that works for one object or runs beside the others is started through this module. It
 logs any error and runs the task again after a pause that grows, or marks the one object that the task worked for.
 
-Cancellation, KeyboardInterrupt and SystemExit pass. Whatever else is raised does not, also what is no `Exception`:
+Cancellation, KeyboardInterrupt and SystemExit pass. All other exceptions do not, also those that are no `Exception`:
 clients written in Rust panic that way.
 """
 

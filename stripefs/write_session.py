@@ -1,4 +1,4 @@
-"""Write session of a source: an upload manager, and deferred deletes of the versions that uploads replace.
+"""Write session of a source, from start to end: its uploads, and the deferred deletion of replaced versions.
 
 A mount with `--rw` has one, and so has a process that writes through `stripefs.open`.
 """
@@ -21,13 +21,13 @@ from stripefs.write.session import UploadManager
 __all__ = ["WriteSession"]
 
 _LAST_WORK = 4.0
-"""Seconds for what was finished when the end came. The supervisor of a mount waits for 5."""
+"""Seconds for work that was finished when the end came. The supervisor of a mount waits for 5."""
 
 
 class WriteSession:
     """`store` is the view of striped files; io_timeout in seconds.
 
-    owner: names who writes, the same for all workers of a mount, "" for a new one. copies: as `UploadManager` wants it.
+    owner: names the writer, the same for all workers of a mount, "" for a new one. copies: as `UploadManager` wants it.
     """
 
     def __init__(
