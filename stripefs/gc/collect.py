@@ -7,8 +7,7 @@ and nothing in it is young.
 A collector and the writers that it takes for dead may both have been stopped for any time, so both are fenced. A lock
 that ran out and still stands protects the versions that it names: its writer may wake up, renew it and publish. A
 process that takes such a lock moves the writer's hidden files away first (`stripefs.write.file_lock`), and looks then
-whether the writer has published after all. Each thing goes only while the collector's own lease lasts and its lock is
-there.
+whether the writer has published after all. Things go only while the collector's lease lasts and its lock is there.
 
 `clear_for_rmdir` clears one directory that a mount shows as empty and that still holds what writers have left, by the
 same rules but for the age of a provably dead writer's files: no tree is walked, since a writer has a living lock in

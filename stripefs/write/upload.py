@@ -312,7 +312,7 @@ class FileUpload:
 
     @contextlib.asynccontextmanager
     async def moving(self, path: bytes) -> AsyncIterator[None]:
-        """Around renaming the published file to `path`: later writes are published there, unless an error leaves this.
+        """Around renaming the published file to `path`: the upload is published there, unless an error leaves this.
 
         Its lock is taken (Busy), then the old one released. Nothing is written or published meanwhile.
         """
