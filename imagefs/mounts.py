@@ -134,7 +134,7 @@ def _place_writable(
     try:
         lower.mkdir(parents=True)
         plane = _show(attached, str(lower), options, settings, name, copy)
-        # What is written goes with the mount, so nothing needs to be synced.
+        # Written bytes go with the mount, so nothing needs to be synced.
         overlay.mount([str(lower)], attached.upper, target, without_disk="memory", volatile=True)
         return plane
     except BaseException:
@@ -240,7 +240,7 @@ def show_tree(
                 max_background=settings.max_background,
                 log_format=settings.log_format,
                 log_level=settings.log_level,
-                # What the image says of device nodes and setuid holds in a container, as it does with EROFS.
+                # Device nodes and setuid bits of the image hold in a container, as they do with EROFS.
                 options=("dev", "suid") if os.geteuid() == 0 and not confined else (),
             ),
             command="imagefs",

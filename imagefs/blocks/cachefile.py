@@ -226,7 +226,7 @@ class LocalDevice:
         """
         with self._in_use.reading():
             try:
-                # Who opens the file in this very moment waits for us; by default its signal would end the process.
+                # A process that opens the file just now waits for us; by default its signal would end the process.
                 fcntl.fcntl(self._data, _F_SETSIG, signal.SIGURG)
                 fcntl.fcntl(self._data, fcntl.F_SETLEASE, fcntl.F_WRLCK)
             except OSError as error:

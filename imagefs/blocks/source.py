@@ -225,7 +225,7 @@ class PackSource:
                 and store.done()
                 and time.monotonic() - self._connected >= PAUSE
             ):
-                # Whoever still uses the one before has had the time between two connections to end.
+                # Requests that still use the one before have had the time between two connections to end.
                 retired, self._last, self._store = self._last, store.result(), None
                 surplus += self._open.values()
                 self._open.clear()

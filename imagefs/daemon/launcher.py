@@ -36,7 +36,7 @@ def daemon_job(settings: DaemonSettings) -> MountSpec:
         source="imagefs",
         mount=MountSettings(
             mountpoint=settings.devices,
-            # Whoever runs in an image reads its devices through EROFS; the files themselves are the owner's alone.
+            # Programs of an image read its devices through EROFS; the files themselves are the owner's alone.
             allow_other=os.geteuid() == 0,
             read_ahead_kb=settings.read_ahead_kb,
             max_background=settings.max_background,

@@ -164,7 +164,7 @@ class _Flow:
         except OSError as error:
             self._tell(f"who uses {self._wish.target} cannot be noted: {error}")
 
-    # What people are told
+    # Lines for people
 
     def _wait_for_turn(self) -> None:
         self._tell(f"waiting for another process of this host, which installs into {self._wish.target} or mounts there")

@@ -158,7 +158,7 @@ class TargetDirectory:
         finally:
             os.close(descriptor)
 
-    # What is there
+    # Its state
 
     def state(self, key: str) -> TargetState:
         """Its state for the snapshot `key`. Raises TargetRefused for a path that is no directory."""
@@ -192,7 +192,7 @@ class TargetDirectory:
         told = [f"process {process}" for process, _ in living_users(mark.users)] if mark is not None else []
         return told or [one for one in users(self.path) if not one.startswith(f"process {os.getpid()} ")]
 
-    # What is done with it
+    # Changes of it
 
     def begin(self, key: str, users: Sequence[TargetUser]) -> None:
         """Make it where it is missing; from now on what is in it is ours, and of that key, for these users."""

@@ -136,7 +136,7 @@ class Traces:
             found = [status.name for status in self.repository.entries(folder.encode())]
         except NotFound:
             return []  # nothing was stored yet
-        # What is being written has a name that begins with a dot in some stores; nothing of ours does.
+        # An unfinished object has a name that begins with a dot in some stores; no object of ours does.
         return [name.decode("utf-8", "replace") for name in found if not name.startswith(b".")]
 
 

@@ -56,7 +56,7 @@ def _stand_before(child: int, passed: set[signal.Signals], terminal: bool) -> No
 
 
 def _reap(child: int) -> None:
-    """Whoever ended; with `child` this process ends too."""
+    """The process that ended; with `child` this process ends too."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
