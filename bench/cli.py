@@ -28,7 +28,7 @@ from bench.startup.plan import FLEET as STARTUP_FLEET
 from bench.startup.plan import SYSTEMS as STARTUP_SYSTEMS
 from bench.write.plan import CASES as WRITE_CASES
 from stripefs.errors import StripefsError
-from stripefs.read.planner import Limits
+from stripefs.read.planner.hosts import Limits
 from stripefs.settings import ReadSettings
 from stripefs.units import format_size, parse_duration, parse_rate, parse_size
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from bench.harness.data import MIB, Extent
 from bench.read.model import placement_limit
 from stripefs.errors import Abandoned, HostFailed, StoreError
-from stripefs.read.planner import Attempt, FilePlan, Limits, Planner, RangeState
+from stripefs.read.planner import Attempt, FilePlan, Planner, RangeState
+from stripefs.read.planner.hosts import Limits
 from stripefs.store.base import Block
 
 __all__ = ["Outcome", "Scenario", "SimulatedHost", "compare", "random_placement", "simulate"]

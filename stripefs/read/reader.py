@@ -26,7 +26,8 @@ from stripefs.errors import Abandoned, Corrupt, StoreError
 from stripefs.executor import Executor, Lane
 from stripefs.read.fetch_pool import FetchPool, Outcome
 from stripefs.read.open_file import FileObserver, OpenFile, wake
-from stripefs.read.planner import Attempt, Cursor, FilePlan, FileSeries, Limits, Planner
+from stripefs.read.planner import Attempt, Cursor, FilePlan, FileSeries, Planner
+from stripefs.read.planner.hosts import Limits
 from stripefs.settings import ReadSettings, default_budget
 from stripefs.store.allocator import Heap
 from stripefs.store.base import Identity, Kind, Store

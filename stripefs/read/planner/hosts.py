@@ -9,7 +9,7 @@ from statistics import median
 
 from stripefs.retry import HostHealth
 
-__all__ = ["ANY_HOST", "HostState", "HostTable"]
+__all__ = ["ANY_HOST", "HostState", "HostTable", "Limits"]
 
 ANY_HOST = ""
 """The host of a read whose host the client library chooses."""
@@ -166,3 +166,18 @@ class HostTable:
     def _pace(self, name: str) -> deque[float]:
         """Seconds a byte of what came lately from hosts of this kind."""
         return self._near_pace if name in self._near else self._far_pace
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of the planner; see `ReadSettings`. choose_host: reads go to the host the planner names, else to one
+    of the client's choice. near: hosts that are asked alone as long as they answer."""
+
+    budget: int
+    range_size: int
+    threads: int
+    per_host: int
+    io_timeout: float
+    hedge: bool = True
+    choose_host: bool = True
+    near: frozenset[str] = frozenset()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, StaleVersion, StoreError, Transient
 from stripefs.format.blocks import CHUNK, Block
 from stripefs.read.planner.cursors import ACTIVE, Cursor
-from stripefs.read.planner.hosts import ANY_HOST, STALL, HostTable
+from stripefs.read.planner.hosts import ANY_HOST, STALL, HostTable, Limits
 from stripefs.read.planner.range_buffer import NEAR_KEPT, RangeBuffer
-from stripefs.read.planner.ranges import LATELY, Attempt, FilePlan, Range, RangeState
+from stripefs.read.planner.ranges import LATELY, Attempt, FilePlan, Range, RangeState, trusted_ahead
 from stripefs.read.planner.readahead import BudgetShare, nearest
 from stripefs.retry import HostHealth
 
-__all__ = ["Limits", "Planner"]
+__all__ = ["Planner"]
 
 CURSOR_IDLE = 30.0
 """Seconds after which a cursor that nobody moved is forgotten and its look-ahead given up."""
@@ -36,21 +35,6 @@ small ones no more are opened, each of which costs the metadata service a call."
 RETRY_FIRST = 0.05
 RETRY_LONGEST = 2.0
 """Seconds before a range is asked for again when every replica has failed, doubling from the first to the longest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of the planner; see `ReadSettings`. choose_host: reads go to the host the planner names, else to one
-    of the client's choice. near: hosts that are asked alone as long as they answer."""
-
-    budget: int
-    range_size: int
-    threads: int
-    per_host: int
-    io_timeout: float
-    hedge: bool = True
-    choose_host: bool = True
-    near: frozenset[str] = frozenset()
 
 
 class Planner:
@@ -263,7 +247,7 @@ class Planner:
         return started
 
     def _start(self, range_: Range, host: str, now: float, *, hedge: bool = False) -> Attempt:
-        attempt = Attempt(range_, host, now, hedge, 0 if hedge else _ahead(range_))
+        attempt = Attempt(range_, host, now, hedge, 0 if hedge else trusted_ahead(range_))
         range_.state = RangeState.FETCHING
         range_.attempts.append(attempt)
         self.attempts[attempt] = None
@@ -424,14 +408,3 @@ class Planner:
             file.read_at = {chunk: when for chunk, when in file.read_at.items() if when > now - LATELY}
         for range_ in self.pool.idle(now - CONSUMED_IDLE):
             self.pool.drop(range_)
-
-
-def _ahead(range_: Range) -> int:
-    """Bytes behind the range that its reader is trusted to go on to, whatever the memory holds of them.
-
-    Of blocks with several replicas nothing is said: their ranges go to whichever host is least busy.
-    """
-    cursor = range_.cursor
-    if cursor is None or cursor.backward or len(range_.hosts) > 1:
-        return 0
-    return max(0, min(cursor.position + cursor.trusted, range_.file.length) - range_.end)

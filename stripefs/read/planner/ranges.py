@@ -169,3 +169,14 @@ class FilePlan:
             if range_ is not None and range_ is not last:
                 yield range_
             last = range_
+
+
+def trusted_ahead(range_: Range) -> int:
+    """Bytes behind the range that its reader is trusted to go on to, whatever the memory holds of them.
+
+    Of blocks with several replicas nothing is said: their ranges go to whichever host is least busy.
+    """
+    cursor = range_.cursor
+    if cursor is None or cursor.backward or len(range_.hosts) > 1:
+        return 0
+    return max(0, min(cursor.position + cursor.trusted, range_.file.length) - range_.end)

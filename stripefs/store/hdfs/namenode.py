@@ -18,13 +18,14 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from stripefs.errors import PermissionDenied, ServiceDown
+from stripefs.errors import NotADirectory, PermissionDenied, ServiceDown
+from stripefs.store.base import Status
 from stripefs.store.hdfs.probe import reason
-from stripefs.store.hdfs.wire import remote_error, request_target
+from stripefs.store.hdfs.wire import page_of, remote_error, request_target
 
 __all__ = ["Availability", "NameNodeRest", "RpcAddress", "Unanswered"]
 
@@ -66,6 +67,20 @@ class NameNodeRest:
         Raises Unanswered besides. Any other ServiceDown means that no NameNode did it.
         """
         return self._first(method, request_target(path, operation, self._user, parameters), path)
+
+    def listing(self, path: str) -> Iterator[Sequence[Status]]:
+        """The entries of a directory, in pages, in the NameNode's own order. Raises what `ask` raises,
+        NotADirectory."""
+        last: dict[str, str | int] = {}
+        while True:
+            page, more = page_of(self.ask("LISTSTATUS_BATCH", path, **last))
+            if page and not page[0].name:
+                raise NotADirectory(f"{path} is a file")
+            if page:
+                yield page
+            if not page or not more:
+                return
+            last = {"startAfter": page[-1].name.decode()}
 
     def jmx(self, bean: str) -> dict[str, Any]:
         """The attributes of the NameNode's JMX bean `Hadoop:service=NameNode,name=<bean>`; {} where it is refused."""

@@ -54,7 +54,7 @@ from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
 from stripefs.store.hdfs.namenode import Availability, NameNodeRest, RpcAddress
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
 from stripefs.store.hdfs.small_reads import SmallReader
-from stripefs.store.hdfs.wire import byte_order, inode_path, page_of, status_of
+from stripefs.store.hdfs.wire import byte_order, inode_path, status_of
 from stripefs.store.hdfs.writer import HdfsWriter
 
 __all__ = ["HdfsStore"]
@@ -144,7 +144,7 @@ class HdfsStore(Store):
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         full = self._full(path)
-        return byte_order(self._listing(full) if self._web else self._need_native().listing(full), after)
+        return byte_order(self._rest.listing(full) if self._web else self._need_native().listing(full), after)
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         return self._open(path, expect, _OPEN_ATTEMPTS)
@@ -403,19 +403,6 @@ class HdfsStore(Store):
         if self._native is None:
             raise ServiceDown(f"{self.url}: neither WebHDFS nor the RPC port can be used")
         return self._native
-
-    def _listing(self, full: str) -> Iterator[Sequence[Status]]:
-        """Pages in the NameNode's own order."""
-        last: dict[str, str | int] = {}
-        while True:
-            page, more = page_of(self._rest.ask("LISTSTATUS_BATCH", full, **last))
-            if page and not page[0].name:
-                raise NotADirectory(f"{full} is a file")
-            if page:
-                yield page
-            if not page or not more:
-                return
-            last = {"startAfter": page[-1].name.decode()}
 
     def _space_by_status(self) -> Space | None:
         try:

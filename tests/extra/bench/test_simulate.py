@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bench.harness.data import MIB
 from bench.read.simulate import Scenario, SimulatedHost, compare, random_placement, simulate
-from stripefs.read.planner import Limits
+from stripefs.read.planner.hosts import Limits
 
 LIMITS = Limits(budget=256 * MIB, range_size=8 * MIB, threads=32, per_host=3, io_timeout=90.0)
 NAMES = ["a", "b", "c", "d"]

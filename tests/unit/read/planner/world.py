@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stripefs.errors import HostFailed
-from stripefs.read.planner import Attempt, FilePlan, Limits, Planner, Range, RangeState
+from stripefs.read.planner import Attempt, FilePlan, Planner, Range, RangeState
+from stripefs.read.planner.hosts import Limits
 from stripefs.store.base import Block
 
 MIB = 1 << 20
