@@ -20,11 +20,13 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stripefs.errors import ConfigError, MountError
 from stripefs.local_dirs import user_runtime
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "TIMEOUT",
@@ -154,6 +156,8 @@ class Mount(NamedTuple):
 
 def runtime_directory() -> Path:
     """/run/bootseer/stripefs for root, $XDG_RUNTIME_DIR/bootseer/stripefs for others, else one in /tmp."""
+    from pathlib import Path  # which takes long to load, and clients of a socket that is named do without
+
     uid = os.getuid()
     if (base := user_runtime(os.environ, uid)) is not None:
         return Path(base) / "bootseer" / "stripefs"
