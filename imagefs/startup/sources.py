@@ -21,8 +21,6 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
-import zstandard
-
 from stripefs.errors import ConfigError, NotFound, StoreError, StripefsError
 
 __all__ = ["HUGE", "PIECE", "File", "find_files", "find_run", "open_regular", "read_files"]
@@ -109,6 +107,7 @@ def _opened(file: File) -> BinaryIO | OSError:
 
 
 def _pieces(name: str, raw: BinaryIO | OSError, damaged: Callable[[str, str], None]) -> Iterator[bytes]:
+    damages: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
     try:
         if isinstance(raw, OSError):
             raise raw
@@ -117,10 +116,13 @@ def _pieces(name: str, raw: BinaryIO | OSError, damaged: Callable[[str, str], No
             if name.endswith(".gz"):
                 stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw))
             elif name.endswith(".zst"):
+                import zstandard  # which the collector works without
+
+                damages += (zstandard.ZstdError,)
                 stream = cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
             while piece := stream.read(PIECE):
                 yield piece
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+    except damages as error:
         damaged(name, str(error) or type(error).__name__)
 
 

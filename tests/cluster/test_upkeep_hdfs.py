@@ -47,7 +47,7 @@ async def test_a_writer_dies_and_its_file_comes_back(
         return json.loads(capsys.readouterr().out)
 
     monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
-    for module in ("survey", "collect"):
+    for module in ("rules", "collect"):
         monkeypatch.setattr(f"stripefs.gc.{module}.FORCED_AGE", 0.0)
     url = store.url
     store.mkdir(b"/run")

@@ -59,7 +59,7 @@ def test_rubbish_goes_from_a_bucket(server: Server, store: Store, monkeypatch: p
     assert Collection(store, view).run().removed == 0
     assert Collection(store, view, force=True).run().removed == 0
     assert keys(server) == before
-    for module in ("survey", "collect"):
+    for module in ("rules", "collect"):
         monkeypatch.setattr(f"stripefs.gc.{module}.FORCED_AGE", 0.0)
     found = Collection(store, view, force=True).run()
     assert found.trouble == []
