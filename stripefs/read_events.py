@@ -49,7 +49,7 @@ def events_of_reads(folder: str, url: str) -> ReadEvents:
 
 
 class ReadEvents:
-    """The events of one process that reads: an `Observer`.
+    """The events of one process that reads: a `ReadObserver`.
 
     cause: of a wait for a host that the store has named. server: the host of a store that names none. now: the clock,
     in seconds, whose values the reader tells.

@@ -311,7 +311,7 @@ class BlockDevice:
     async def fetch(self, blocks: Iterable[int], *, at_once: int = 8, rate: float = 0.0) -> FetchReport:
         """Fetch these blocks in this order, before anybody asks for them; see `imagefs.blocks.prefetch`.
 
-        at_once: ranges under way. rate: stored bytes a second, 0 for any. BlockStore that cannot be had are counted; no
+        at_once: ranges under way. rate: stored bytes a second, 0 for any. Blocks that cannot be had are counted; no
         store's error is raised. Blocks that are under way when this is cancelled still arrive.
         """
         return await fetch_ahead(self, blocks, at_once, rate)

@@ -179,7 +179,7 @@ class BlockStore:
         return self.figures.waits.seconds * 1000
 
     def snapshot(self) -> dict[str, Any]:
-        """BlockStats for status and metrics: sizes in bytes, counts since the start."""
+        """Statistics for status and metrics: sizes in bytes, counts since the start."""
         figures = self.figures
         return {
             "folder": str(self.folder),

@@ -320,7 +320,7 @@ class CacheUpkeep:
             await trio.sleep(_LOOK_AT_DOCUMENTS)
 
     async def _remove_unused(self) -> None:
-        """BlockStore go before the index that says what they are."""
+        """Blocks go before the index that describes them."""
         while True:
             for name in await self._documents.unused_devices(self._age, self._in_use()):
                 await self._blocks.room.discard(name)
@@ -328,7 +328,7 @@ class CacheUpkeep:
             await trio.sleep(_LOOK_FOR_UNUSED)
 
     async def _remove_unwanted(self) -> None:
-        """BlockStore go before the documents that say what they are."""
+        """Blocks go before the documents that describe them."""
         while True:
             for part in sorted(self._unwanted):
                 if part in self._unwanted and not {part, f"{part}.erofs"} & set(self._in_use()):

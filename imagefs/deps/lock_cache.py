@@ -66,7 +66,7 @@ class Resolver(Protocol):
 
 
 class LockCache:
-    """LockCache of this host's cache and of a store, and the resolver that `run` runs. store: None for no store.
+    """The locks of this host's cache and of a store, and the resolver that `run` runs. store: None for no store.
 
     make: whether a store that is not there yet is made. read: the document of this name in the store, nothing where
     there is none, in place of reading it here. Raises StripefsError."""

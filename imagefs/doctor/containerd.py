@@ -33,7 +33,7 @@ _CONFIGURE = "`imagefs snapshotter config` prints the block for /etc/containerd/
 
 
 class ContainerdFacts(NamedTuple):
-    """ContainerdFacts about a host's containerd.
+    """Facts about a host's containerd.
 
     version: None where none is installed. config: its configuration with all defaults, as `containerd config dump`
     prints it, or the file as it is; None where neither can be had, and `trouble` says why. plugins: states of the

@@ -190,7 +190,7 @@ def _installing(
 def compare(
     job: JobFile, ways: Sequence[Variant], rounds: int, store: StoreSettings, tell: Callable[[str], None]
 ) -> list[VariantFigures]:
-    """MeasuredStart the job so often in each way, by turns. Raises StripefsError, with nothing left behind.
+    """Start the job so often in each way, by turns. Raises StripefsError, with nothing left behind.
 
     store: of the job's image, with which a recorded start is waited for. tell: gets lines about the progress.
     """

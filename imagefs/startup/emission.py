@@ -101,7 +101,7 @@ class EventRecorder:
             self._writer.instant(stage, name, **facts)
 
     def add(self, observed: Any) -> None:
-        """EventRecorder that the daemon has observed and answered, of the start that was named when the image was
+        """Add events that the daemon has observed and answered, of the start that was named when the image was
         attached. Those of another version that cannot be read are left out."""
         if self._writer is None:
             return
@@ -127,7 +127,7 @@ class EventRecorder:
     @contextlib.contextmanager
     def called(self) -> Iterator[None]:
         """In the block a container is started and waited for: a span from the start of this process until `executed`.
-        EventRecorder are held until then."""
+        Events are held until then."""
         if self._writer is None:
             yield
             return

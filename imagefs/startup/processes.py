@@ -2,7 +2,7 @@
 
 Nothing is asked of the processes, so they lose nothing but a share of a processor, which `Watcher.look` bounds to two
 per cent. What happens between two looks is seen at the second: events have the fact `within_ns`. A process that lives
-shorter than that may be missed. ProcessIdentity (rank, attempt) is that of each process's own environment.
+shorter than that may be missed. The identity (rank, attempt) is that of each process's own environment.
 """
 
 from __future__ import annotations

@@ -259,7 +259,7 @@ class FileSystem:
         self._call(path, self._rmdir, self._place(path))
 
     def rmtree(self, path: Path) -> None:
-        """Remove a directory with all that is in it, or a file. SourceAddress it has a pool of its own, that keeps it
+        """Remove a directory with all that is in it, or a file. Where it has a pool of its own, that keeps it
         for `grace`, and OSError (ENOTEMPTY) says so; with a grace of 0 it goes too."""
         self._call(path, self._rmtree, self._place(path))
 

@@ -259,7 +259,7 @@ class Sources:
         return None
 
     async def view(self, where: SourceAddress) -> Source:
-        """SourceAddress all names can be looked at."""
+        """The source in which all names can be looked at."""
         return await self._service(where).at(where.root or b"/", where.settings.write.trust_pool)
 
     async def open(self, where: SourceAddress, path: bytes, expect: Identity | None = None) -> OpenVersion:

@@ -300,7 +300,7 @@ class Cache:
         self._sizes: Sampled[dict[str, int]] = Sampled("cache size", self._look_at_sizes, {})
 
     def snapshot(self) -> dict[str, Any]:
-        """CacheStats for `status` and metrics: sizes in bytes, counts since the start."""
+        """Statistics for `status` and metrics: sizes in bytes, counts since the start."""
         figures = {
             "directory": self.settings.directory,
             **self.figures.snapshot(),

@@ -68,7 +68,7 @@ class Damaged(Exception):
 
 
 class CacheSegment:
-    """CacheSegment `number` of the version `key`, of `length` bytes in all, at `path`. Blocks are numbered from the
+    """Segment `number` of the version `key`, of `length` bytes in all, at `path`. Blocks are numbered from the
     file's start.
 
     With `make` the file and the folders above it are made where they are missing. Raises OSError, FileNotFoundError

@@ -198,7 +198,7 @@ class Reader:
         return file
 
     def snapshot(self) -> dict[str, Any]:
-        """ReadStats for `status` and metrics: sizes in bytes, times in seconds, counts since the start."""
+        """Statistics for `status` and metrics: sizes in bytes, times in seconds, counts since the start."""
         now = time.monotonic()
         planner = self.planner
         return {

@@ -4,7 +4,7 @@ A bucket sends at `rate` and saves up to `burst` bytes while idle. Reads at one 
 10 ms of its rate. Time is reserved ahead, so late wake-ups of a thread do not add up to a lower rate.
 
 The states are set by methods, or, across processes, by a file of lines `HOST STATE`; STATE is `up`, `frozen` (answers
-nothing), `dead` (refuses at once) or a rate such as `1MB/s`. SimulatedHosts that the file does not name are up.
+nothing), `dead` (refuses at once) or a rate such as `1MB/s`. Hosts that the file does not name are up.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Lane:
 
 
 class SimulatedHosts:
-    """SimulatedHosts h0 to h(count-1) of `rate` bytes a second each. Shared by all handles of one store."""
+    """Hosts h0 to h(count-1) of `rate` bytes a second each. Shared by all handles of one store."""
 
     def __init__(
         self, count: int, rate: float, *, burst: int = 1 << 20, timeout: float = 5.0, control: str = ""

@@ -161,7 +161,7 @@ class Tree:
         self.state.commit()
 
     async def getattr(self, node_id: int) -> NodeAttributes:
-        """NodeAttributes of a node. Raises StaleVersion when its path holds something else and nobody has it open."""
+        """Attributes of a node. Raises StaleVersion when its path holds something else and nobody has it open."""
         node = self._node(node_id)
         if node.status is not None:
             return self._attributes(node_id, node.status)

@@ -35,7 +35,7 @@ __all__ = ["UnpublishedNames", "WritableTree"]
 
 
 class UnpublishedNames:
-    """Names of a directory for `Listing`, unpublished ones included. A name that the store has is the store's: it has a
+    """Names of a directory for its handle, with unpublished ones. A name that the store has is the store's: it has a
     version that can be read."""
 
     def __init__(self, store: Store, pens: WriteHandles) -> None:

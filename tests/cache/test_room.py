@@ -33,7 +33,7 @@ def one_source(one: Cached) -> str:
 
 @pytest.fixture(autouse=True)
 def to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quota is looked for each time that it is wanted, and no more is taken than that."""
+    """Space is looked for each time that it is wanted, and no more is taken than that."""
     monkeypatch.setattr(rooms, "FULL_PAUSE", 0.0)
     monkeypatch.setattr(rooms, "LEASE", 0)
 

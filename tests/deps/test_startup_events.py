@@ -1,4 +1,4 @@
-"""EventRecorder that a start writes about its dependencies."""
+"""Events that a start writes about its dependencies."""
 
 from __future__ import annotations
 

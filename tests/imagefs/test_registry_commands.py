@@ -52,7 +52,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def imagefs(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """PlanRun the command with --json: what it answers."""
+    """Run the command with --json; its answer."""
 
     def run(*arguments: object) -> Any:
         assert application.main([*map(str, arguments), "--json"]) == 0, capsys.readouterr().err

@@ -60,7 +60,7 @@ class Cluster:
         return Status(path.rpartition("/")[2].encode(), Kind.FILE, len(self.files[path]), file_id=str(id(path)))
 
     def sink(self, address, target, path, *, name, patience, **_):
-        """As `PlacedSink`."""
+        """As `DataNodeSink`."""
         assert patience == 1
         self.tried.append((name, target, path))
         if name in self.down:

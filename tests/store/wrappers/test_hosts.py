@@ -1,4 +1,4 @@
-"""SimulatedHosts that share a rate, and the file that changes them from outside."""
+"""Simulated hosts that share a rate, and the file that changes them from outside."""
 
 from __future__ import annotations
 

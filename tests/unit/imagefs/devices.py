@@ -37,7 +37,7 @@ class Made:
 
 
 def noise(count: int, seed: int = 1) -> list[bytes]:
-    """BlockStore that do not compress."""
+    """Blocks that do not compress."""
     chance = random.Random(seed)
     return [chance.randbytes(BLOCK) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""Sessions that are recorded: what enters a trace, and which traces count."""
+"""Starts that are recorded: what enters a trace, and which traces count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.imagefs.devices import FakeSource, Made, make, noise, running
 
 @dataclass
 class World:
-    """Sessions of images whose devices are made up; what was learned of each, by its number."""
+    """Starts of images whose devices are made up; what was learned of each, by its number."""
 
     starts: Sessions
     devices: dict[str, BlockDevice]

@@ -1,4 +1,4 @@
-"""EventRecorder of a start that a daemon keeps for its client, and the parts of a request that it believes."""
+"""Events of a start that a daemon keeps for its client, and the parts of a request that it believes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""StagedUpload files: like plain files until they are published, and whole or not at all then."""
+"""Staged files: like plain files until they are published, and whole or not at all then."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def policy(**changed: object) -> WritePolicy:
 
 @asynccontextmanager
 async def writing(store: Store, **changed: object) -> AsyncIterator[UploadManager]:
-    """UploadManager of a mount with `policy(**changed)`; what is still open in the end is abandoned.
+    """The uploads of a mount with `policy(**changed)`; what is still open in the end is abandoned.
 
     deadline: seconds after which the test has failed. lease: seconds that locks last.
     """
