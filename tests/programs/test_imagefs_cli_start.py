@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stripefs.extras import EXTRAS
 from tests.programs.test_cli_start import HEAVY, imported
 
 COMMAND = Path(sys.executable).with_name("imagefs")
@@ -22,3 +23,11 @@ def test_the_help_page_imports_nothing_but_itself() -> None:
 def test_no_command_imports_what_it_does_not_use(command: str, tmp_path: Path) -> None:
     arguments = ["ls", tmp_path] if command == "ls" else [command, "--help"]
     assert imported(COMMAND, *arguments).isdisjoint(HEAVY | {"httpx", "zstandard"})
+
+
+def test_events_are_written_and_collected_without_what_extras_bring(tmp_path: Path) -> None:
+    events, collected = tmp_path / "events", tmp_path / "collected"
+    used = imported(COMMAND, "startup", "mark", "ready", "--events", events)
+    used |= imported(COMMAND, "startup", "collect", events, collected)
+    assert list(collected.rglob("*.jsonl"))
+    assert used.isdisjoint(EXTRAS)
