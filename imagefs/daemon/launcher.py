@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from imagefs.settings import DaemonSettings
+from stripefs import extras
 from stripefs.errors import MountError
 from stripefs.fuse import keeper, kernel
 from stripefs.fuse.control import Mount, find_mounts, make_directory
@@ -24,12 +25,17 @@ from stripefs.settings import MountSettings
 __all__ = ["KEEP", "daemon_job", "devices_mount", "end_kept", "ensure", "is_kept", "running", "serve"]
 
 _NAME = "imagefs"
+_PACKAGES = ("pyfuse3", "lz4")
+"""Packages of two extras that the worker imports. It ends without a word to the client where one is missing."""
+
 KEEP = 600.0
 """Seconds for which mounts that read through a daemon which ended wait for the next: an upgrade takes as long."""
 
 
 def daemon_job(settings: DaemonSettings) -> MountSpec:
-    """The daemon as a job for a supervisor."""
+    """The daemon as a job for a supervisor. Raises ConfigError where its worker lacks a package."""
+    for package in _PACKAGES:
+        extras.require(package)
     return MountSpec(
         program="imagefs.daemon.worker",
         payload=settings.to_json(),
