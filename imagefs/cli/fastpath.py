@@ -17,7 +17,6 @@ from imagefs.reference import TAG, parse_reference
 from stripefs.cli.fastpath import Flag, read
 from stripefs.errors import ConfigError
 from stripefs.options import Given
-from stripefs.osutil import umask
 
 if TYPE_CHECKING:
     from imagefs.containers import JobRunner
@@ -72,6 +71,7 @@ def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
     Raises ConfigError.
     """
     from imagefs.deps.request import Request, Target  # `imagefs run` reads the flags, and seldom asks
+    from stripefs.osutil import umask
 
     if "" in values["targets"]:
         raise ConfigError("--target names nothing", hint="is the variable set that it comes from?")

@@ -31,3 +31,8 @@ def test_events_are_written_and_collected_without_what_extras_bring(tmp_path: Pa
     used |= imported(COMMAND, "startup", "collect", events, collected)
     assert list(collected.rglob("*.jsonl"))
     assert used.isdisjoint(EXTRAS)
+
+
+def test_a_run_asks_the_daemon_before_it_loads_what_it_needs_later() -> None:
+    asking = imported("-c", "import imagefs.cli.fastpath, imagefs.containers") - imported("-c", "pass")
+    assert asking.isdisjoint({"pathlib", "urllib.parse", "subprocess", "imagefs.run.container", "imagefs.mounts"})
