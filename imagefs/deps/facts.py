@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 from imagefs.deps import probe
@@ -132,8 +132,13 @@ def read_probe(text: str) -> Facts:
     try:
         told = json.loads(text)
         libc_name, libc_version = told["libc"]
-        facts = Facts(told["os"], told["architecture"], "", (libc_name, libc_version), Python(**told["python"]), {})
-    except (ValueError, TypeError, KeyError) as error:
+        python = Python(**told["python"])
+        facts = Facts(told["os"], told["architecture"], "", (libc_name, libc_version), python, {})
+        own = (python.executable, python.prefix, python.implementation, python.version, python.soabi, python.installs)
+        texts = [facts.os, facts.architecture, *facts.libc, *own, *python.sites]
+        if not all(isinstance(one, str) and "\0" not in one for one in (*texts, *chain(*python.markers.items()))):
+            raise TypeError("a fact is no text")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ConfigError(
             "the Python interpreter does not tell what it is", hint="name another with --python"
         ) from error

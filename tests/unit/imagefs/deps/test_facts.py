@@ -114,10 +114,22 @@ def test_a_program_that_does_not_tell_is_an_error_unless_it_may_be_missing(progr
     assert facts.ask("", {}, {"tool": program}, "", os.environ, "/").installers == {}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"os": "Linux"}', "null", '{"libc": 7}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"os": "Linux"}', "null", '{"libc": 7}', "[" * 100_000])
 def test_what_no_interpreter_tells_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         facts.read_probe(text)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"installs": 5}, {"sites": 5}, {"sites": [None]}, {"markers": []}, {"markers": {"os_name": 1}}, {"prefix": "\0"}],
+)
+def test_facts_of_another_kind_are_refused(wrong: dict[str, object]) -> None:
+    command = facts.probe_command(sys.executable)
+    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env={}).stdout)
+    facts.read_probe(json.dumps(told))
+    with pytest.raises(ConfigError):
+        facts.read_probe(json.dumps(told | {"python": told["python"] | wrong}))
 
 
 def test_an_interpreter_in_a_container_is_asked_by_a_command() -> None:
