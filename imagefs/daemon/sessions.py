@@ -65,9 +65,6 @@ _TURN, _TURN_WITHIN = 1.0, 30.0
 _AGAIN = 30.0
 """Seconds before a background that met an error goes on."""
 
-_ROOM_AGAIN = 60.0
-"""Seconds until a cache that was full is looked at again."""
-
 
 @dataclass(slots=True)
 class _Session:

@@ -22,7 +22,6 @@ It is started in a session of its own, so that no Ctrl-C reaches it, and knows n
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import select
 import signal
@@ -39,7 +38,6 @@ from stripefs.fuse.control import address
 
 __all__ = ["Keeper", "KeptConnection", "end", "is_waiting", "keeper_path"]
 
-_log = logging.getLogger(__name__)
 
 _ANSWERS_WITHIN = 5.0
 """Seconds for either side to say its line."""

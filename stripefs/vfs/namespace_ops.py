@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TypeVar
 
@@ -32,7 +31,6 @@ from stripefs.write.upload_names import ensure_usable
 
 __all__ = ["AttributedTree", "NamespaceTree"]
 
-_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _LEFT_FOR = 60.0

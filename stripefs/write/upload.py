@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
@@ -31,7 +30,6 @@ from stripefs.write.upload_names import UploadNames, split_path
 
 __all__ = ["FileUpload"]
 
-_log = logging.getLogger(__name__)
 
 PIECE = 1 << 20
 """Bytes taken at once, so that several writers share a full budget in turn."""
