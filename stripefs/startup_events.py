@@ -629,10 +629,16 @@ def main(arguments: Sequence[str], program: str = "startup_events.py") -> int:
     def tell(text: str) -> None:
         _say(f"{program} mark: {text}\n")
 
+    flags: list[tuple[str, str]] = []
+    words: list[str] = []
+    rest = list(arguments)
     try:
-        flags, words = getopt.gnu_getopt(list(arguments), "", ["name=", "fact=", "events="])
+        while rest:  # flags may follow words; gnu_getopt does not allow that where POSIXLY_CORRECT is set
+            found, rest = getopt.getopt(rest, "", ["name=", "fact=", "events="])
+            flags += found
+            words, rest = words + rest[:1], rest[1:]
     except getopt.GetoptError:
-        flags, words = [], []
+        words = []
     given, facts = dict(flags), dict(text.partition("=")[::2] for flag, text in flags if flag == "--fact")
     words += ["instant"] * (len(words) == 2)
     command, stage, event = words if len(words) == 3 and all((*words, *facts)) else ("", "", "")

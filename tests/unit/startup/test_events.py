@@ -425,6 +425,13 @@ def test_marks_of_two_processes_make_one_span(
     assert second["facts"] == {"bytes": 12, "source": "store", "warm": True}
 
 
+def test_flags_of_a_mark_may_follow_its_words_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSIXLY_CORRECT", "1")
+    assert run_mark(monkeypatch, tmp_path, "--fact=a=1", "checkpoint", "--name", "x", "begin", "--fact", "b=2") == 0
+    (event,) = events(tmp_path)
+    assert (event["event"], event["name"], event["facts"]) == ("begin", "x", {"a": 1, "b": 2})
+
+
 @pytest.mark.parametrize(
     ("spool", "words", "code", "said"),
     [
