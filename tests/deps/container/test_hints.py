@@ -71,11 +71,14 @@ def test_requirements_that_changed_are_resolved_by_the_interpreters_own_word(nod
 LIES: list[Callable[[Hint], Hint]] = [
     lambda hint: hint._replace(told=hint.told.replace('"version": "3.', '"version": "2.')),
     lambda hint: hint._replace(told="{}\n\npip 24.0\n"),
+    lambda hint: hint._replace(told=f"{'[' * 100_000}\n\npip 24.0\n"),
+    lambda hint: hint._replace(told=hint.told.replace('"markers": ', '"sites": 5, "markers": ')),
+    lambda hint: hint._replace(told=hint.told.replace('"managed": ', '"installs": 5, "managed": ')),
     lambda hint: hint._replace(asked="0" * 64),
     lambda hint: hint._replace(snapshot="0" * 64),
     lambda hint: hint._replace(lock="0" * 64),
 ]
-"""The first three have the interpreter asked."""
+"""The first six have the interpreter asked."""
 
 
 def test_a_hint_that_lies_costs_time_alone(node: Job) -> None:
@@ -85,7 +88,7 @@ def test_a_hint_that_lies_costs_time_alone(node: Job) -> None:
         assert lie(hint) != hint
         snapshots_in(node.store).put_note("hints", name, lie(hint).to_json(name))
         assert node.run() == SEEN
-        assert (key_in(node.told), "hit" in node.told, was_asked(node)) == (key, True, number < 3)
+        assert (key_in(node.told), "hit" in node.told, was_asked(node)) == (key, True, number < 6)
     node.nothing_is_left()
 
 
