@@ -5,7 +5,8 @@ snapshot is attached while the image is.
     this thread     hint, lock, attach the snapshot
 
 The main thread does not wait for the thread before its result is needed, and a failure of it is none of the start: it
-does without. The thread has ended before a container is made, since that takes a fork.
+does without. It also does without a hint that the store has not given by the time that the key is known. The thread has
+ended before a container is made, since that takes a fork.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Early:
         self._lock = b""
         self._attached: Attached | None = None
         self._was_read = threading.Event()
+        self._is_late = False  # the main thread does without what is not attached yet
         self._thread: threading.Thread | None = None
 
     def begin(self, recording: Recording) -> None:
@@ -72,7 +74,10 @@ class Early:
 
     def take(self, asked: str, snapshot: str) -> Attached | None:
         """The snapshot of this name where it was attached for that interpreter, for the caller to let go of; else None,
-        and whatever was attached is let go of here."""
+        and whatever was attached is let go of here, or by `end` where the store has not given the hint yet."""
+        if self._thread is not None and not self._was_read.is_set():
+            self._is_late = True
+            return None
         self.wait()
         found, hint = self._attached, self._hint
         if found is None or hint is None or (hint.asked, hint.snapshot) != (asked, snapshot):
@@ -87,7 +92,8 @@ class Early:
             self._thread.join()
 
     def end(self) -> None:
-        """Let go of what was attached and not taken."""
+        """Let go of what was attached and not taken. The thread has ended then."""
+        self._is_late = True
         self.wait()
         found, self._attached = self._attached, None
         if found is not None:
@@ -109,7 +115,7 @@ class Early:
             self._hint = Hint.from_json(document, self.name)
 
     def _attach(self, recording: Recording) -> None:
-        if (hint := self._hint) is None:
+        if (hint := self._hint) is None or self._is_late:
             return
         try:
             if hint.lock:

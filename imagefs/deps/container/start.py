@@ -244,6 +244,7 @@ class _ContainerStart:
             if found is None:
                 return absent(wish.store, client.settings.cache, self._name)
             self._used.callback(containers.release, client, found)
+            self._key.end_early()
             check_whole(found)
             layer = self._used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
             if wish.probe and (failed := self._failure(layer)):
