@@ -107,7 +107,7 @@ def _opened(file: File) -> BinaryIO | OSError:
 
 
 def _pieces(name: str, raw: BinaryIO | OSError, damaged: Callable[[str, str], None]) -> Iterator[bytes]:
-    errors: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
+    damages: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
     try:
         if isinstance(raw, OSError):
             raise raw
@@ -116,13 +116,13 @@ def _pieces(name: str, raw: BinaryIO | OSError, damaged: Callable[[str, str], No
             if name.endswith(".gz"):
                 stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw))
             elif name.endswith(".zst"):
-                import zstandard  # of an extra, without which events are collected
+                import zstandard  # which the collector works without
 
-                errors += (zstandard.ZstdError,)
+                damages += (zstandard.ZstdError,)
                 stream = cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
             while piece := stream.read(PIECE):
                 yield piece
-    except errors as error:
+    except damages as error:
         damaged(name, str(error) or type(error).__name__)
 
 

@@ -75,13 +75,13 @@ def ask(
     deaths: int = 0,
     meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
-    """Send a request to the socket at `path`; the answer. `what` names who is asked, in messages.
+    """Send a request to the socket at `path`; the answer. `what` names the server in messages.
 
     timeout in seconds covers a worker that is being replaced; one that dies over its answer is asked again through the
     next, so a request must bear being asked twice. deaths: give up after so many, lest a request that kills workers
-    ends the mount; 0 for never. meanwhile: what to do while the answer is being made; called each time that the request
-    was sent. Raises FileNotFoundError when nobody listens there, MountError when no answer comes, and what the answer
-    says went wrong.
+    ends the mount; 0 for never. meanwhile: work for the time in which the answer is made; called each time that the
+    request was sent. Raises FileNotFoundError when nobody listens there, MountError when no answer comes, and the error
+    that the answer carries.
     """
     end = time.monotonic() + timeout
     cut_off = 0
@@ -156,7 +156,7 @@ class Mount(NamedTuple):
 
 def runtime_directory() -> Path:
     """/run/bootseer/stripefs for root, $XDG_RUNTIME_DIR/bootseer/stripefs for others, else one in /tmp."""
-    from pathlib import Path  # which requests to a socket that is known need not load
+    from pathlib import Path  # which takes long to load, and clients of a socket that is named do without
 
     uid = os.getuid()
     if (base := user_runtime(os.environ, uid)) is not None:
