@@ -72,7 +72,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
         cluster.set_rate(0)  # an instance that was running may still be capped
         say("saving the checkpoints that are loaded")
         driver.prepare(chosen)
-        done.document.notes += notes + warm_reads(ReadDriver(cluster), driver.file, say)
+        done.document.notes += notes + warm_reads(ReadDriver(cluster), [driver.file], say)
         cluster.set_rate(CAPPED)
         for number in range(done.rounds):
             for one in sequence(chosen, number):

@@ -173,8 +173,8 @@ def timed(
     }
 
 
-def warm_reads(driver: ReadDriver, file: DataFile, say: Say) -> list[str]:
-    """Read `file` over both of the DataNodes' data paths, each until two reads in a row are about equally fast.
+def warm_reads(driver: ReadDriver, files: Sequence[DataFile], say: Say) -> list[str]:
+    """Read `files` over both of the DataNodes' data paths, each until two rounds in a row are about equally fast.
 
     Before any cap is set: behind one, a DataNode that still compiles its code is as fast as one that has. Answers what
     did not become steady, a sentence each.
@@ -183,11 +183,12 @@ def warm_reads(driver: ReadDriver, file: DataFile, say: Say) -> list[str]:
     for kind in ("native", "webhdfs"):
         last = 0.0
         for _ in range(_WARM_ROUNDS):
-            rate = driver.client(file, kind, _WARM_THREADS)["throughput"]
+            seconds = sum(driver.client(file, kind, _WARM_THREADS)["time"] for file in files)
+            rate = sum(file.size for file in files) / 1e6 / seconds
             say(f"warm-up of {kind}: {rate:.0f} MB/s")
             if abs(rate - last) < _STEADY * rate:
                 break
             last = rate
         else:
-            notes.append(f"{kind}: no two of {_WARM_ROUNDS} warm-up reads came within {_STEADY:.0%}")
+            notes.append(f"{kind}: no two of {_WARM_ROUNDS} warm-up rounds came within {_STEADY:.0%}")
     return notes

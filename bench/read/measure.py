@@ -48,7 +48,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
         session = _Session.begin("read", options, facts, summarize, say, store, driver=driver, scale=scale)
         cluster.set_rate(0)  # an instance that was running may still be capped
         cluster.write(sorted({run.file for run in chosen}, key=lambda file: file.name), say)
-        session.document.notes += notes + warm_reads(session.driver, chosen[0].file, say)
+        session.document.notes += notes + warm_reads(session.driver, [chosen[0].file], say)
         for rate, phase in itertools.groupby(groups(chosen), key=lambda group: group[0].rate):
             cluster.set_rate(rate)
             for group in phase:

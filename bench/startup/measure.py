@@ -26,6 +26,7 @@ from bench.harness.rounds import Options as HarnessOptions
 from bench.harness.rounds import Rounds, Store, in_turn
 from bench.image import runtime
 from bench.image.measure import WORK as IMAGES
+from bench.read.driver import ReadDriver, warm_reads
 from bench.startup import event_cost
 from bench.startup.accelerator import Accelerator, accelerator
 from bench.startup.fleet import TAG, Fleet, fleet, namespaces
@@ -107,6 +108,8 @@ def measure(options: Options, say: Say, store: Store) -> Document:
             "startup", options, _facts(options, made), summary(ratios()), say, store, options=options, fleet=made
         )
         prepare(made, hosts=any(system.name == "dependencies" for system in options.systems))
+        if not options.quick:
+            session.document.notes += warm_reads(ReadDriver(made.cluster), size.files, say)
         made.link.set_rate(RATE)
         made.cluster.set_rate(DATANODE_RATE)
         for number in range(session.rounds):
