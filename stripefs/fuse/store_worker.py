@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stripefs.cache.cached_store import CachedStore
     from stripefs.fuse.write_backend import WriteBackend
     from stripefs.read_events import ReadEvents
+    from stripefs.vfs.writable_tree import WritableTree
 
 __all__ = ["StoreBackend"]
 
@@ -52,7 +53,7 @@ class StoreBackend:
         self._cached: CachedStore | None = None
         self._events: ReadEvents | None = None
         self._reader: Reader
-        self._tree: Tree
+        self._tree: Tree | WritableTree
 
     @property
     def source(self) -> str:

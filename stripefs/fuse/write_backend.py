@@ -10,8 +10,10 @@ import trio
 from stripefs.read import Reader
 from stripefs.settings import Settings
 from stripefs.store.striped import StripedStore
-from stripefs.vfs import InodeTable
-from stripefs.vfs.write_ops import WritableTree
+from stripefs.vfs import InodeTable, Tree
+from stripefs.vfs.dir_handle import UnpublishedNames
+from stripefs.vfs.writable_tree import WritableTree
+from stripefs.vfs.write_handle import WriteHandles
 from stripefs.vfs.writer_process import sees_all_processes
 from stripefs.write.context import no_observer
 from stripefs.write.staging import Staging
@@ -73,17 +75,17 @@ class WriteBackend:
                 "--publish-unseen=%s says",
                 session.wanted.publish_unseen,
             )
+        handles = WriteHandles()
+        unpublished = UnpublishedNames(session.store, handles)
         return WritableTree(
-            session.store,
-            reader,
-            state=state,
-            drafts=session.drafts,
+            Tree(session.store, reader, state=state, unpublished=unpublished, **options),
+            handles,
+            session.drafts,
             staging=self._staging,
             layout_of=session.layout_of,
             publish_unseen=session.wanted.publish_unseen,
-            bury=session.graves.bury,
+            schedule_delete=session.graves.bury,
             versions=session.versions,
             below=session.store.inner,
             vacate=session.vacate,
-            **options,
         )

@@ -10,24 +10,71 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from stripefs.errors import StripefsError, Transient
 from stripefs.executor import Executor
-from stripefs.store.base import Status
+from stripefs.store.base import Status, Store
 from stripefs.vfs.idmap import IdMap
 from stripefs.vfs.inodes import InodeTable
 
-__all__ = ["DirectoryEntry", "DirectoryListing", "Listable"]
+if TYPE_CHECKING:
+    from stripefs.vfs.write_handle import WriteHandles  # a read-only worker starts without it
+
+__all__ = ["DirectoryEntry", "DirectoryListing", "Listable", "UnpublishedNames"]
 
 
 class Listable(Protocol):
     """The source of a listing: a store, or one with more in it."""
 
     def scandir(self, path: bytes, after: bytes) -> Iterator[Sequence[Status]]: ...
+
+
+class UnpublishedNames:
+    """The files that are being written, and listings of `store` in which they appear.
+
+    A name that the store has is the store's: it has a version that can be read.
+    """
+
+    def __init__(self, store: Store, handles: WriteHandles) -> None:
+        self._store = store
+        self._handles = handles
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def __contains__(self, path: bytes) -> bool:
+        return self._handles.at(path) is not None
+
+    def scandir(self, path: bytes, after: bytes) -> Iterator[Sequence[Status]]:
+        """As `Store.scandir`; runs in a thread, and looks at the write handles once."""
+        new = sorted(
+            (
+                replace(file.status, name=file.path.rpartition(b"/")[2], file_id=file.mark)
+                for file in list(self._handles.by_node.values())
+                if file.path is not None and file.path.rpartition(b"/")[0] == path.rstrip(b"/")
+            ),
+            key=_name_of,
+        )
+        new = [status for status in new if status.name > after]
+        for batch in self._store.scandir(path, after):
+            if batch and new and new[0].name <= batch[-1].name:
+                there = {status.name for status in batch}
+                last = batch[-1].name
+                batch = sorted(
+                    [*batch, *(one for one in new if one.name < last and one.name not in there)], key=_name_of
+                )
+                new = [status for status in new if status.name > last]
+            yield batch
+        if new:
+            yield new
+
+
+def _name_of(status: Status) -> bytes:
+    return status.name
 
 
 @dataclass(slots=True)

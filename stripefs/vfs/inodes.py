@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import blake2b
+from secrets import token_hex
 
 from stripefs.store.base import Identity, Kind, Status
 from stripefs.vfs.journal import (
@@ -41,9 +42,23 @@ from stripefs.vfs.journal import (
     unpack_status,
 )
 
-__all__ = ["ROOT", "DirectoryHandle", "FileHandle", "Inode", "InodeJournal", "InodeTable", "NoInodeJournal"]
+__all__ = [
+    "ROOT",
+    "DirectoryHandle",
+    "FileHandle",
+    "Inode",
+    "InodeJournal",
+    "InodeTable",
+    "NoInodeJournal",
+    "identity_of",
+    "is_unpublished",
+    "unpublished_identity",
+]
 
 _MASK = (1 << 63) - 1
+
+_UNPUBLISHED = "\0being written:"
+"""Begins the file id of a version that is being written. No store has file ids with a NUL."""
 
 
 class InodeTable:
@@ -291,3 +306,22 @@ def _derive(parent: int, name: bytes, kind: Kind, identity: Identity | None) -> 
         else (f"{parent} {kind.value} {identity.length} {identity.mtime_ns} {identity.file_id}")
     )
     return int.from_bytes(blake2b(text.encode() + b"\0" + name, digest_size=8).digest(), "little") & _MASK
+
+
+def unpublished_identity(mark: str = "") -> Identity:
+    """The identity of a version that is yet to be published: a new one, or the one with this file id."""
+    return Identity(0, 0, mark or _UNPUBLISHED + token_hex(8))
+
+
+def is_unpublished(node: Inode) -> bool:
+    """True if a node is of a file being written, by this worker or by one that is dead."""
+    return node.identity is not None and node.identity.file_id.startswith(_UNPUBLISHED)
+
+
+def identity_of(status: Status) -> Identity | None:
+    """The identity of the version that `status` describes; a directory has none."""
+    if status.kind is Kind.DIRECTORY:
+        return None
+    if status.file_id.startswith(_UNPUBLISHED):  # listed by `UnpublishedNames`
+        return unpublished_identity(status.file_id)
+    return status.identity

@@ -1,5 +1,7 @@
 """The mounted tree: operations of a read-only file system, answered from a store and a reader.
 
+`NamespaceOps`, `AttributeOps` and `WriteOps` change the same tree; `WritableTree` puts them together.
+
 It knows no kernel: a shell (`stripefs.fuse`) translates requests into these calls and the answers back. Ids and what
 they mean are in `stripefs.vfs.inodes`. Every method either answers or raises an error of `stripefs.errors`, whose
 `errno` the system call gets; all that an answer reveals has been committed to the journal before the method returns.
@@ -31,11 +33,11 @@ from stripefs.errors import (
 )
 from stripefs.executor import Executor
 from stripefs.format.reserved_names import NAME_MAX
-from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
+from stripefs.store.base import Buffer, Kind, Space, Status, Store
 from stripefs.vfs import xattrs
-from stripefs.vfs.dir_handle import DirectoryListing, Listable
+from stripefs.vfs.dir_handle import DirectoryListing, Listable, UnpublishedNames
 from stripefs.vfs.idmap import IdMap
-from stripefs.vfs.inodes import Inode, InodeJournal, InodeTable
+from stripefs.vfs.inodes import Inode, InodeJournal, InodeTable, identity_of
 from stripefs.vfs.open_files import FileReader, OpenFiles
 
 __all__ = ["NodeAttributes", "Tree", "UnknownHandle", "require_file"]
@@ -93,7 +95,9 @@ class NodeAttributes:
 class Tree:
     """A store as a tree of nodes. `state` may hold what an earlier worker left (`InodeTable.replay`).
 
-    attr_timeout and io_timeout in seconds; umask is taken from all modes; uid and gid as in `IdMap`.
+    unpublished: the files that are being written, of a tree that can be written; listings show them, and the kernel may
+    cache nothing of them. attr_timeout and io_timeout in seconds; umask is taken from all modes; uid and gid as in
+    `IdMap`. `calls`, `owners` and the methods below "For operations on this tree" are for those operations.
     """
 
     posix_acl = False
@@ -108,6 +112,7 @@ class Tree:
         *,
         state: InodeTable | None = None,
         journal: InodeJournal | None = None,
+        unpublished: UnpublishedNames | None = None,
         attr_timeout: float = 1.0,
         io_timeout: float = 90.0,
         umask: int = 0,
@@ -115,13 +120,14 @@ class Tree:
         gid: int = -1,
     ) -> None:
         self.state = state or InodeTable(journal)
-        self._store = store
-        self._walked: Listable = store
-        self._calls = Executor(io_timeout)
-        self._owners = IdMap(uid, gid)
+        self.store = store
+        self.calls = Executor(io_timeout)
+        self.owners = IdMap(uid, gid)
         self.attr_timeout = attr_timeout
+        self._unpublished = unpublished
+        self._changed_at = -1.0  # the time of the last change through this mount
         self._mask = ~umask & 0o7777
-        self._opened = OpenFiles(self.state, self._calls, reader, self._confirm, attr_timeout)
+        self._open_files = OpenFiles(self.state, self.calls, reader, self._confirm, attr_timeout)
         self._listings: dict[int, DirectoryListing] = {}
         self._space = _NO_NOTION
         self._space_until = -1.0
@@ -132,25 +138,25 @@ class Tree:
             "nodes": len(self.state.nodes),
             "open_files": len(self.state.files),
             "open_directories": len(self.state.directories),
-            "metadata_calls_under_way": self._calls.busy,
-            "metadata_retries": self._calls.retries,
+            "metadata_calls_under_way": self.calls.busy,
+            "metadata_retries": self.calls.retries,
         }
 
     # Names and attributes
 
     async def lookup(self, parent: int, name: bytes) -> NodeAttributes:
         """The version at `name` in directory `parent` now, with one more lookup counted. Raises NotFound."""
-        path = self._child(parent, name)
+        path = self.child_path(parent, name)
         try:
-            status = await self._stat(path)
+            status = await self.stat(path)
         except (NotFound, NotADirectory) as error:
             self.state.current.pop((parent, name), None)
             if len(name) > NAME_MAX and isinstance(error, NotFound):
                 raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes") from error
             raise
-        self._node(parent)  # it may have been forgotten meanwhile
-        node = self.state.see(parent, name, status.kind, self._identity(status))
-        attributes = self._attributes(node.id, status)
+        self.node(parent)  # it may have been forgotten meanwhile
+        node = self.state.see(parent, name, status.kind, identity_of(status))
+        attributes = self.attributes(node.id, status)
         self.state.commit()
         return attributes
 
@@ -162,34 +168,32 @@ class Tree:
 
     async def getattr(self, node_id: int) -> NodeAttributes:
         """Attributes of a node. Raises StaleVersion when its path holds something else and nobody has it open."""
-        node = self._node(node_id)
+        node = self.node(node_id)
         if node.status is not None:
-            return self._attributes(node_id, node.status)
-        path = self.state.path(node_id)
-        status = await self._version(node, path)
-        return self._attributes(node_id, status)
+            return self.attributes(node_id, node.status)
+        return self.attributes(node_id, await self.current_status(node))
 
     async def readlink(self, node_id: int) -> bytes:
-        node = self._node(node_id)
+        node = self.node(node_id)
         if node.kind is not Kind.SYMLINK:
             raise Unsupported(f"{self.state.path(node_id)!r} is no symbolic link")
         path = self.state.path(node_id)
-        return await self._calls.call(f"read link {path!r}", self._store.readlink, path)
+        return await self.calls.call(f"read link {path!r}", self.store.readlink, path)
 
     # Files
 
     async def open(self, node_id: int) -> int:
         """A handle of the file version `node_id`. Raises StaleVersion when it is not its path's version any more."""
-        node = self._node(node_id)
+        node = self.node(node_id)
         require_file(node, self.state.path(node_id))
         if not self.state.is_current(node):
             raise StaleVersion(f"{self.state.path(node_id)!r} was replaced")
         try:
-            async with self._opened.use(node, node.identity, fresh=True) as file:
+            async with self._open_files.use(node, node.identity, fresh=True) as file:
                 handle = self.state.open_file(node_id, file.status)
         except StaleVersion:
             # The kernel looks up again now, and must not get the answer of a call that began before the change.
-            self._calls.outdate(("stat", self.state.path(node_id)))
+            self.outdate(self.state.path(node_id))
             self.state.current.pop((node.parent, node.name), None)
             raise
         self.state.commit()
@@ -200,7 +204,7 @@ class Tree:
         held = self.state.files.get(handle)
         if held is None:
             raise UnknownHandle(f"file handle {handle} is not known", hint="close the file and open it again")
-        file = await self._opened.of_handle(self.state.nodes[held.node], held.status)
+        file = await self._open_files.of_handle(self.state.nodes[held.node], held.status)
         data = await file.read(offset, size)
         wanted = max(0, min(size, held.status.length - offset))
         if len(data) != wanted:
@@ -215,12 +219,12 @@ class Tree:
         node = self.state.release(handle)
         self.state.commit()
         if node is not None:
-            await self._opened.released(node)
+            await self._open_files.released(node)
 
     # Directories
 
     async def opendir(self, node_id: int) -> int:
-        node = self._node(node_id)
+        node = self.node(node_id)
         if node.kind is not Kind.DIRECTORY:
             raise NotADirectory(f"{self.state.path(node_id)!r} is no directory")
         handle = self.state.open_directory(node_id)
@@ -238,7 +242,8 @@ class Tree:
         listing = self._listings.get(handle)
         if listing is None:
             path = self.state.path(held.node)
-            listing = DirectoryListing(self._walked, self._calls, self._owners, self.state, handle, path)
+            names: Listable = self.store if self._unpublished is None else self._unpublished
+            listing = DirectoryListing(names, self.calls, self.owners, self.state, handle, path)
             self._listings[handle] = listing
         async with listing.lock:
             try:
@@ -256,10 +261,10 @@ class Tree:
                 if entry is None:
                     break
                 status = entry.status
-                identity = self._identity(status)
+                identity = identity_of(status)
                 node_id = self.state.id_of(held.node, status.name, status.kind, identity)
-                attributes = self._attributes(node_id, status)
-                attributes.valid = self._believe(held.node, status.name, entry.seen)
+                attributes = self.attributes(node_id, status)
+                attributes.valid = self.ttl(held.node, status.name, entry.seen)
                 if not show(status.name, attributes, listing.cookie(entry)):
                     break
                 listing.take()
@@ -281,7 +286,7 @@ class Tree:
             self._space_until = now + _SPACE_TTL
             with trio.move_on_after(_SPACE_TIMEOUT):
                 try:
-                    space = await self._calls.shared("space", self._ask_space)
+                    space = await self.calls.shared("space", self._ask_space)
                 except StripefsError as error:
                     _log.info("the store's capacity is not known, df shows the last: %s", error)
                 else:
@@ -295,80 +300,104 @@ class Tree:
 
     async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
         """The value of an extended attribute, None where the node has none of that name."""
-        node = self._node(node_id)
+        node = self.node(node_id)
         if name not in (xattrs.OF_FILES if node.kind is Kind.FILE else xattrs.OF_OTHERS):
             return None
         path = self.state.path(node_id)
         if name == xattrs.LOCATIONS:
             return await self._locations(node, path)
-        status = node.status or await self._version(node, path)
-        return xattrs.value(name, self._store.url, path, status)
+        status = node.status or await self.current_status(node)
+        return xattrs.value(name, self.store.url, path, status)
 
-    # Inner workings
+    # For operations on this tree
 
-    async def _stat(self, path: bytes) -> Status:
-        async def ask() -> Status:
-            return await self._calls.call(f"look up {path!r}", self._stat_blocking, path)
-
-        return await self._calls.shared(("stat", path), ask)
-
-    def _stat_blocking(self, path: bytes) -> Status:
-        status = self._store.stat(path)
-        self._owners.learn((status,))
-        return status
-
-    async def _ask_space(self) -> Space | None:
-        return await self._calls.call("ask for the capacity", self._store.space)
-
-    async def _confirm(self, node_id: int) -> Status:
-        return await self._version(self._node(node_id), self.state.path(node_id))
-
-    async def _version(self, node: Inode, path: bytes) -> Status:
-        """The status of the path, provided that it still holds the version `node`."""
-        try:
-            status = await self._stat(path)
-        except (NotFound, NotADirectory) as error:
-            raise StaleVersion(f"{path!r} is gone") from error
-        if status.kind is not node.kind or self._identity(status) != node.identity:
-            raise StaleVersion(f"{path!r} was replaced")
-        return status
-
-    def _node(self, node_id: int) -> Inode:
+    def node(self, node_id: int) -> Inode:
+        """Raises UnknownHandle."""
         try:
             return self.state.nodes[node_id]
         except KeyError:
             raise UnknownHandle(f"node {node_id} is not known", hint="look the path up again") from None
 
-    def _child(self, parent: int, name: bytes) -> bytes:
-        if self._node(parent).kind is not Kind.DIRECTORY:
+    def child_path(self, parent: int, name: bytes) -> bytes:
+        """Raises UnknownHandle, NotADirectory."""
+        if self.node(parent).kind is not Kind.DIRECTORY:
             raise NotADirectory(f"{self.state.path(parent)!r} is no directory")
         return self.state.path(parent).rstrip(b"/") + b"/" + name
 
-    def _identity(self, status: Status) -> Identity | None:
-        """The identity of the version that `status` describes."""
-        return None if status.kind is Kind.DIRECTORY else status.identity
+    async def stat(self, path: bytes) -> Status:
+        """The version at `path` now. Callers that ask at the same time share one call to the store."""
 
-    def _believe(self, parent: int, name: bytes, seen: float) -> float:
-        """For how many more seconds the kernel may believe what the store said of a name at the time `seen`."""
+        async def ask() -> Status:
+            return await self.calls.call(f"look up {path!r}", self._stat_blocking, path)
+
+        return await self.calls.shared(("stat", path), ask)
+
+    async def exists(self, path: bytes) -> bool:
+        try:
+            await self.stat(path)
+        except NotFound:
+            return False
+        return True
+
+    async def current_status(self, node: Inode) -> Status:
+        """The status of the node's path. Raises StaleVersion where that does not hold the version `node` any more."""
+        path = self.state.path(node.id)
+        try:
+            status = await self.stat(path)
+        except (NotFound, NotADirectory) as error:
+            raise StaleVersion(f"{path!r} is gone") from error
+        if status.kind is not node.kind or identity_of(status) != node.identity:
+            raise StaleVersion(f"{path!r} was replaced")
+        return status
+
+    def outdate(self, path: bytes) -> None:
+        """Let no `stat` of `path` have the answer of a call that began before now."""
+        self.calls.outdate(("stat", path))
+
+    def changed(self, path: bytes) -> None:
+        """This mount has changed, or may have changed, what is at `path`."""
+        self.outdate(path)
+        self._changed_at = trio.current_time()
+
+    def ttl(self, parent: int, name: bytes, seen: float) -> float:
+        """For how many more seconds the kernel may cache what the store said of a name at the time `seen`.
+
+        For none where this mount has made a change since, or where the file is being written.
+        """
+        if seen <= self._changed_at or (self._unpublished and self.child_path(parent, name) in self._unpublished):
+            return 0.0
         return max(0.0, self.attr_timeout - (trio.current_time() - seen))
 
-    def _attributes(self, node_id: int, status: Status) -> NodeAttributes:
+    def attributes(self, node_id: int, status: Status) -> NodeAttributes:
         return NodeAttributes(
             node_id,
             status.kind,
             status.mode & self._mask,
             max(1, status.links),
-            self._owners.uid(status.owner),
-            self._owners.gid(status.group),
+            self.owners.uid(status.owner),
+            self.owners.gid(status.group),
             status.length,
             status.mtime_ns,
             status.atime_ns or status.mtime_ns,
             self.attr_timeout,
         )
 
+    # Inner workings
+
+    def _stat_blocking(self, path: bytes) -> Status:
+        status = self.store.stat(path)
+        self.owners.learn((status,))
+        return status
+
+    async def _ask_space(self) -> Space | None:
+        return await self.calls.call("ask for the capacity", self.store.space)
+
+    async def _confirm(self, node_id: int) -> Status:
+        return await self.current_status(self.node(node_id))
+
     async def _locations(self, node: Inode, path: bytes) -> bytes:
-        async with self._opened.use(node, node.identity) as file:
-            blocks = await self._calls.persist(f"locate {path!r}", lambda: file.locate(0, file.status.length))
+        async with self._open_files.use(node, node.identity) as file:
+            blocks = await self.calls.persist(f"locate {path!r}", lambda: file.locate(0, file.status.length))
         return xattrs.locations(blocks)
 
 

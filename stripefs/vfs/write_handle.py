@@ -1,12 +1,12 @@
 """Write handles: one `WriteHandle` for each file that is being written, with a node of its own, and their table.
 
-A node id stands for one version, and a file that is being written is a version that does not exist yet. So a file open
-for writing has its own node, made of its path and a random mark. That node serves its writers, until the last handle
-is closed; versions published meanwhile are found under the path as any other.
+A node id stands for one version, and a file that is being written is a version that is not published yet. So a file
+open for writing has its own node, made of its path and a random mark (`unpublished_identity`). That node serves its
+writers, until the last handle is closed; versions published meanwhile are found under the path as any other.
 
-A handle that is opened on an existing file would be the handle of *that* version's node, and what is written through it
-would go into pages that its readers see. So such an open is answered ESTALE after a *pending reopen* was noted; the
-kernel then looks the path up again and is given the node of the version to come, upon which it opens that.
+A handle that is opened on an existing file would be the handle of *that* version's node, and its writes would go into
+pages that readers of the version see. So such an open is answered ESTALE after a *pending reopen* was noted; the kernel
+then looks the path up again, is given the node of the unpublished version, and opens that.
 
 A path goes on to show the version that is published. So fstat(fd) of a writer answers the inode number of that version,
 by which databases tell that their file is still the one at its path; a file that has no version yet has its own.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets
 import time
 from dataclasses import dataclass, field
 
@@ -24,37 +23,21 @@ import trio
 
 from stripefs.errors import StripefsError, Unsupported
 from stripefs.store.base import Attributes, Buffer, Identity, Status
-from stripefs.vfs.inodes import Inode
 from stripefs.vfs.writer_process import WriterProcess
 from stripefs.write import FileUpload, NotSequential
 from stripefs.write.staging import StagedUpload, Staging
 
-__all__ = ["PendingReopen", "WriteHandle", "WriteHandles", "future", "is_future"]
-
-_MARK = "\0being written:"
-"""Begins the file id of a version to come. No store has file ids with a NUL."""
+__all__ = ["PendingReopen", "WriteHandle", "WriteHandles"]
 
 _ZEROS = 1 << 20
 
-_WISH_LASTS = 5.0
-"""Seconds between the open that is told ESTALE and the one that the kernel repeats at once."""
-
-
-def future(mark: str = "") -> Identity:
-    """The identity of a version that is yet to be written: a new one, or the one with this mark."""
-    return Identity(0, 0, mark or _MARK + secrets.token_hex(8))
-
-
-def is_future(version: Inode | Status) -> bool:
-    """True if a node, or what is listed, is of a file being written, by this worker or by one that is dead."""
-    if isinstance(version, Status):
-        return version.file_id.startswith(_MARK)
-    return version.identity is not None and version.identity.file_id.startswith(_MARK)
+_REOPEN_WITHIN = 5.0
+"""Seconds between the open that is answered ESTALE and the one that the kernel repeats at once."""
 
 
 @dataclass(slots=True)
 class PendingReopen:
-    """Someone is about to open a version to come. `over` is set when they did; until `until` it may happen.
+    """The kernel is about to open an unpublished version, until the time `until`; `over` is set when it did.
 
     number: of the intent by which the next worker knows of it.
     """
@@ -69,20 +52,20 @@ class WriteHandle:
     """One file that is being written, by one or more handles of one open. Hold `lock` around its calls.
 
     path: None once its name was removed. status: fstat's first answer. untouched: the upload begins empty and the file
-    does not, and nobody has written yet. killed: the opener died of a signal, so nothing will be published.
+    does not, and nobody has written yet. killed: the writer died of a signal, so nothing will be published.
     new: no version was there when it was opened. durable: an fsync of the writer came after all that was written.
 
     A file that is made longer by ftruncate and then written from its start (safetensors does so) stays a stream: the
-    length is a promise, and what is missing of it in the end becomes zeros. A write that was refused or got lost makes
-    the file one that must not be published: `publish` raises until it is cut to nothing.
+    length is only announced, and bytes of it that are missing in the end become zeros. A write that was refused or got
+    lost makes the file one that must not be published: `publish` raises until it is cut to nothing.
     """
 
     def __init__(
         self,
         node: int,
         path: bytes,
-        draft: FileUpload,
-        opener: WriterProcess,
+        upload: FileUpload,
+        writer: WriterProcess,
         status: Status,
         *,
         untouched: bool = False,
@@ -91,32 +74,32 @@ class WriteHandle:
         self.node = node
         self.mark = ""  # the file id of the node
         self.path: bytes | None = path
-        self.draft = draft
-        self.opener = opener
+        self.upload = upload
+        self.writer = writer
         self.untouched = untouched
         self.killed = False
         self.new = new
         self.durable = False
-        self.told = False  # True if the writer knows that the written bytes are lost
+        self.error_reported = False  # True if the writer knows that the written bytes are lost
         self.handles: dict[int, bool] = {}  # True for those that append
-        self.shared = False  # True if others may read it before it has a version
+        self.readable_unpublished = False  # True if others may read it before it has a version
         self.lock = trio.Lock()
         self.closed = trio.Event()
-        self.beneath: Identity | None = None  # of the version that the path shows
+        self.path_identity: Identity | None = None  # of the version that the path shows
         self.inodes: set[int] = set()  # that were shown
         self._base = status
         self._status = status
         self._staged: StagedUpload | None = None
         self.owners: Attributes | None = None  # to be set on each version that is published
         self._times: Attributes | None = None
-        self._promised = 0
-        self._broken: StripefsError | None = None
+        self._announced = 0
+        self._write_error: StripefsError | None = None
 
     @property
     def length(self) -> int:
         if self._staged is not None:
             return self._staged.length
-        return self._base.length if self.untouched else max(self.draft.length, self._promised)
+        return self._base.length if self.untouched else max(self.upload.length, self._announced)
 
     @property
     def status(self) -> Status:
@@ -128,16 +111,16 @@ class WriteHandle:
         """True if the path does not hold yet what was written."""
         if self.path is None:
             return False
-        if self._broken is not None:
+        if self._write_error is not None:
             return True
         if self._staged is not None:
             return self._staged.dirty
-        return not self.untouched and (self.draft.dirty or self._promised > self.draft.length)
+        return not self.untouched and (self.upload.dirty or self._announced > self.upload.length)
 
     @property
     def complete(self) -> bool:
-        """True if all of the length that was promised has been written."""
-        return self._staged is not None or self._promised <= self.draft.length
+        """True if all of the announced length has been written."""
+        return self._staged is not None or self._announced <= self.upload.length
 
     # Bytes
 
@@ -148,16 +131,16 @@ class WriteHandle:
         self._touched()
 
     async def _write_on(self, offset: int, data: Buffer, staging: Staging | None) -> StagedUpload | None:
-        """Let the upload take `data`; where that cannot be, the staged file that is to take it."""
+        """Write to the upload; where that cannot be, the staged file that is to take `data`."""
         try:
             try:
                 if self.untouched:
                     raise NotSequential(f"{self.name} is written somewhere inside")
-                await self.draft.write(offset, data)
+                await self.upload.write(offset, data)
             except NotSequential as error:
                 return await self._stage(staging, error)
         except StripefsError as error:
-            self._broken = error
+            self._write_error = error
             raise
         return None
 
@@ -167,22 +150,22 @@ class WriteHandle:
             return await self._staged.read(offset, size)
         if self.untouched:
             raise Unsupported(f"{self.name} cannot be read through a descriptor that may write it")
-        data = await self.draft.read(offset, size)
+        data = await self.upload.read(offset, size)
         return bytes(data) + bytes(max(0, min(size, self.length - offset) - len(data)))
 
     async def truncate(self, length: int, staging: Staging | None) -> None:
-        if length == self.length and self._broken is None:
+        if length == self.length and self._write_error is None:
             return
         if self._staged is not None:
             await self._staged.truncate(length)
         elif length == 0:
             if not self.untouched:
-                await self.draft.rewind()
+                await self.upload.rewind()
             self.untouched = False
-            self._promised = 0
-            self._broken = None
-        elif length >= self.draft.length and not self.untouched:
-            self._promised = length
+            self._announced = 0
+            self._write_error = None
+        elif length >= self.upload.length and not self.untouched:
+            self._announced = length
         else:
             staged = await self._stage(staging, NotSequential(f"{self.name} is cut somewhere inside"))
             await staged.truncate(length)
@@ -194,23 +177,23 @@ class WriteHandle:
             return
         self._check()
         if self._staged is not None:
-            await self._staged.sync(self.draft)
+            await self._staged.sync(self.upload)
         else:
-            await self.draft.sync()
+            await self.upload.sync()
 
     async def publish(self, *, final: bool) -> Status:
         """Publish the written bytes as the version at the path; its status."""
         try:
             self._check()
             if self._times is not None:
-                self.draft.set_attributes(self._times)
+                self.upload.set_attributes(self._times)
             if self._staged is not None:
-                status = await self._staged.publish(self.draft, final)
+                status = await self._staged.publish(self.upload, final)
             else:
-                await self._keep_promise()
-                status = await self.draft.publish(final)
+                await self._pad()
+                status = await self.upload.publish(final)
         except BaseException:
-            self.told = True
+            self.error_reported = True
             raise
         self._times = None
         return status
@@ -224,7 +207,7 @@ class WriteHandle:
     def set_attributes(self, wanted: Attributes, shown: Status) -> None:
         """Of what will be published. Times hold until something is written; `owners` are for who publishes."""
         if wanted.mode is not None:
-            self.draft.set_attributes(Attributes(mode=wanted.mode))
+            self.upload.set_attributes(Attributes(mode=wanted.mode))
         if wanted.owner is not None or wanted.group is not None:
             before = self.owners or Attributes()
             self.owners = Attributes(owner=wanted.owner or before.owner, group=wanted.group or before.group)
@@ -236,22 +219,24 @@ class WriteHandle:
             )
         self._status = shown
 
-    async def lose_name(self) -> None:
-        """It was unlinked, or another file took its name: writing goes on and nothing comes of it."""
+    async def detach(self) -> None:
+        """It was unlinked, or another file took its name: writing goes on and nothing is published."""
         self.path = None
-        await self.draft.detach()
+        await self.upload.detach()
 
     async def close(self) -> None:
-        """Give up all that was not published; bytes that a killed writer had made durable can be recovered."""
+        """Drop all that was not published; bytes that a killed writer had made durable can be recovered."""
         if self._staged is not None:
             await self._staged.close()
-        await self.draft.abandon(recoverable=self.killed)
+        await self.upload.abandon(recoverable=self.killed)
 
     # Inner workings
 
     def _check(self) -> None:
-        if self._broken is not None:
-            raise type(self._broken)(f"{self.name} is not published: {self._broken.message}", hint=self._broken.hint)
+        if self._write_error is not None:
+            raise type(self._write_error)(
+                f"{self.name} is not published: {self._write_error.message}", hint=self._write_error.hint
+            )
 
     def _touched(self) -> None:
         self.durable = False
@@ -259,9 +244,9 @@ class WriteHandle:
         self._status = dataclasses.replace(self._status, mtime_ns=now, atime_ns=now)
         self._times = None
 
-    async def _keep_promise(self) -> None:
-        while (missing := self._promised - self.draft.length) > 0:
-            await self.draft.write(self.draft.length, bytes(min(missing, _ZEROS)))
+    async def _pad(self) -> None:
+        while (missing := self._announced - self.upload.length) > 0:
+            await self.upload.write(self.upload.length, bytes(min(missing, _ZEROS)))
 
     async def _stage(self, staging: Staging | None, error: NotSequential) -> StagedUpload:
         if staging is None:
@@ -273,14 +258,14 @@ class WriteHandle:
             raise error
         staged = await staging.new(self.name.encode(errors="surrogateescape"))
         try:
-            await staged.fill(self.draft.read, self.draft.length)
+            await staged.fill(self.upload.read, self.upload.length)
         except BaseException:
             with trio.CancelScope(shield=True):
                 await staged.close()
             raise
-        if self._promised > staged.length:
-            await staged.truncate(self._promised)
-        staged.dirty = staged.dirty or self.draft.dirty
+        if self._announced > staged.length:
+            await staged.truncate(self._announced)
+        staged.dirty = staged.dirty or self.upload.dirty
         self._staged = staged
         return staged
 
@@ -291,7 +276,7 @@ class WriteHandles:
     def __init__(self) -> None:
         self.by_node: dict[int, WriteHandle] = {}
         self._by_path: dict[bytes, WriteHandle] = {}
-        self._wishes: dict[bytes, PendingReopen] = {}
+        self._reopens: dict[bytes, PendingReopen] = {}
 
     def __len__(self) -> int:
         return len(self.by_node)
@@ -304,44 +289,44 @@ class WriteHandles:
         """The files somewhere below the directory `path` that are being written."""
         return [one for one in self._by_path if one.startswith(path + b"/")]
 
-    def add(self, pen: WriteHandle) -> None:
-        assert pen.path is not None
-        self.by_node[pen.node] = pen
-        self._by_path[pen.path] = pen
+    def add(self, file: WriteHandle) -> None:
+        assert file.path is not None
+        self.by_node[file.node] = file
+        self._by_path[file.path] = file
 
-    def move(self, pen: WriteHandle, path: bytes) -> None:
+    def move(self, file: WriteHandle, path: bytes) -> None:
         """The file being written has another name now."""
-        self._unname(pen)
-        pen.path = path
-        self._by_path[path] = pen
+        self._remove_path(file)
+        file.path = path
+        self._by_path[path] = file
 
-    async def take_name(self, pen: WriteHandle) -> None:
-        """The name of the file is gone."""
-        self._unname(pen)
-        await pen.lose_name()
+    async def detach(self, file: WriteHandle) -> None:
+        """The name of the file was removed."""
+        self._remove_path(file)
+        await file.detach()
 
-    def remove(self, pen: WriteHandle) -> None:
-        self._unname(pen)
-        self.by_node.pop(pen.node, None)
-        pen.closed.set()
+    def remove(self, file: WriteHandle) -> None:
+        self._remove_path(file)
+        self.by_node.pop(file.node, None)
+        file.closed.set()
 
-    def _unname(self, pen: WriteHandle) -> None:
-        if pen.path is not None and self._by_path.get(pen.path) is pen:
-            del self._by_path[pen.path]
+    def _remove_path(self, file: WriteHandle) -> None:
+        if file.path is not None and self._by_path.get(file.path) is file:
+            del self._by_path[file.path]
 
     # Pending reopens
 
-    def wish(self, path: bytes, identity: Identity, number: int) -> None:
-        self._wishes[path] = PendingReopen(identity, number, trio.current_time() + _WISH_LASTS)
+    def expect_reopen(self, path: bytes, identity: Identity, number: int) -> None:
+        self._reopens[path] = PendingReopen(identity, number, trio.current_time() + _REOPEN_WITHIN)
 
-    def wished(self, path: bytes) -> PendingReopen | None:
+    def pending_reopen(self, path: bytes) -> PendingReopen | None:
         """The pending reopen of `path` for writing, None if there is none now."""
-        wish = self._wishes.get(path)
-        return wish if wish is not None and trio.current_time() <= wish.until else None
+        reopen = self._reopens.get(path)
+        return reopen if reopen is not None and trio.current_time() <= reopen.until else None
 
-    def grant(self, path: bytes) -> PendingReopen | None:
+    def end_reopen(self, path: bytes) -> PendingReopen | None:
         """Remove the pending reopen of `path`, because it happened or never will."""
-        wish = self._wishes.pop(path, None)
-        if wish is not None:
-            wish.over.set()
-        return wish
+        reopen = self._reopens.pop(path, None)
+        if reopen is not None:
+            reopen.over.set()
+        return reopen

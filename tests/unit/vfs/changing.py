@@ -1,4 +1,4 @@
-"""A store in memory that can be changed, drafts that keep their bytes, and the writable tree over both."""
+"""A store in memory that can be changed, uploads that keep their bytes, and the writable tree over both."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import trio
 
 from stripefs.errors import Busy, Exists, NotEmpty, NotFound, Unsupported
 from stripefs.store.base import Attributes, Buffer, Capabilities, Kind, Status
-from stripefs.vfs import InodeTable
-from stripefs.vfs.write_ops import WritableTree
+from stripefs.vfs import InodeTable, Tree
+from stripefs.vfs.dir_handle import UnpublishedNames
+from stripefs.vfs.writable_tree import WritableTree
+from stripefs.vfs.write_handle import WriteHandles
 from stripefs.write import NotSequential
 from tests.unit.vfs.world import Kept, MemoryStore, PlainReader
 
@@ -77,9 +79,9 @@ class ChangingStore(MemoryStore):
         self.entries[path] = (replace(status, name=path.rsplit(b"/", 1)[1]), data)
 
 
-class FakeDraft:
-    def __init__(self, drafts: FakeDrafts, path: bytes, data: bytes, dirty: bool) -> None:
-        self.drafts = drafts
+class FakeUpload:
+    def __init__(self, uploads: FakeUploads, path: bytes, data: bytes, dirty: bool) -> None:
+        self.uploads = uploads
         self.path = path
         self.data = data
         self.dirty = dirty
@@ -108,12 +110,12 @@ class FakeDraft:
     async def publish(self, final: bool) -> Status:
         await trio.lowlevel.checkpoint()
         MemoryStore.put(
-            self.drafts.store, self.path, self.data, mtime_ns=time.time_ns(), mode=self.attributes.mode or 0
+            self.uploads.store, self.path, self.data, mtime_ns=time.time_ns(), mode=self.attributes.mode or 0
         )
         self.dirty = False
         if final:
             await self.abandon()
-        return self.drafts.store.entries[self.path][0]
+        return self.uploads.store.entries[self.path][0]
 
     async def rewind(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -121,8 +123,8 @@ class FakeDraft:
 
     async def abandon(self, *, recoverable: bool = False) -> None:
         await trio.lowlevel.checkpoint()
-        if self.drafts.open.get(self.path) is self:
-            del self.drafts.open[self.path]
+        if self.uploads.open.get(self.path) is self:
+            del self.uploads.open[self.path]
 
     async def detach(self) -> None:
         await self.abandon()
@@ -132,30 +134,36 @@ class FakeDraft:
         await trio.lowlevel.checkpoint()
         yield
         await self.abandon()
-        self.drafts.open[path], self.path = self, path
+        self.uploads.open[path], self.path = self, path
 
     def set_attributes(self, attributes: Attributes) -> None:
         self.attributes = attributes
 
     async def try_owners(self, owners: Attributes) -> None:
         await trio.lowlevel.checkpoint()
-        self.drafts.try_owners(owners)
+        self.uploads.try_owners(owners)
 
 
-class FakeDrafts:
-    def __init__(self, store: ChangingStore, *, appends: bool = True) -> None:
+class FakeUploads:
+    """find_writer: answers `writer_of`. meanwhile: called between the tree's look at a name and its lock."""
+
+    def __init__(
+        self, store: ChangingStore, *, appends: bool = True, meanwhile: Callable[[], None] = lambda: None
+    ) -> None:
         self.store = store
         self.appends = appends
-        self.open: dict[bytes, FakeDraft] = {}
+        self.open: dict[bytes, FakeUpload] = {}
         self.try_owners: Callable[[Attributes], None] = lambda owners: None
         self.writer_below: Callable[[bytes], str] = lambda folder: ""
-        self.writer_of: Callable[[bytes], str] = lambda path: ""
-        self.meanwhile: Callable[[], None] = lambda: None
-        """Called between the tree's look at a name and its lock."""
+        self.find_writer: Callable[[bytes], str] = lambda path: ""
+        self.meanwhile = meanwhile
+
+    def writer_of(self, path: bytes) -> str:
+        return self.find_writer(path)
 
     async def begin(
         self, path: bytes, *, replacing: object, append: bool = False, attributes: object = None, layout: object = None
-    ) -> FakeDraft:
+    ) -> FakeUpload:
         await trio.lowlevel.checkpoint()
         self.meanwhile()
         if path in self.open:
@@ -164,20 +172,28 @@ class FakeDrafts:
             raise Exists(f"{path!r} exists")
         if append and not self.appends:
             raise Unsupported("no appending")
-        draft = FakeDraft(self, path, self.store.entries[path][1] if append else b"", dirty=not append)
+        upload = FakeUpload(self, path, self.store.entries[path][1] if append else b"", dirty=not append)
         if isinstance(attributes, Attributes):
-            draft.attributes = attributes
-        self.open[path] = draft
-        return draft
+            upload.attributes = attributes
+        self.open[path] = upload
+        return upload
 
 
-def make_writable(store: ChangingStore, kept: Kept | None = None, **options: object) -> WritableTree:
+def make_writable(
+    store: ChangingStore,
+    kept: Kept | None = None,
+    *,
+    uploads: FakeUploads | None = None,
+    io_timeout: float = 90.0,
+    **options: object,
+) -> WritableTree:
     """A tree; one that carries on where an earlier one stopped when `kept` holds its records."""
     state = InodeTable(kept)
     state.replay(kept.payloads if kept else ())
-    drafts = FakeDrafts(store, appends=bool(options.pop("appends", True)))
-    drafts.meanwhile = options.pop("meanwhile", drafts.meanwhile)  # type: ignore[assignment]
-    return WritableTree(store, PlainReader(store), state=state, drafts=drafts, **options)  # type: ignore[arg-type]
+    handles = WriteHandles()
+    unpublished = UnpublishedNames(store, handles)
+    tree = Tree(store, PlainReader(store), state=state, unpublished=unpublished, io_timeout=io_timeout)
+    return WritableTree(tree, handles, uploads or FakeUploads(store), **options)  # type: ignore[arg-type]
 
 
 def contents(store: ChangingStore) -> dict[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""Names and files that change: what is asked twice, what is left by a worker that died, what a pen promises."""
+"""Names and files that change: requests that come twice, the state that a dead worker left, and announced lengths."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from stripefs.errors import Busy, Exists, NotFound, StaleVersion, StripefsError,
 from stripefs.store.base import Kind
 from stripefs.vfs import ROOT
 from stripefs.vfs.errors import Lost, NotPermitted
-from stripefs.vfs.write_ops import WritableTree
+from stripefs.vfs.writable_tree import WritableTree
 from stripefs.write import NotSequential
-from tests.unit.vfs.changing import ChangingStore, Killed, contents, make_writable
+from tests.unit.vfs.changing import ChangingStore, FakeUploads, Killed, contents, make_writable
 from tests.unit.vfs.world import Kept, listed
 
 CREATE = os.O_WRONLY | os.O_CREAT
@@ -249,7 +249,7 @@ async def test_lengths(store: ChangingStore) -> None:
     await tree.release(handle)
     assert contents(store)[b"/new"] == b"anew"
 
-    tree = make_writable(store, appends=False)
+    tree = make_writable(store, uploads=FakeUploads(store, appends=False))
     node = await tree.lookup(ROOT, b"f")
     with pytest.raises(StaleVersion):
         await tree.open_writing(node.id, os.O_RDWR, ME)
@@ -324,7 +324,7 @@ async def test_a_file_that_another_mount_publishes_right_before_the_lock(store: 
         if b"/new" not in store.entries:
             store.put(b"/new", b"theirs")
 
-    tree = make_writable(store, meanwhile=publish)
+    tree = make_writable(store, uploads=FakeUploads(store, meanwhile=publish))
     with pytest.raises(Exists):
         await tree.create(ROOT, b"new", 0o644, CREATE | os.O_EXCL, ME)
     del store.entries[b"/new"]
@@ -340,7 +340,7 @@ async def test_a_file_that_another_mount_makes_exists_for_who_wants_to_be_the_on
     def lock() -> None:
         raise Busy("'/new' is being written by host:1")
 
-    tree = make_writable(store, meanwhile=lock)
+    tree = make_writable(store, uploads=FakeUploads(store, meanwhile=lock))
     with pytest.raises(Exists, match="being written by host:1"):
         await tree.create(ROOT, b"new", 0o644, CREATE | os.O_EXCL, ME)
     with pytest.raises(Busy):

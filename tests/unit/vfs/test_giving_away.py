@@ -11,8 +11,8 @@ from stripefs.errors import PermissionDenied, Unsupported
 from stripefs.store.base import Attributes
 from stripefs.vfs import ROOT
 from stripefs.vfs.errors import NotPermitted
-from stripefs.vfs.write_ops import WritableTree
-from tests.unit.vfs.changing import ChangingStore, FakeDrafts, contents, make_writable
+from stripefs.vfs.writable_tree import WritableTree
+from tests.unit.vfs.changing import ChangingStore, FakeUploads, contents, make_writable
 
 CREATE = os.O_WRONLY | os.O_CREAT
 ME = os.getpid()
@@ -56,7 +56,8 @@ async def test_every_version_gets_the_owner_and_the_group(store: ChangingStore) 
 
 
 async def test_what_can_be_known_is_told_at_once(store: ChangingStore) -> None:
-    tree = make_writable(store)
+    uploads = FakeUploads(store)
+    tree = make_writable(store, uploads=uploads)
     handle, node = await written(tree)
     tried: list[Attributes] = []
 
@@ -64,9 +65,7 @@ async def test_what_can_be_known_is_told_at_once(store: ChangingStore) -> None:
         tried.append(owners)
         raise PermissionDenied("only a superuser gives files away")
 
-    drafts = tree._drafts
-    assert isinstance(drafts, FakeDrafts)
-    drafts.try_owners = deny
+    uploads.try_owners = deny
     with pytest.raises(NotPermitted, match="superuser") as caught:
         await tree.setattr(node, uid=NOBODY, gid=DAEMON)
     assert caught.value.errno == errno.EPERM

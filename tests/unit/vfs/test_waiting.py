@@ -12,9 +12,9 @@ import trio
 from stripefs.errors import Busy, Exists, NotFound, QuotaExceeded, ServiceDown
 from stripefs.store.base import Kind
 from stripefs.vfs import ROOT
-from stripefs.vfs.write_ops import WritableTree
+from stripefs.vfs.writable_tree import WritableTree
 from stripefs.write import namespace
-from tests.unit.vfs.changing import ChangingStore, FakeDraft, FakeDrafts, contents, make_writable
+from tests.unit.vfs.changing import ChangingStore, FakeUpload, FakeUploads, contents, make_writable
 
 CREATE = os.O_WRONLY | os.O_CREAT
 ME = os.getpid()
@@ -33,21 +33,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(namespace, "_PASSES", 0.1)
 
 
-def drafts_of(tree: WritableTree) -> FakeDrafts:
-    drafts = tree._drafts
-    assert isinstance(drafts, FakeDrafts)
-    return drafts
-
-
 async def test_a_lock_of_another_node_is_waited_for(store: ChangingStore) -> None:
-    tree = make_writable(store)
+    uploads = FakeUploads(store)
+    tree = make_writable(store, uploads=uploads)
     asked: list[bytes] = []
 
     def writer_below(folder: bytes) -> str:
         asked.append(folder)
         return "somebody lets go" if len(asked) < 4 else ""
 
-    drafts_of(tree).writer_below = writer_below
+    uploads.writer_below = writer_below
     await tree.rename(ROOT, b"d", ROOT, b"e", replace=False)
     assert asked == [b"/d"] * 4
     assert contents(store) == {b"/e/f": b"one"}
@@ -55,8 +50,9 @@ async def test_a_lock_of_another_node_is_waited_for(store: ChangingStore) -> Non
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_writer_who_goes_on_is_not(store: ChangingStore) -> None:
-    tree = make_writable(store)
-    drafts_of(tree).writer_below = lambda folder: "'/d/f' is being written by host:1"
+    uploads = FakeUploads(store)
+    tree = make_writable(store, uploads=uploads)
+    uploads.writer_below = lambda folder: "'/d/f' is being written by host:1"
     with pytest.raises(Busy, match="'/d/f' is being written by host:1"):
         await tree.rename(ROOT, b"d", ROOT, b"e", replace=False)
     assert contents(store) == {b"/d/f": b"one"}
@@ -73,18 +69,18 @@ async def test_a_target_that_somebody_else_writes(
     handle, _, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
     await tree.write(handle, 0, b"bytes")
     left = tries
-    moving = FakeDraft.moving
+    moving = FakeUpload.moving
 
     @asynccontextmanager
-    async def moving_later(draft: FakeDraft, path: bytes) -> AsyncIterator[None]:
+    async def moving_later(upload: FakeUpload, path: bytes) -> AsyncIterator[None]:
         nonlocal left
         left -= 1
         if left > 0:
             raise Busy(f"{path!r} is being written by somebody else")
-        async with moving(draft, path):
+        async with moving(upload, path):
             yield
 
-    monkeypatch.setattr(FakeDraft, "moving", moving_later)
+    monkeypatch.setattr(FakeUpload, "moving", moving_later)
     folder = await tree.lookup(ROOT, b"d")
     if tries == 1000:
         with pytest.raises(Busy, match="somebody else"):
@@ -126,7 +122,8 @@ async def test_a_name_that_another_node_writes(
         request.getfixturevalue("impatient")
     store.put(b"/two", b"2")
     before = contents(store)
-    tree = make_writable(store)
+    uploads = FakeUploads(store)
+    tree = make_writable(store, uploads=uploads)
     left = looks
 
     def writer_of(path: bytes) -> str:
@@ -134,7 +131,7 @@ async def test_a_name_that_another_node_writes(
         left -= path == written
         return f"{path!r} is being written by host:1" if path == written and left > 0 else ""
 
-    drafts_of(tree).writer_of = writer_of
+    uploads.find_writer = writer_of
     folder = (await tree.lookup(ROOT, b"d")).id
     if looks == 3:
         await change(tree, folder)
@@ -148,14 +145,15 @@ async def test_a_name_that_another_node_writes(
 
 
 async def test_nobody_is_asked_about_names_that_are_not_there_or_are_our_own(store: ChangingStore) -> None:
-    tree = make_writable(store)
+    uploads = FakeUploads(store)
+    tree = make_writable(store, uploads=uploads)
     asked: list[bytes] = []
 
     def writer_of(path: bytes) -> str:
         asked.append(path)
         return ""
 
-    drafts_of(tree).writer_of = writer_of
+    uploads.find_writer = writer_of
     folder = (await tree.lookup(ROOT, b"d")).id
     handle, _, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
     for call in (tree.unlink(ROOT, b"no"), tree.rename(ROOT, b"no", folder, b"f", replace=True)):
@@ -213,17 +211,16 @@ async def test_versions_that_are_named_again_are_not_buried(
             raise NotFound("gone")
         return named[path]
 
-    tree = make_writable(store, bury=found.update, versions=versions)
-    drafts = drafts_of(tree)
+    uploads = FakeUploads(store)
+    tree = make_writable(store, uploads=uploads, io_timeout=0.2, schedule_delete=found.update, versions=versions)
 
     def begin(call: str) -> None:
         named.clear()
         if then == "a writer":
-            drafts.writer_of = lambda path: "somebody"
+            uploads.find_writer = lambda path: "somebody"
         elif then == "one who is done":
             named[b"/d/f"] = {"b", "c"}
 
-    tree._calls.timeout = 0.2
     store.after = begin
     folder = (await tree.lookup(ROOT, b"d")).id
     if change == "unlink":
@@ -235,28 +232,28 @@ async def test_versions_that_are_named_again_are_not_buried(
 
 async def test_the_end_of_a_mount_publishes_all_that_is_finished_at_once(store: ChangingStore) -> None:
     """One that takes long does not take the time that the others have."""
-    tree = make_writable(store)
+    uploads = FakeUploads(store)
+    tree = make_writable(store, uploads=uploads)
     for name in (b"1", b"2", b"3"):
         handle, _, _ = await tree.create(ROOT, name, 0o644, CREATE, ME)
         await tree.write(handle, 0, name)
-    drafts = drafts_of(tree)
     together = 0
     all_there = trio.Event()
 
-    async def publish(draft: FakeDraft, final: bool) -> object:
+    async def publish(upload: FakeUpload, final: bool) -> object:
         nonlocal together
         together += 1
         if together == 3:
             all_there.set()
         await all_there.wait()
-        return await published(draft, final)
+        return await published(upload, final)
 
-    published = FakeDraft.publish
+    published = FakeUpload.publish
     with pytest.MonkeyPatch.context() as patch, trio.fail_after(60):
-        patch.setattr(FakeDraft, "publish", publish)
+        patch.setattr(FakeUpload, "publish", publish)
         await tree.aclose()
     assert contents(store) == {b"/d/f": b"one", b"/1": b"1", b"/2": b"2", b"/3": b"3"}
-    assert not drafts.open
+    assert not uploads.open
 
 
 async def test_a_bug_in_publishing_one_file_at_the_end_of_a_mount_costs_no_other(store: ChangingStore) -> None:
@@ -265,13 +262,13 @@ async def test_a_bug_in_publishing_one_file_at_the_end_of_a_mount_costs_no_other
         handle, _, _ = await tree.create(ROOT, name, 0o644, CREATE, ME)
         await tree.write(handle, 0, name)
 
-    async def publish(draft: FakeDraft, final: bool) -> object:
-        if draft.path == b"/2":
+    async def publish(upload: FakeUpload, final: bool) -> object:
+        if upload.path == b"/2":
             raise RuntimeError("a bug")
-        return await published(draft, final)
+        return await published(upload, final)
 
-    published = FakeDraft.publish
+    published = FakeUpload.publish
     with pytest.MonkeyPatch.context() as patch, trio.fail_after(60):
-        patch.setattr(FakeDraft, "publish", publish)
+        patch.setattr(FakeUpload, "publish", publish)
         await tree.aclose()
     assert contents(store) == {b"/d/f": b"one", b"/1": b"1", b"/3": b"3"}
