@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple
 
 from stripefs.api.engine import before_threads_end, engine
@@ -21,12 +22,13 @@ from stripefs.api.errors import in_other_process, os_errors
 from stripefs.api.file_reader import as_bytes
 from stripefs.api.source import Source
 from stripefs.api.sources import SourceAddress
-from stripefs.errors import Busy, ConfigError, Exists, IsADirectory, NotADirectory, NotFound
+from stripefs.errors import ConfigError, IsADirectory, NotADirectory, NotFound
 from stripefs.format.reserved_names import POOL
 from stripefs.osutil import umask
 from stripefs.settings import redact
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.write import FileUpload, Layout
+from stripefs.write.namespace_changes import begin_file
 from stripefs.write.upload_names import ensure_usable, split_path
 from stripefs.write_session import WriteSession
 
@@ -241,28 +243,18 @@ class WriteFile(io.BufferedIOBase):
         self._attributed = source.store.capabilities.attributes
 
     async def _begin_draft(self, source: Source, session: WriteSession, path: bytes, layout: Layout) -> FileUpload:
-        exclusive = self.mode == "xb"
-        while True:
-            status = await _look(source, path)
-            if status is not None and exclusive:
-                raise Exists(f"{path!r} exists")
+        async def begin(status: Status | None) -> FileUpload:
             if status is None and not source.store.capabilities.put_if_absent:
                 await _ensure_folder(source, split_path(path)[0])
-            try:
-                return await session.drafts.begin(
-                    path,
-                    replacing=status.identity if status is not None else None,
-                    append=self.mode == "ab" and status is not None,
-                    attributes=_attributes(source, status),
-                    layout=layout,
-                )
-            except Busy as error:
-                if exclusive:  # somebody makes this file just now: for everybody else it exists
-                    raise Exists(f"{path!r} exists: {error.message}", hint=error.hint) from error
-                raise
-            except Exists:  # published since it was looked for
-                if exclusive or status is not None:
-                    raise
+            return await session.drafts.begin(
+                path,
+                replacing=status.identity if status is not None else None,
+                append=self.mode == "ab" and status is not None,
+                attributes=_attributes(source, status),
+                layout=layout,
+            )
+
+        return await begin_file(path, partial(_look, source), begin, exclusive=self.mode == "xb")
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a file that is being written cannot be pickled")

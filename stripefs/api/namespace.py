@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 import trio
 
 from stripefs.api.source import Source
-from stripefs.errors import IsADirectory, NotEmpty, NotFound, StoreError, Unsupported
+from stripefs.errors import NotEmpty, NotFound, StoreError, Unsupported
 from stripefs.format.manifest import STRIPED_ID
 from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.write.errors import Invalid
-from stripefs.write.namespace import LostVersions, wait_for_writers
+from stripefs.write.namespace_changes import NamespaceChanges, ensure_not_below
 from stripefs.write.upload_names import ensure_usable, join_path
 from stripefs.write_session import WriteSession
 
@@ -22,25 +21,25 @@ __all__ = ["Inside", "SourceNamespace", "remove_tree"]
 
 
 class SourceNamespace:
-    """`session`: of the same source; it buries what loses its name."""
+    """`session`: of the same source; it deletes the striped versions that lose their name."""
 
     def __init__(self, source: Source, session: WriteSession) -> None:
         self.source = source
         self._calls = source.calls
-        self._drafts = session.drafts
         self._graves = session.graves
-        self._losses = LostVersions(source.calls, session.graves.bury, session.versions, session.drafts.writer_of)
+        self._changes = NamespaceChanges(
+            source.store, source.calls, source.layouts, session.drafts, session.graves.bury, session.versions
+        )
 
     async def mkdir(self, path: bytes, mode: int) -> None:
         """Raises Exists, NotFound where the directory above is missing."""
         ensure_usable(path, self.source.store)
-        await self._calls.call(f"make directory {path!r}", self.source.store.mkdir, path, mode)
+        await self._changes.mkdir(path, mode)
 
     async def rmdir(self, path: bytes) -> None:
         """Raises NotEmpty, NotFound, NotADirectory."""
         await self.source.stat(path)  # which knows nothing of hidden names
-        await self._calls.change(f"remove directory {path!r}", NotFound, self.source.layouts.rmdir, path)
-        self.source.layouts.forget()
+        await self._changes.rmdir(path)
 
     async def set_attributes(self, path: bytes, wanted: Attributes) -> None:
         """Raises NotFound, PermissionDenied, Unsupported."""
@@ -53,13 +52,8 @@ class SourceNamespace:
     async def remove(self, path: bytes, seen: Status | None = None) -> None:
         """Remove the name of a file. seen: its status by a fresh listing. Raises NotFound, IsADirectory, Busy
         where somebody writes it."""
-        if (seen or await self.source.stat(path)).kind is Kind.DIRECTORY:
-            raise IsADirectory(f"{path!r} is a directory")
-        await wait_for_writers(self._calls, f"{path!r} is not removed", self._drafts.writer_of, path)
         plain = seen is not None and not STRIPED_ID.search(seen.file_id)
-        old = frozenset() if plain else await self._losses.of(path)
-        await self._calls.change(f"remove {path!r}", NotFound, self.source.store.remove, path)
-        await self._losses.bury(old, path, held=False)
+        await self._changes.remove(path, seen or await self.source.stat(path), plain=plain)
 
     async def remove_pool(self) -> None:
         """The pool of a source in which no file is left. Raises NotEmpty where it keeps something."""
@@ -78,24 +72,13 @@ class SourceNamespace:
     async def rename(self, path: bytes, target: bytes, *, replace: bool) -> None:
         """Raises NotFound, Exists where something is in the way and not to be replaced; Busy where somebody, this
         process too, writes a file of either name, or below a directory."""
-        source = self.source
         ensure_usable(target, self.source.store)
-        if target.startswith(path + b"/"):
-            raise Invalid(f"{path!r} cannot go below itself")
-        status = await source.stat(path)
+        ensure_not_below(path, target)
+        status = await self.source.stat(path)
         if path == target:
             return
-        refused = f"{path!r} is not renamed to {target!r}"
-        if status.kind is Kind.DIRECTORY:
-            await wait_for_writers(self._calls, refused, self._drafts.writer_below, path)
-        else:
-            await wait_for_writers(self._calls, refused, self._drafts.writer_of, path, target)
-        old = await self._losses.of(target) if replace and status.kind is Kind.FILE else frozenset()
-        call = source.store.rename
-        what = f"rename {path!r} to {target!r}"
-        await self._calls.change(what, NotFound, lambda: call(path, target, replace=replace))
-        source.layouts.forget()
-        await self._losses.bury(old, target, held=False)
+        await self._changes.wait_for_rename(path, target, status)
+        await self._changes.rename(path, target, status, replace=replace)
 
 
 _AT_ONCE = 16

@@ -9,20 +9,19 @@ has succeeded, where it would otherwise fail with "no such file" or "exists".
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 import trio
 
-from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound, StoreError
+from stripefs.errors import Exists, NotADirectory, NotFound
 from stripefs.store.base import Kind, Status
-from stripefs.vfs.errors import Invalid
 from stripefs.vfs.inodes import InodeTable
 from stripefs.vfs.publishing import HandlePublisher
 from stripefs.vfs.tree import NodeAttributes, Tree
 from stripefs.vfs.write_handle import WriteHandle, WriteHandles
-from stripefs.write import UploadManager
-from stripefs.write.directory_layout import DirectoryLayouts
-from stripefs.write.namespace import LostVersions, until_free, wait_for_writers
+from stripefs.write.namespace import until_free
+from stripefs.write.namespace_changes import NamespaceChanges, ensure_not_below, not_renamed
 from stripefs.write.upload_names import ensure_usable
 
 __all__ = ["Intents", "NamespaceOps"]
@@ -68,37 +67,31 @@ def _facts(status: Status) -> bytes:
 
 
 class NamespaceOps:
-    """Changes the names of `tree`, also those of files that are being written (`handles`).
-
-    lost: finds the striped versions that lose their name, and has them deleted later.
-    """
+    """Changes the names of `tree`, also those of files that are being written (`handles`)."""
 
     def __init__(
         self,
         tree: Tree,
         handles: WriteHandles,
-        uploads: UploadManager,
         publisher: HandlePublisher,
         intents: Intents,
-        layouts: DirectoryLayouts,
-        lost: LostVersions,
+        changes: NamespaceChanges,
     ) -> None:
         self._tree = tree
         self._state = tree.state
         self._handles = handles
-        self._uploads = uploads
         self._publisher = publisher
         self._intents = intents
-        self._layouts = layouts
-        self._lost = lost
+        self._changes = changes
 
     # Directories
 
     async def mkdir(self, parent: int, name: bytes, mode: int) -> NodeAttributes:
-        path = self._new_name(parent, name)
+        ensure_usable(name, self._tree.store)
+        path = self._tree.child_path(parent, name)
         async with self._intents.of(b"mkdir", path) as before:
             if before is None or not await self._is_directory(path):
-                await self._change(f"make directory {path!r}", path, (), self._tree.store.mkdir, path, mode & 0o7777)
+                await self._change(path, self._changes.mkdir(path, mode & 0o7777))
             status = await self._tree.stat(path)
             self._tree.node(parent)
             node = self._state.see(parent, name, status.kind, None)
@@ -111,11 +104,10 @@ class NamespaceOps:
         async with self._intents.of(b"rmdir", path) as before:
             try:
                 await self._tree.stat(path)  # which knows nothing of hidden names
-                await self._change(f"remove directory {path!r}", path, NotFound, self._layouts.rmdir, path)
+                await self._change(path, self._changes.rmdir(path))
             except NotFound:
                 if before is None:
                     raise
-        self._layouts.forget()
         self._drop_name(parent, name)
 
     # Files
@@ -137,13 +129,7 @@ class NamespaceOps:
         async with self._intents.of(b"unlink", path) as before:
             try:
                 status = await self._tree.stat(path)
-                if status.kind is Kind.DIRECTORY:
-                    raise IsADirectory(f"{path!r} is a directory")
-                if file is None:
-                    await wait_for_writers(self._tree.calls, f"{path!r} is not unlinked", self._uploads.writer_of, path)
-                old = await self._lost.of(path)
-                await self._change(f"unlink {path!r}", path, NotFound, self._tree.store.remove, path)
-                await self._lost.bury(old, path, held=file is not None)
+                await self._change(path, self._changes.remove(path, status, locked=file is not None))
             except NotFound:
                 if before is None and file is None:
                     raise
@@ -156,40 +142,35 @@ class NamespaceOps:
         Raises Exists without `replace`; NotFound; Busy for a directory below which files are being written, and where
         another mount writes a file of either name, if that does not end within moments.
         """
-        source, target = self._tree.child_path(parent, name), self._new_name(new_parent, new_name)
+        ensure_usable(new_name, self._tree.store)
+        source, target = self._tree.child_path(parent, name), self._tree.child_path(new_parent, new_name)
+        ensure_not_below(source, target)
         if source == target:
-            await self._present(source)
+            if self._handles.at(source) is None:
+                await self._tree.stat(source)
             return
-        if target.startswith(source + b"/"):
-            raise Invalid(f"{source!r} cannot go below itself")
         async with self._both(source, target) as (file, other):
-            try:
-                status = await self._tree.stat(source)
-            except NotFound:
-                status = None
+            status = await self._tree.find(source)
             there = file is not None or status is not None
-            if there and not replace and (other is not None or await self._tree.exists(target)):
+            if there and not replace and (other is not None or await self._tree.find(target) is not None):
                 raise Exists(f"{target!r} exists")
-            refused = f"{source!r} is not renamed to {target!r}"
             if status is not None and status.kind is Kind.DIRECTORY:
-                self._layouts.forget()
                 for path in self._handles.below(source):
                     await self._publisher.wait_until_free(path)
-                await wait_for_writers(self._tree.calls, refused, self._uploads.writer_below, source)
-            elif file is None and status is not None:
-                both = (source,) if other is not None else (source, target)
-                await wait_for_writers(self._tree.calls, refused, self._uploads.writer_of, *both)
+            if status is not None and (file is None or status.kind is Kind.DIRECTORY):
+                await self._changes.wait_for_rename(source, target, status, target_locked=other is not None)
             async with contextlib.AsyncExitStack() as moving:
                 if file is not None:
                     if other is not None:
                         await self._handles.detach(other)  # and with it the lock
                     status = await self._publisher.publish_complete(file, status)
                     upload = file.upload
+                    refused = not_renamed(source, target)
                     await until_free(refused, lambda: moving.enter_async_context(upload.moving(target)))
-                held = file is not None or other is not None
+                locked = file is not None or other is not None
                 async with self._intents.of(b"rename", source, target, status=status) as before:
                     if file is None or status is not None:
-                        await self._rename(source, target, status, before, replace=replace, held=held)
+                        await self._rename(source, target, status, before, replace=replace, locked=locked)
                     if file is not None:
                         self._handles.move(file, target)
                     elif other is not None:
@@ -197,38 +178,26 @@ class NamespaceOps:
                     self._move_nodes(file, (parent, name), (new_parent, new_name))
 
     async def _rename(
-        self, source: bytes, target: bytes, status: Status | None, before: bytes | None, *, replace: bool, held: bool
+        self, source: bytes, target: bytes, status: Status | None, before: bytes | None, *, replace: bool, locked: bool
     ) -> None:
         if status is None:
             if before is not None and await self._is_version(target, before):
                 return
             raise NotFound(f"{source!r} does not exist")
-        old = await self._lost.of(target) if replace and status.kind is Kind.FILE else frozenset()
-        call = self._tree.store.rename
-        what = f"rename {source!r} to {target!r}"
-        await self._change(what, target, NotFound, lambda: call(source, target, replace=replace))
-        self._tree.changed(source)
-        await self._lost.bury(old, target, held=held)
+        try:
+            await self._changes.rename(source, target, status, replace=replace, locked=locked)
+        finally:
+            self._tree.changed(target)
+            self._tree.changed(source)
 
     # Inner workings
 
-    def _new_name(self, parent: int, name: bytes) -> bytes:
-        """The path of a name that is to be. Raises NotPermitted for those that are kept for what is hidden."""
-        ensure_usable(name, self._tree.store)
-        return self._tree.child_path(parent, name)
-
-    async def _change(
-        self, what: str, path: bytes, stands: type[StoreError] | tuple[()], function: Callable[..., None], *args: object
-    ) -> None:
-        """As `Calls.change`; lookups of `path` see the change from now on."""
+    async def _change(self, path: bytes, change: Coroutine[Any, Any, None]) -> None:
+        """`await change`; lookups of `path` see it from now on."""
         try:
-            await self._tree.calls.change(what, stands, function, *args)
+            await change
         finally:
             self._tree.changed(path)
-
-    async def _present(self, path: bytes) -> None:
-        if self._handles.at(path) is None:
-            await self._tree.stat(path)
 
     async def _is_directory(self, path: bytes) -> bool:
         try:

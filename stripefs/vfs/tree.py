@@ -332,12 +332,12 @@ class Tree:
 
         return await self.calls.shared(("stat", path), ask)
 
-    async def exists(self, path: bytes) -> bool:
+    async def find(self, path: bytes) -> Status | None:
+        """As `stat`, None where there is nothing."""
         try:
-            await self.stat(path)
+            return await self.stat(path)
         except NotFound:
-            return False
-        return True
+            return None
 
     async def current_status(self, node: Inode) -> Status:
         """The status of the node's path. Raises StaleVersion where that does not hold the version `node` any more."""

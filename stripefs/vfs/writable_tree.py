@@ -13,7 +13,8 @@ from stripefs.vfs.write_handle import WriteHandles
 from stripefs.vfs.write_ops import WriteOps
 from stripefs.write import Layout, UploadManager
 from stripefs.write.directory_layout import DirectoryLayouts
-from stripefs.write.namespace import LostVersions, ScheduleDelete
+from stripefs.write.namespace import ScheduleDelete
+from stripefs.write.namespace_changes import NamespaceChanges
 from stripefs.write.staging import Staging
 
 __all__ = ["WritableTree"]
@@ -52,8 +53,8 @@ class WritableTree:
         intents = Intents(tree.state)
         attributes = AttributeOps(tree, handles, layouts)
         publisher = HandlePublisher(tree, handles, uploads, attributes, layouts, layout_of, publish_unseen)
-        lost = LostVersions(tree.calls, schedule_delete, versions, uploads.writer_of)
-        names = NamespaceOps(tree, handles, uploads, publisher, intents, layouts, lost)
+        changes = NamespaceChanges(tree.store, tree.calls, layouts, uploads, schedule_delete, versions)
+        names = NamespaceOps(tree, handles, publisher, intents, changes)
         writes = WriteOps(tree, handles, publisher, attributes, intents, staging)
 
         self.attr_timeout = tree.attr_timeout

@@ -19,7 +19,7 @@ import stat
 
 import trio
 
-from stripefs.errors import Busy, Exists, NotFound, StaleVersion
+from stripefs.errors import Exists, NotFound, StaleVersion
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.supervised import contain
 from stripefs.vfs.attribute_ops import AttributeOps
@@ -30,6 +30,7 @@ from stripefs.vfs.publishing import HandlePublisher
 from stripefs.vfs.tree import NodeAttributes, Tree, UnknownHandle, require_file
 from stripefs.vfs.write_handle import WriteHandle, WriteHandles
 from stripefs.vfs.writer_process import WriterProcess, WriterState
+from stripefs.write.namespace_changes import begin_file
 from stripefs.write.staging import Staging
 from stripefs.write.upload_names import ensure_usable
 
@@ -153,7 +154,7 @@ class WriteOps:
         if (reopen := self._handles.pending_reopen(path)) is not None:  # wait for it, as the kernel asks twice at most
             with trio.move_on_at(reopen.until):
                 await reopen.over.wait()
-        if self._handles.at(path) is None or await self._tree.exists(path):
+        if self._handles.at(path) is None or await self._tree.find(path) is not None:
             raise StaleVersion(f"{path!r} has another version")
         raise NoVersion(
             f"{path!r} is being written and has no version yet",
@@ -184,7 +185,11 @@ class WriteOps:
         if exclusive and self._handles.at(path) is not None:
             raise Exists(f"{path!r} exists")
         await self._publisher.wait_until_free(path)
-        file = await self._begin(path, mode, flags, thread)
+
+        async def begin(status: Status | None) -> WriteHandle:
+            return await self._publisher.begin(path, status, flags, mode, thread)
+
+        file = await begin_file(path, self._tree.find, begin, exclusive=exclusive)
         try:
             self._tree.node(parent)
             node = self._state.see(parent, name, Kind.FILE, unpublished_identity())
@@ -193,30 +198,6 @@ class WriteOps:
             raise
         handle, direct = self._open(file, node, flags)
         return handle, self._shown(file), direct
-
-    async def _begin(self, path: bytes, mode: int, flags: int, thread: int) -> WriteHandle:
-        """A write handle for the file at `path`, made where there is none.
-
-        A file that another mount is about to publish there exists for O_EXCL: the lock decides who made it, and a
-        program that takes a file for a mutex expects EEXIST from everybody but one.
-        """
-        while True:
-            try:
-                status: Status | None = await self._tree.stat(path)
-            except NotFound:
-                status = None
-            exclusive = bool(flags & os.O_EXCL)
-            if status is not None and exclusive:
-                raise Exists(f"{path!r} exists")
-            try:
-                return await self._publisher.begin(path, status, flags, mode, thread)
-            except Busy as error:
-                if exclusive:
-                    raise Exists(f"{path!r} exists: {error.message}", hint=error.hint) from error
-                raise
-            except Exists:  # published since it was looked for: then that is what this open continues or replaces
-                if exclusive or status is not None:
-                    raise
 
     async def open_writing(self, node_id: int, flags: int, thread: int) -> tuple[int, bool]:
         """A handle to write an existing file, and whether it is direct I/O. Raises Busy where somebody writes it.
