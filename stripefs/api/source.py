@@ -1,11 +1,11 @@
 """One source of this process: a directory of a service, its open versions, and its write sessions.
 
-`RefCounted` counts the users of connections and write sessions, which are closed after minutes without a user.
+`References` counts the calls that use a source or a write session; both are closed after minutes without a user.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -24,7 +24,7 @@ from stripefs.write.context import no_observer
 from stripefs.write.directory_layout import DirectoryLayouts
 from stripefs.write_session import WriteSession
 
-__all__ = ["IDLE", "LOOK_EVERY", "OpenVersion", "RefCounted", "Source", "in_use"]
+__all__ = ["IDLE", "LOOK_EVERY", "OpenVersion", "References", "Source", "in_use"]
 
 IDLE = 300.0
 """Seconds without a user after which an object expires: longer than most pauses between two files of one program."""
@@ -33,50 +33,47 @@ LOOK_EVERY = 60.0
 """Seconds between two looks for expired objects."""
 
 
-class RefCounted:
-    """An object that calls share. Subclasses say in `busy` what keeps it between calls."""
+class References:
+    """Counts the calls that use a shared object. busy(): True while something else keeps the object between calls."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy: Callable[[], bool]) -> None:
+        self._busy = busy
         self._calls = 0
         self._needed_at = trio.current_time()
 
-    @property
-    def busy(self) -> bool:
-        raise NotImplementedError
-
-    def hold(self) -> None:
-        """Keep this object until the current call ends. Raises LookupError outside of `in_use()`."""
-        held = _held.get()
-        if self not in held:
-            held.add(self)
+    def acquire(self) -> None:
+        """Count the current call, until it ends. Raises LookupError outside of `in_use()`."""
+        acquired = _acquired.get()
+        if self not in acquired:
+            acquired.add(self)
             self._calls += 1
 
     def release(self) -> None:
-        """The call that held this object has ended."""
+        """A call that was counted has ended."""
         self._calls -= 1
         self._needed_at = trio.current_time()
 
     def expired(self) -> bool:
-        """True after IDLE seconds in which no look found the object held or busy."""
+        """True after IDLE seconds in which no look found the object used or busy."""
         now = trio.current_time()
-        if self._calls or self.busy:
+        if self._calls or self._busy():
             self._needed_at = now
         return now - self._needed_at >= IDLE
 
 
-_held: ContextVar[set[RefCounted]] = ContextVar("held")
+_acquired: ContextVar[set[References]] = ContextVar("acquired")
 
 
 @contextmanager
 def in_use() -> Iterator[None]:
-    """Run one call and release the objects that it holds at its end."""
-    held: set[RefCounted] = set()
-    token = _held.set(held)
+    """Run one call; at its end, release the references that it acquired."""
+    acquired: set[References] = set()
+    token = _acquired.set(acquired)
     try:
         yield
     finally:
-        _held.reset(token)
-        for each in held:
+        _acquired.reset(token)
+        for each in acquired:
             each.release()
 
 
@@ -106,48 +103,40 @@ class OpenVersion:
         await self.source.close(self)
 
 
-class _Writers(RefCounted):
+class _SharedSession:
     """A write session, which runs in a scope of its own."""
 
     def __init__(self, session: WriteSession) -> None:
-        super().__init__()
         self.session = session
         self.scope = trio.CancelScope()
-
-    @property
-    def busy(self) -> bool:
-        return self.session.busy
+        self.references = References(lambda: session.busy)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with self.scope:
             await self.session.run(task_status=task_status)
 
 
-class Source(RefCounted):
+class Source:
     """A directory of a service. `store`: the view of its striped files; `files`: the same, with a cache if any."""
 
     def __init__(self, nursery: trio.Nursery, store: StripedStore, files: Store, reader: Reader) -> None:
-        super().__init__()
         self.store = store
+        self.references = References(lambda: bool(self._open or self._sessions))
         self._files = files
         self.calls = Executor(reader.settings.io_timeout)
         self.layouts = DirectoryLayouts(store.inner, self.calls, self._vacate)
         self._nursery = nursery
         self._reader = reader
         self._open: dict[bytes, dict[Identity, OpenVersion]] = {}
-        self._sessions: dict[tuple[WriteSettings, bool], _Writers] = {}
-        self._turn = trio.Lock()
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._open or self._sessions)
+        self._sessions: dict[tuple[WriteSettings, bool], _SharedSession] = {}
+        self._lock = trio.Lock()
 
     def close_idle(self) -> None:
         """End the write sessions that nobody uses: their tasks let go of what they have, and end."""
-        for wanted, writers in list(self._sessions.items()):
-            if writers.expired():
+        for wanted, shared in list(self._sessions.items()):
+            if shared.references.expired():
                 del self._sessions[wanted]
-                writers.scope.cancel()
+                shared.scope.cancel()
 
     async def open(self, path: bytes, expect: Identity | None = None) -> OpenVersion:
         """The version `expect` of the file at `path`, else the one that is there now. `OpenVersion.close` gives it
@@ -197,7 +186,7 @@ class Source(RefCounted):
             "store": self.store.describe(),
             "reader": self._reader.snapshot(),
             **({"cache": self._files.cache.snapshot()} if isinstance(self._files, CachedStore) else {}),
-            "writers": [writers.session.status() for writers in self._sessions.values()],
+            "writers": [shared.session.status() for shared in self._sessions.values()],
         }
 
     async def session(self, settings: Settings) -> WriteSession:
@@ -205,17 +194,17 @@ class Source(RefCounted):
         plain = WriteSettings()
         limits = settings.write._replace(layout=plain.layout, layout_for=plain.layout_for)
         wanted = (limits, settings.cache.writes)
-        async with self._turn:
-            writers = self._sessions.get(wanted)
-            if writers is None:
+        async with self._lock:
+            shared = self._sessions.get(wanted)
+            if shared is None:
                 files = self._files
                 copies = files.written if settings.cache.writes and isinstance(files, CachedStore) else no_observer
                 session = WriteSession(self.store, limits, self._reader.settings.io_timeout, copies=copies)
-                writers = _Writers(session)
-                await self._nursery.start(writers.run)
-                self._sessions[wanted] = writers
-            writers.hold()
-        return writers.session
+                shared = _SharedSession(session)
+                await self._nursery.start(shared.run)
+                self._sessions[wanted] = shared
+            shared.references.acquire()
+        return shared.session
 
     def _vacate(self, folder: bytes) -> None:
         used = frozenset(version for each in list(self._sessions.values()) for version in each.session.drafts.versions)

@@ -94,7 +94,7 @@ class ServiceConnection:
     async def at(self, root: bytes, trusted: tuple[str, ...]) -> Source:
         """The source whose root this directory is. trusted: see `WriteSettings.trust_pool`."""
         if source := self._sources.get((root, trusted)):
-            source.hold()
+            source.references.acquire()
             return source
         async with self._turn:
             source = self._sources.get((root, trusted))
@@ -107,7 +107,7 @@ class ServiceConnection:
                 files = view if self._cache is None else CachedStore(view, self._cache)
                 source = Source(self._nursery, view, files, await self._readers(files))
                 self._sources[root, trusted] = source
-            source.hold()
+            source.references.acquire()
             return source
 
     async def search(self, path: bytes, trusted: tuple[str, ...]) -> tuple[Source, bytes]:
@@ -155,9 +155,9 @@ class ServiceConnection:
         async with self._turn:
             for source in [*self._sources.values(), *self._forgotten]:
                 source.close_idle()
-            idle = [source for source in self._forgotten if source.expired()]
+            idle = [source for source in self._forgotten if source.references.expired()]
             self._forgotten = [source for source in self._forgotten if source not in idle]
-            expired = [key for key, source in self._sources.items() if source.expired()]
+            expired = [key for key, source in self._sources.items() if source.references.expired()]
             idle.extend(self._sources.pop(key) for key in expired)
             if not self._sources and not self._forgotten:
                 self._reader = None
