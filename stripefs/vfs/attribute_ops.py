@@ -7,7 +7,7 @@ import dataclasses
 from stripefs.errors import NotFound, Unsupported
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.vfs import xattrs
-from stripefs.vfs.errors import NoAttribute, allowed
+from stripefs.vfs.errors import NoAttribute, denial_as_eperm
 from stripefs.vfs.inodes import ROOT, identity_of
 from stripefs.vfs.tree import NodeAttributes, Tree
 from stripefs.vfs.write_handle import WriteHandles
@@ -40,7 +40,7 @@ class AttributeOps:
         if node_id != ROOT:
             identity = identity_of(status)
             if identity != node.identity:
-                tree.state.amend(node_id, node.parent, node.name, identity)
+                tree.state.rekey(node_id, node.parent, node.name, identity)
         if node.status is not None:  # fstat's answer while it is open
             node.status = dataclasses.replace(status, length=node.status.length)
         tree.state.commit()
@@ -53,7 +53,7 @@ class AttributeOps:
         """
         tree = self._tree
         if wanted != Attributes():
-            with allowed():
+            with denial_as_eperm():
                 try:
                     await tree.calls.change(f"set attributes of {path!r}", (), tree.store.set_attributes, path, wanted)
                 finally:

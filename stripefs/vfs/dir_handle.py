@@ -98,7 +98,7 @@ class DirectoryListing:
         self._handle = handle
         self._path = path
         self._shown: deque[DirectoryEntry] = deque()  # since the last start, in case the kernel asks again
-        self._ahead: deque[DirectoryEntry] = deque()
+        self._upcoming: deque[DirectoryEntry] = deque()
         self._base = -1  # the cookie before the first of `_shown`
         self._walk = _Walk(store, owners, path, b"")
         self._known: dict[bytes, int] = {}
@@ -108,41 +108,41 @@ class DirectoryListing:
         while self._shown and self._base != cookie:
             self._base = self._shown.popleft().cookie
         if self._base == cookie:
-            self._ahead.extendleft(reversed(self._shown))
+            self._upcoming.extendleft(reversed(self._shown))
             self._shown.clear()
             return
         names = self._state.directories[self._handle].names
         if cookie > len(names):
             raise IndexError(cookie)
         self._base = cookie
-        self._ahead.clear()
-        self._walk = self._walk.again(names[cookie - 1] if cookie else b"")
+        self._upcoming.clear()
+        self._walk = self._walk.restart_after(names[cookie - 1] if cookie else b"")
         # Names that were given a cookie before keep it, so that positions taken earlier stay right.
         self._known = {name: number for number, name in enumerate(names, 1)} if cookie < len(names) else {}
 
     async def peek(self) -> DirectoryEntry | None:
         """The entry after the position; None at the end."""
-        while not self._ahead:
+        while not self._upcoming:
             walk = self._walk
             last = walk.last
             try:
                 batch = await self._calls.call(f"list {self._path!r}", walk.next_batch, lane="listing")
             except StripefsError:
-                self._walk = walk.again(last)  # its thread may still be in there
+                self._walk = walk.restart_after(last)  # its thread may still be in there
                 raise
             if not batch:
                 return None
             now = trio.current_time()
-            self._ahead.extend(DirectoryEntry(status, now, self._known.get(status.name, 0)) for status in batch)
-        return self._ahead[0]
+            self._upcoming.extend(DirectoryEntry(status, now, self._known.get(status.name, 0)) for status in batch)
+        return self._upcoming[0]
 
     def cookie(self, entry: DirectoryEntry) -> int:
-        """The cookie that `entry` has or will have when it is taken."""
+        """The cookie that `entry` has or will have when it is stepped over."""
         return entry.cookie or len(self._state.directories[self._handle].names) + 1
 
-    def take(self) -> None:
+    def advance(self) -> None:
         """Step over the entry that `peek` gave."""
-        entry = self._ahead.popleft()
+        entry = self._upcoming.popleft()
         entry.cookie = entry.cookie or self._state.add_cookie(self._handle, entry.status.name)
         self._shown.append(entry)
 
@@ -157,7 +157,7 @@ class _Walk:
         self.last = last
         self._batches: Iterator[Sequence[Status]] | None = None
 
-    def again(self, last: bytes) -> _Walk:
+    def restart_after(self, last: bytes) -> _Walk:
         return _Walk(self._store, self._owners, self._path, last)
 
     def next_batch(self) -> Sequence[Status]:

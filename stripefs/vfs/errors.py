@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from stripefs.errors import Busy, PermissionDenied, StoreError
 from stripefs.write.errors import Invalid, NotPermitted
 
-__all__ = ["Invalid", "Lost", "NoAttribute", "NoVersion", "NotPermitted", "Unseen", "allowed"]
+__all__ = ["Invalid", "Lost", "NoAttribute", "NoVersion", "NotPermitted", "Unseen", "denial_as_eperm"]
 
 
 class NoAttribute(StoreError):
@@ -31,7 +31,7 @@ class Unseen(StoreError):
 
 
 @contextlib.contextmanager
-def allowed() -> Iterator[None]:
+def denial_as_eperm() -> Iterator[None]:
     """Around a change that only the owner of a file may make, or only an administrator."""
     try:
         yield

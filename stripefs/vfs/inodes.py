@@ -111,7 +111,7 @@ class InodeTable:
 
     # Changes
 
-    def see(self, parent: int, name: bytes, kind: Kind, identity: Identity | None) -> Inode:
+    def add_lookup(self, parent: int, name: bytes, kind: Kind, identity: Identity | None) -> Inode:
         """Count one lookup of this version, which becomes the current one of its path."""
         node_id = self.id_of(parent, name, kind, identity)
         node = self.nodes.get(node_id)
@@ -135,7 +135,7 @@ class InodeTable:
         node.lookups = max(0, node.lookups - count)
         self._collect(node)
 
-    def amend(self, node_id: int, parent: int, name: bytes, identity: Identity | None) -> None:
+    def rekey(self, node_id: int, parent: int, name: bytes, identity: Identity | None) -> None:
         """This mount moved a version to (parent, name), or changed what makes its identity and not its bytes."""
         node = self.nodes[node_id]
         reference = identity or Identity(0, 0, "")
@@ -143,14 +143,14 @@ class InodeTable:
         self._pending += pack_bytes(name) + pack_bytes(reference.file_id.encode())
         self._move(node, parent, name, identity)
 
-    def intend(self, key: bytes) -> int:
-        """Note, with the next commit, that a change of names is about to be made; its number, for `settle`."""
+    def begin_intent(self, key: bytes) -> int:
+        """Note, with the next commit, that a change of names is about to be made; its number, for `end_intent`."""
         number = max(self.intents, default=0) + 1
         self.intents[number] = key
         self._pending += pack_intent(number, key)
         return number
 
-    def settle(self, number: int) -> None:
+    def end_intent(self, number: int) -> None:
         """An intended change was answered, or never will be. No error for one that is settled already."""
         if self.intents.pop(number, None) is not None:
             self._pending += b"J" + NUMBER.pack(number)
@@ -158,14 +158,14 @@ class InodeTable:
     def open_file(self, node_id: int, status: Status) -> int:
         """A new handle of the file version `node_id`, whose status is `status`."""
         handle = self._number()
-        self._hold_file(handle, node_id, status)
+        self._add_file(handle, node_id, status)
         self._pending += pack_file(handle, self.files[handle])
         return handle
 
     def open_directory(self, node_id: int) -> int:
         handle = self._number()
         self._pending += pack_directory(handle, node_id)
-        self._hold_directory(handle, node_id)
+        self._add_directory(handle, node_id)
         return handle
 
     def add_cookie(self, handle: int, name: bytes) -> int:
@@ -224,9 +224,9 @@ class InodeTable:
             self.forget(*reader.unpack(COUNT64))
         elif tag == b"O":
             handle, node_id = reader.unpack(COUNT64)
-            self._hold_file(handle, node_id, unpack_status(reader))
+            self._add_file(handle, node_id, unpack_status(reader))
         elif tag == b"D":
-            self._hold_directory(*reader.unpack(COUNT64))
+            self._add_directory(*reader.unpack(COUNT64))
         elif tag == b"C":
             (handle,) = reader.unpack(HANDLE)
             self.directories[handle].names.append(reader.text())
@@ -281,14 +281,14 @@ class InodeTable:
             node = self.nodes[node.parent]
             node.children -= 1
 
-    def _hold_file(self, handle: int, node_id: int, status: Status) -> None:
+    def _add_file(self, handle: int, node_id: int, status: Status) -> None:
         node = self.nodes[node_id]
         node.handles += 1
         node.status = status
         self.files[handle] = FileHandle(node_id, status)
         self._next_handle = max(self._next_handle, handle + 1)
 
-    def _hold_directory(self, handle: int, node_id: int) -> None:
+    def _add_directory(self, handle: int, node_id: int) -> None:
         self.nodes[node_id].handles += 1
         self.directories[handle] = DirectoryHandle(node_id)
         self._next_handle = max(self._next_handle, handle + 1)

@@ -26,42 +26,44 @@ from stripefs.write.upload_names import ensure_usable
 
 __all__ = ["Intents", "NamespaceOps"]
 
-_LEFT_FOR = 60.0
+_REPEATED_WITHIN = 60.0
 """Seconds in which a worker may be asked again what its predecessor was asked: the kernel does so at once."""
 
 
 class Intents:
-    """Intents of the changes that are made now, and those that a dead worker left (`left`: number and key of each)."""
+    """Intents of the changes that are made now, and those that a dead worker left (`inherited`: number and key)."""
 
     def __init__(self, state: InodeTable) -> None:
         self._state = state
-        self.left = list(state.intents.items())
-        self._left_until = trio.current_time() + _LEFT_FOR
+        self.inherited = list(state.intents.items())
+        self._inherited_until = trio.current_time() + _REPEATED_WITHIN
 
     @contextlib.asynccontextmanager
-    async def of(self, operation: bytes, *paths: bytes, status: Status | None = None) -> AsyncIterator[bytes | None]:
+    async def journaled(
+        self, operation: bytes, *paths: bytes, status: Status | None = None
+    ) -> AsyncIterator[bytes | None]:
         """Journal the intent of a change around it; yields a dead worker's note of the same change, or None."""
         key = b"\0".join((operation, *paths))
-        before = self._take_left(key)
-        number = self._state.intend(key + b"\0" + (b"" if status is None else _facts(status)))
+        before = self._pop_inherited(key)
+        number = self._state.begin_intent(key + b"\0" + (b"" if status is None else _fingerprint(status)))
         self._state.commit()
         try:
             yield before
         finally:
-            self._state.settle(number)  # and no commit: a change is not done while its answer is not out
+            self._state.end_intent(number)  # and no commit: a change is not done while its answer is not out
 
-    def _take_left(self, key: bytes) -> bytes | None:
-        late = trio.current_time() > self._left_until
+    def _pop_inherited(self, key: bytes) -> bytes | None:
+        late = trio.current_time() > self._inherited_until
         found = None
-        for number, intent in list(self.left):
+        for number, intent in list(self.inherited):
             if late or (found is None and intent.startswith(key + b"\0")):
                 found = None if late else intent.removeprefix(key + b"\0")
-                self.left.remove((number, intent))
-                self._state.settle(number)
+                self.inherited.remove((number, intent))
+                self._state.end_intent(number)
         return found
 
 
-def _facts(status: Status) -> bytes:
+def _fingerprint(status: Status) -> bytes:
     """The attributes that a rename keeps on every store: some stores give the new name another time, or another id."""
     return f"{status.kind.value} {0 if status.kind is Kind.DIRECTORY else status.length}".encode()
 
@@ -89,19 +91,19 @@ class NamespaceOps:
     async def mkdir(self, parent: int, name: bytes, mode: int) -> NodeAttributes:
         ensure_usable(name, self._tree.store)
         path = self._tree.child_path(parent, name)
-        async with self._intents.of(b"mkdir", path) as before:
+        async with self._intents.journaled(b"mkdir", path) as before:
             if before is None or not await self._is_directory(path):
                 await self._change(path, self._changes.mkdir(path, mode & 0o7777))
             status = await self._tree.stat(path)
             self._tree.node(parent)
-            node = self._state.see(parent, name, status.kind, None)
+            node = self._state.add_lookup(parent, name, status.kind, None)
             attributes = self._tree.attributes(node.id, status)
             self._state.commit()
             return attributes
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         path = self._tree.child_path(parent, name)
-        async with self._intents.of(b"rmdir", path) as before:
+        async with self._intents.journaled(b"rmdir", path) as before:
             try:
                 await self._tree.stat(path)  # which knows nothing of hidden names
                 await self._change(path, self._changes.rmdir(path))
@@ -126,7 +128,7 @@ class NamespaceOps:
         self._drop_name(parent, name)
 
     async def _unlink(self, path: bytes, file: WriteHandle | None) -> None:
-        async with self._intents.of(b"unlink", path) as before:
+        async with self._intents.journaled(b"unlink", path) as before:
             try:
                 status = await self._tree.stat(path)
                 await self._change(path, self._changes.remove(path, status, locked=file is not None))
@@ -149,7 +151,7 @@ class NamespaceOps:
             if self._handles.at(source) is None:
                 await self._tree.stat(source)
             return
-        async with self._both(source, target) as (file, other):
+        async with self._locked_handles(source, target) as (file, other):
             status = await self._tree.find(source)
             there = file is not None or status is not None
             if there and not replace and (other is not None or await self._tree.find(target) is not None):
@@ -168,7 +170,7 @@ class NamespaceOps:
                     refused = not_renamed(source, target)
                     await until_free(refused, lambda: moving.enter_async_context(upload.moving(target)))
                 locked = file is not None or other is not None
-                async with self._intents.of(b"rename", source, target, status=status) as before:
+                async with self._intents.journaled(b"rename", source, target, status=status) as before:
                     if file is None or status is not None:
                         await self._rename(source, target, status, before, replace=replace, locked=locked)
                     if file is not None:
@@ -205,9 +207,9 @@ class NamespaceOps:
         except (NotFound, NotADirectory):
             return False
 
-    async def _is_version(self, path: bytes, facts: bytes) -> bool:
+    async def _is_version(self, path: bytes, fingerprint: bytes) -> bool:
         try:
-            return _facts(await self._tree.stat(path)) == facts
+            return _fingerprint(await self._tree.stat(path)) == fingerprint
         except (NotFound, NotADirectory):
             return False
 
@@ -222,12 +224,14 @@ class NamespaceOps:
         for node_id in moved:
             node = self._state.nodes.get(node_id) if node_id is not None else None
             if node is not None and (node.parent, node.name) == source:
-                self._state.amend(node.id, *target, node.identity)
+                self._state.rekey(node.id, *target, node.identity)
         self._state.current.pop(source, None)
         self._state.commit()
 
     @contextlib.asynccontextmanager
-    async def _both(self, source: bytes, target: bytes) -> AsyncIterator[tuple[WriteHandle | None, WriteHandle | None]]:
+    async def _locked_handles(
+        self, source: bytes, target: bytes
+    ) -> AsyncIterator[tuple[WriteHandle | None, WriteHandle | None]]:
         """The write handles of `source` and `target`, both locked, the one with the smaller node first."""
         while True:
             found = [self._handles.at(path) for path in (source, target)]

@@ -54,14 +54,14 @@ class OpenFiles:
         self._reader = reader
         self._confirm = confirm
         self._valid = valid
-        self._shared: dict[int, _Shared] = {}
+        self._files: dict[int, _SharedFile] = {}
 
     @asynccontextmanager
     async def use(self, node: Inode, expect: Identity | None, *, fresh: bool = False) -> AsyncIterator[ReadableFile]:
         """The file of `node`, opened if it is not; with `fresh` its version is the path's now, or was while valid."""
-        shared = self._shared.get(node.id)
+        shared = self._files.get(node.id)
         if shared is None:
-            shared = self._shared[node.id] = _Shared()
+            shared = self._files[node.id] = _SharedFile()
         shared.users += 1
         try:
             yield await self._file(node.id, shared, expect, fresh)
@@ -70,7 +70,7 @@ class OpenFiles:
 
     async def of_handle(self, node: Inode, status: Status) -> ReadableFile:
         """The file of a handle, which an earlier worker may have given out. Raises StaleVersion."""
-        shared = self._shared.get(node.id)
+        shared = self._files.get(node.id)
         if shared is not None and shared.file is not None:
             return shared.file
         try:
@@ -81,11 +81,11 @@ class OpenFiles:
 
     async def released(self, node: Inode) -> None:
         """A handle of `node` is no more; the last one lets go of the file."""
-        if (shared := self._shared.get(node.id)) is not None:
+        if (shared := self._files.get(node.id)) is not None:
             shared.users += 1
             await self._drop(node, shared)
 
-    async def _file(self, node_id: int, shared: _Shared, expect: Identity | None, fresh: bool) -> ReadableFile:
+    async def _file(self, node_id: int, shared: _SharedFile, expect: Identity | None, fresh: bool) -> ReadableFile:
         async with shared.lock:
             path = self._state.path(node_id)
             if shared.file is None:
@@ -97,17 +97,17 @@ class OpenFiles:
             shared.checked = trio.current_time()
             return shared.file
 
-    async def _drop(self, node: Inode, shared: _Shared) -> None:
+    async def _drop(self, node: Inode, shared: _SharedFile) -> None:
         shared.users -= 1
         if shared.users or node.handles:
             return
-        self._shared.pop(node.id, None)
+        self._files.pop(node.id, None)
         if shared.file is not None:
             file, shared.file = shared.file, None
             await file.aclose()
 
 
-class _Shared:
+class _SharedFile:
     """State that all handles of one version share. `users` are calls under way, not handles."""
 
     def __init__(self) -> None:

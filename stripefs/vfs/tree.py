@@ -44,7 +44,7 @@ __all__ = ["NodeAttributes", "Tree", "UnknownHandle", "require_file"]
 
 _log = logging.getLogger(__name__)
 
-_NO_NOTION = Space(capacity=1 << 50, free=1 << 50, files=0)
+_UNKNOWN_SPACE = Space(capacity=1 << 50, free=1 << 50, files=0)
 """Space that df shows where the store cannot say: 1 PiB, all free. With zeros df hides the mount and kubelet evicts
 pods."""
 
@@ -129,7 +129,7 @@ class Tree:
         self._mask = ~umask & 0o7777
         self._open_files = OpenFiles(self.state, self.calls, reader, self._confirm, attr_timeout)
         self._listings: dict[int, DirectoryListing] = {}
-        self._space = _NO_NOTION
+        self._space = _UNKNOWN_SPACE
         self._space_until = -1.0
 
     def snapshot(self) -> dict[str, int]:
@@ -155,7 +155,7 @@ class Tree:
                 raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes") from error
             raise
         self.node(parent)  # it may have been forgotten meanwhile
-        node = self.state.see(parent, name, status.kind, identity_of(status))
+        node = self.state.add_lookup(parent, name, status.kind, identity_of(status))
         attributes = self.attributes(node.id, status)
         self.state.commit()
         return attributes
@@ -267,9 +267,9 @@ class Tree:
                 attributes.valid = self.ttl(held.node, status.name, entry.seen)
                 if not show(status.name, attributes, listing.cookie(entry)):
                     break
-                listing.take()
+                listing.advance()
                 shown = True
-                self.state.see(held.node, status.name, status.kind, identity)
+                self.state.add_lookup(held.node, status.name, status.kind, identity)
         self.state.commit()
 
     async def releasedir(self, handle: int) -> None:

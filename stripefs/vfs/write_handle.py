@@ -125,12 +125,12 @@ class WriteHandle:
     # Bytes
 
     async def write(self, offset: int, data: Buffer, staging: Staging | None) -> None:
-        staged = self._staged or await self._write_on(offset, data, staging)
+        staged = self._staged or await self._write_to_upload(offset, data, staging)
         if staged is not None:
             await staged.write(offset, data)
-        self._touched()
+        self._modified()
 
-    async def _write_on(self, offset: int, data: Buffer, staging: Staging | None) -> StagedUpload | None:
+    async def _write_to_upload(self, offset: int, data: Buffer, staging: Staging | None) -> StagedUpload | None:
         """Write to the upload; where that cannot be, the staged file that is to take `data`."""
         try:
             try:
@@ -169,13 +169,13 @@ class WriteHandle:
         else:
             staged = await self._stage(staging, NotSequential(f"{self.name} is cut somewhere inside"))
             await staged.truncate(length)
-        self._touched()
+        self._modified()
 
     async def sync(self) -> None:
         """fsync(2): all written bytes are on the store's hosts, and `stripefs recover` can find them."""
         if not self.dirty:
             return
-        self._check()
+        self._ensure_publishable()
         if self._staged is not None:
             await self._staged.sync(self.upload)
         else:
@@ -184,7 +184,7 @@ class WriteHandle:
     async def publish(self, *, final: bool) -> Status:
         """Publish the written bytes as the version at the path; its status."""
         try:
-            self._check()
+            self._ensure_publishable()
             if self._times is not None:
                 self.upload.set_attributes(self._times)
             if self._staged is not None:
@@ -232,13 +232,13 @@ class WriteHandle:
 
     # Inner workings
 
-    def _check(self) -> None:
+    def _ensure_publishable(self) -> None:
         if self._write_error is not None:
             raise type(self._write_error)(
                 f"{self.name} is not published: {self._write_error.message}", hint=self._write_error.hint
             )
 
-    def _touched(self) -> None:
+    def _modified(self) -> None:
         self.durable = False
         now = time.time_ns()
         self._status = dataclasses.replace(self._status, mtime_ns=now, atime_ns=now)

@@ -23,7 +23,7 @@ from stripefs.errors import Exists, NotFound, StaleVersion
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.supervised import contain
 from stripefs.vfs.attribute_ops import AttributeOps
-from stripefs.vfs.errors import Lost, NoVersion, Unseen, allowed
+from stripefs.vfs.errors import Lost, NoVersion, Unseen, denial_as_eperm
 from stripefs.vfs.inodes import Inode, is_unpublished, unpublished_identity
 from stripefs.vfs.namespace_ops import Intents
 from stripefs.vfs.publishing import HandlePublisher
@@ -62,7 +62,7 @@ class WriteOps:
         self._publisher = publisher
         self._attributes = attributes
         self._staging = staging
-        for number, intent in intents.left:
+        for number, intent in intents.inherited:
             if intent.startswith(_REOPEN_INTENT):
                 path, mark = intent.removeprefix(_REOPEN_INTENT).split(b"\0", 1)
                 handles.expect_reopen(path, unpublished_identity(mark.decode()), number)
@@ -84,7 +84,7 @@ class WriteOps:
         reopen = self._handles.pending_reopen(path)
         if reopen is not None and (status := await self._tree.stat(path)).kind is Kind.FILE:
             self._tree.node(parent)
-            node = self._state.see(parent, name, Kind.FILE, reopen.identity)
+            node = self._state.add_lookup(parent, name, Kind.FILE, reopen.identity)
             attributes = self._tree.attributes(node.id, status)
             attributes.valid = 0.0
             self._state.commit()
@@ -96,15 +96,15 @@ class WriteOps:
             file = self._handles.at(path)
             if file is None:
                 raise
-            node = self._state.see(parent, name, Kind.FILE, self._tree.node(file.node).identity)
+            node = self._state.add_lookup(parent, name, Kind.FILE, self._tree.node(file.node).identity)
             self._state.commit()
-            return self._shown(file)
+            return self._attributes_of(file)
         attributes.valid = self._tree.ttl(parent, name, began)
         return attributes
 
     async def getattr(self, node_id: int) -> NodeAttributes:
         if (file := self._handles.by_node.get(node_id)) is not None:
-            return self._shown(file)
+            return self._attributes_of(file)
         node = self._tree.node(node_id)
         if is_unpublished(node) and node.status is None:  # a pending reopen: the kernel asks if it may be opened
             attributes = self._tree.attributes(node_id, await self._tree.stat(self._state.path(node_id)))
@@ -133,12 +133,12 @@ class WriteOps:
                 if size is not None:
                     await file.truncate(size, self._staging)
                 await self._set_attributes(file, await self._attributes.with_owners(wanted, uid, gid, file.status))
-            return self._shown(file)
+            return self._attributes_of(file)
         node = self._tree.node(node_id)
         if is_unpublished(node):
             raise self._lost(node)
         if size is not None:
-            await self._cut(node, size)
+            await self._truncate_path(node, size)
         if uid is not None or gid is not None:
             status = await self._tree.current_status(node)
             wanted = await self._attributes.with_owners(wanted, uid, gid, status)
@@ -192,12 +192,12 @@ class WriteOps:
         file = await begin_file(path, self._tree.find, begin, exclusive=exclusive)
         try:
             self._tree.node(parent)
-            node = self._state.see(parent, name, Kind.FILE, unpublished_identity())
+            node = self._state.add_lookup(parent, name, Kind.FILE, unpublished_identity())
         except BaseException:
             await file.close()
             raise
         handle, direct = self._open(file, node, flags)
-        return handle, self._shown(file), direct
+        return handle, self._attributes_of(file), direct
 
     async def open_writing(self, node_id: int, flags: int, thread: int) -> tuple[int, bool]:
         """A handle to write an existing file, and whether it is direct I/O. Raises Busy where somebody writes it.
@@ -220,7 +220,7 @@ class WriteOps:
         return self._open(file, node, flags)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
-        file = self._written(handle)
+        file = self._write_handle(handle)
         if file is None:
             return await self._tree.read(handle, offset, size)
         async with file.lock:
@@ -228,21 +228,21 @@ class WriteOps:
 
     async def write(self, handle: int, offset: int, data: Buffer) -> None:
         """All of `data` at `offset`, or at the end where the handle appends."""
-        file = self._written(handle)
+        file = self._write_handle(handle)
         if file is None:
             raise UnknownHandle(f"file handle {handle} is not open for writing")
         async with file.lock:
             await file.write(file.length if file.handles.get(handle) else offset, data, self._staging)
 
     async def fsync(self, handle: int) -> None:
-        if (file := self._written(handle)) is not None:
+        if (file := self._write_handle(handle)) is not None:
             async with file.lock:
                 await file.sync()
                 file.durable = True
 
     async def flush(self, handle: int) -> None:
         """A descriptor was closed, perhaps not the last one: see the module. Raises what writing or publishing met."""
-        file = self._written(handle)
+        file = self._write_handle(handle)
         if file is None:
             return
         async with file.lock:
@@ -277,7 +277,7 @@ class WriteOps:
 
     # Inner workings
 
-    def _shown(self, file: WriteHandle) -> NodeAttributes:
+    def _attributes_of(self, file: WriteHandle) -> NodeAttributes:
         attributes = self._tree.attributes(file.node, file.status)
         attributes.valid = 0.0
         node = self._tree.node(file.node)
@@ -293,15 +293,15 @@ class WriteOps:
         if self._handles.pending_reopen(path) is None:
             self._end_reopen(path)
             identity = unpublished_identity()
-            number = self._state.intend(_REOPEN_INTENT + path + b"\0" + identity.file_id.encode())
+            number = self._state.begin_intent(_REOPEN_INTENT + path + b"\0" + identity.file_id.encode())
             self._handles.expect_reopen(path, identity, number)
             self._state.commit()
 
     def _end_reopen(self, path: bytes) -> None:
         if (reopen := self._handles.end_reopen(path)) is not None:
-            self._state.settle(reopen.number)
+            self._state.end_intent(reopen.number)
 
-    def _written(self, handle: int) -> WriteHandle | None:
+    def _write_handle(self, handle: int) -> WriteHandle | None:
         """The write handle of `handle`; None for one that only reads. Raises Lost, UnknownHandle."""
         held = self._state.files.get(handle)
         if held is None:
@@ -340,15 +340,15 @@ class WriteOps:
             file.set_attributes(dataclasses.replace(wanted, mtime_ns=None, atime_ns=None), status)
             return
         if wanted.owner is not None or wanted.group is not None:
-            with allowed():
+            with denial_as_eperm():
                 await file.upload.try_owners(Attributes(owner=wanted.owner, group=wanted.group))
         if wanted.mode is not None and wanted.mode & _SET_IDS:
-            with allowed():
+            with denial_as_eperm():
                 await file.upload.try_owners(Attributes(mode=wanted.mode))
         shown = {name: value for name, value in dataclasses.asdict(wanted).items() if value is not None}
         file.set_attributes(wanted, dataclasses.replace(file.status, **shown))
 
-    async def _cut(self, node: Inode, size: int) -> None:
+    async def _truncate_path(self, node: Inode, size: int) -> None:
         """truncate(2) by path: another length is another version."""
         path = self._state.path(node.id)
         status = await self._tree.current_status(node)

@@ -10,7 +10,7 @@ state of the process that opened the file tells them apart:
 - it is of a PID namespace that this process does not see, so nothing is known of it: `UNSEEN`
 - anything else, also where we may not look: `GONE`
 
-Process numbers come again. So an opener is held by a pidfd, where the kernel has those, and what /proc says of the
+Process numbers are used again. So a writer is held by a pidfd, where the kernel has those, and what /proc says of the
 number counts only if the pidfd's process is not gone by then. Elsewhere the time at which it started tells.
 """
 
@@ -101,27 +101,27 @@ def find_writer(thread: int) -> WriterProcess:
         return WriterProcess(process, started)
 
 
-def writer_state(opener: WriterProcess, inodes: Set[int]) -> WriterState:
-    """The relation of `opener` to the file that it writes now, which has shown these inode numbers.
+def writer_state(writer: WriterProcess, inodes: Set[int]) -> WriterState:
+    """The relation of `writer` to the file that it writes now, which has shown these inode numbers.
 
     Reads /proc, so call it in a thread.
     """
-    if not opener.pid:
+    if not writer.pid:
         return WriterState.UNSEEN
     try:
-        found = _state_of(opener, inodes)
+        found = _live_state(writer, inodes)
     except (OSError, ValueError, IndexError):
         return WriterState.GONE
-    return WriterState.GONE if opener.pidfd is not None and opener.pidfd.reaped else found
+    return WriterState.GONE if writer.pidfd is not None and writer.pidfd.reaped else found
 
 
-def _state_of(opener: WriterProcess, inodes: Set[int]) -> WriterState:
-    fields = _stat(opener.pid)
-    if int(fields[_STARTED]) != opener.started:
+def _live_state(writer: WriterProcess, inodes: Set[int]) -> WriterState:
+    fields = _stat(writer.pid)
+    if int(fields[_STARTED]) != writer.started:
         return WriterState.GONE
     if fields[_STATE] in (b"Z", b"X") or int(fields[_FLAGS]) & _EXITING:
         return WriterState.KILLED if int(fields[_EXIT_CODE]) & 0x7F else WriterState.GONE
-    return WriterState.HOLDS if _holds(f"/proc/{opener.pid}/fdinfo", inodes) else WriterState.GONE
+    return WriterState.HOLDS if _may_write(f"/proc/{writer.pid}/fdinfo", inodes) else WriterState.GONE
 
 
 def _stat(process: int) -> list[bytes]:
@@ -130,7 +130,7 @@ def _stat(process: int) -> list[bytes]:
         return file.read().rpartition(b")")[2].split()
 
 
-def _holds(folder: str, inodes: Set[int]) -> bool:
+def _may_write(folder: str, inodes: Set[int]) -> bool:
     """True if a descriptor may write one of these. Only fdinfo is read: a stat through fd would ask our own mount."""
     for name in os.listdir(folder):
         try:

@@ -52,11 +52,11 @@ def locations(blocks: Sequence[Block]) -> bytes:
         json.dumps({"offset": block.offset, "length": block.length, "hosts": block.hosts}, separators=(",", ":"))
         for block in blocks
     ]
-    room = _LIMIT - len('[{"more":18446744073709551615}]')
+    remaining = _LIMIT - len('[{"more":18446744073709551615}]')
     kept = 0
     for item in items:
-        room -= len(item) + 1
-        if room < 0:
+        remaining -= len(item) + 1
+        if remaining < 0:
             break
         kept += 1
     if kept < len(items):

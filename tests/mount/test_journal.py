@@ -217,14 +217,14 @@ def test_whoever_dies_in_a_compaction_leaves_what_was_committed(steps: list[tupl
 
 
 def _change(state: InodeTable, step: str, name: int, version: int) -> None:
-    folder = state.see(ROOT, b"d%d" % (name % 2), Kind.DIRECTORY, None).id
+    folder = state.add_lookup(ROOT, b"d%d" % (name % 2), Kind.DIRECTORY, None).id
     if step == "inside":
-        state.see(folder, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+        state.add_lookup(folder, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
     elif step == "forget":
         for node_id in [each for each in state.nodes if each % 2 == version % 2]:
             state.forget(node_id, 1)
     elif step == "open":
-        node = state.see(folder, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+        node = state.add_lookup(folder, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
         state.open_file(node.id, Status(b"%d" % name, Kind.FILE, version))
     elif step == "list":
         handle = state.open_directory(folder)
@@ -233,14 +233,14 @@ def _change(state: InodeTable, step: str, name: int, version: int) -> None:
     elif step == "close" and (handles := [*state.files, *state.directories]):
         state.release(handles[name % len(handles)])
     elif step == "move":
-        node = state.see(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
-        state.amend(node.id, folder, b"%d" % version, Identity(name, 0, ""))
+        node = state.add_lookup(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+        state.rekey(node.id, folder, b"%d" % version, Identity(name, 0, ""))
     elif step == "intend":
-        state.intend(b"%d" % name)
+        state.begin_intent(b"%d" % name)
     elif step == "settle" and state.intents:
-        state.settle(min(state.intents))
+        state.end_intent(min(state.intents))
     else:
-        state.see(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+        state.add_lookup(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
 
 
 @settings(max_examples=20, deadline=None)
@@ -251,7 +251,7 @@ def test_a_state_comes_back_through_many_compactions(count: int) -> None:
     try:
         state = InodeTable(_open(memory))
         for number in range(count):
-            node = state.see(ROOT, b"name%d" % (number % 40), Kind.FILE, Identity(number % 7, 0, ""))
+            node = state.add_lookup(ROOT, b"name%d" % (number % 40), Kind.FILE, Identity(number % 7, 0, ""))
             if number % 3 == 0:
                 state.forget(node.id, 1)
             state.commit()
@@ -278,7 +278,7 @@ def test_a_state_cut_off_anywhere_is_an_earlier_state(steps: list[tuple[int, int
         history = [_facts(state)]
         handles: list[int] = []
         for name, version, step in steps:
-            node = state.see(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+            node = state.add_lookup(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
             if step == "forget":
                 state.forget(node.id, 1)
             elif step == "open":

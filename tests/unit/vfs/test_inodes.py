@@ -133,7 +133,7 @@ class Machine(RuleBasedStateMachine):
         if not self.alive(parent):
             return multiple()
         expected = self.state.id_of(parent, name, kind, identity)
-        node = self.state.see(parent, name, kind, identity)
+        node = self.state.add_lookup(parent, name, kind, identity)
         assert node.id == expected
         assert self.state.is_current(node)
         self.lookups[node.id] = self.lookups.get(node.id, 0) + 1
@@ -211,32 +211,34 @@ TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadlin
 
 def test_a_replaced_file_gets_a_new_id_and_the_old_one_back_its_own() -> None:
     state = InodeTable()
-    old = state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a"))
-    new = state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "b"))
+    old = state.add_lookup(ROOT, b"f", Kind.FILE, Identity(1, 2, "a"))
+    new = state.add_lookup(ROOT, b"f", Kind.FILE, Identity(1, 2, "b"))
     assert old.id != new.id
     assert not state.is_current(old)
-    assert state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a")) is old
+    assert state.add_lookup(ROOT, b"f", Kind.FILE, Identity(1, 2, "a")) is old
     assert state.is_current(old)
 
 
 def test_a_directory_keeps_its_id() -> None:
     first, second = InodeTable(), InodeTable()
-    assert first.see(ROOT, b"d", Kind.DIRECTORY, None).id == second.see(ROOT, b"d", Kind.DIRECTORY, None).id
+    assert (
+        first.add_lookup(ROOT, b"d", Kind.DIRECTORY, None).id == second.add_lookup(ROOT, b"d", Kind.DIRECTORY, None).id
+    )
 
 
 def test_a_forgotten_version_gets_its_id_again() -> None:
     state = InodeTable()
-    node = state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a"))
+    node = state.add_lookup(ROOT, b"f", Kind.FILE, Identity(1, 2, "a"))
     state.forget(node.id, 1)
     assert node.id not in state.nodes
-    assert state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a")).id == node.id
+    assert state.add_lookup(ROOT, b"f", Kind.FILE, Identity(1, 2, "a")).id == node.id
 
 
 def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stripefs.vfs.inodes._derive", lambda *_: 1)
     kept = Kept()
     state = InodeTable(kept)
-    ids = [state.see(ROOT, name, Kind.FILE, Identity(0, 0, "")).id for name in (b"a", b"b", b"c")]
+    ids = [state.add_lookup(ROOT, name, Kind.FILE, Identity(0, 0, "")).id for name in (b"a", b"b", b"c")]
     assert len(set(ids)) == 3
     assert ROOT not in ids
     state.commit()
@@ -245,8 +247,8 @@ def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parents_outlive_their_children() -> None:
     state = InodeTable()
-    folder = state.see(ROOT, b"d", Kind.DIRECTORY, None)
-    file = state.see(folder.id, b"f", Kind.FILE, Identity(0, 0, ""))
+    folder = state.add_lookup(ROOT, b"d", Kind.DIRECTORY, None)
+    file = state.add_lookup(folder.id, b"f", Kind.FILE, Identity(0, 0, ""))
     handle = state.open_file(file.id, Status(b"f", Kind.FILE))
     state.forget(folder.id, 1)
     state.forget(file.id, 1)
@@ -259,10 +261,10 @@ def test_no_step_of_a_compaction_carries_more_than_a_slice() -> None:
     kept = Kept(compact_every=100)
     state = InodeTable(kept)
     for number in range(100):
-        state.see(ROOT, b"/%d" % number, Kind.FILE, Identity(0, 0, ""))
+        state.add_lookup(ROOT, b"/%d" % number, Kind.FILE, Identity(0, 0, ""))
         state.commit()
     for _ in range(200):
-        state.see(ROOT, b"/0", Kind.FILE, Identity(0, 0, ""))
+        state.add_lookup(ROOT, b"/0", Kind.FILE, Identity(0, 0, ""))
         state.commit()
     assert kept.generations
     assert 0 < kept.longest <= journal.SLICE + 1  # that which the commit is about besides
@@ -282,7 +284,7 @@ def test_a_compaction_that_finds_no_memory_goes_on_with_the_next_commit() -> Non
     state = InodeTable(kept)
     for number in range(50):
         kept.refuse = number % 3 == 0
-        state.see(ROOT, b"%d" % (number % 9), Kind.FILE, Identity(number % 4, 0, ""))
+        state.add_lookup(ROOT, b"%d" % (number % 9), Kind.FILE, Identity(number % 4, 0, ""))
         with contextlib.suppress(OSError):
             state.commit()
         assert facts(recovered(kept.payloads)) == facts(state)
@@ -292,7 +294,7 @@ def test_a_compaction_that_finds_no_memory_goes_on_with_the_next_commit() -> Non
 def test_a_tree_without_a_journal_keeps_nothing_of_what_was_forgotten() -> None:
     state = InodeTable(NoInodeJournal())
     for number in range(1000):
-        node = state.see(ROOT, b"%d" % number, Kind.FILE, Identity(0, 0, ""))
+        node = state.add_lookup(ROOT, b"%d" % number, Kind.FILE, Identity(0, 0, ""))
         state.forget(node.id, 1)
         state.commit()
     assert len(state._compaction._order) < 20
@@ -309,11 +311,11 @@ def test_records_that_could_not_be_kept_go_with_the_next() -> None:
 
     kept = Refusing()
     state = InodeTable(kept)
-    state.see(ROOT, b"a", Kind.DIRECTORY, None)
+    state.add_lookup(ROOT, b"a", Kind.DIRECTORY, None)
     with pytest.raises(OSError):  # noqa: PT011
         state.commit()
     kept.refuse = False
-    state.see(ROOT, b"b", Kind.DIRECTORY, None)
+    state.add_lookup(ROOT, b"b", Kind.DIRECTORY, None)
     state.commit()
     assert facts(recovered(kept.payloads)) == facts(state)
 
@@ -322,7 +324,7 @@ def test_records_that_could_not_be_kept_go_with_the_next() -> None:
 def test_statuses_come_back_whole(status: Status) -> None:
     kept = Kept()
     state = InodeTable(kept)
-    node = state.see(ROOT, b"f", Kind.FILE, status.identity)
+    node = state.add_lookup(ROOT, b"f", Kind.FILE, status.identity)
     handle = state.open_file(node.id, status)
     state.commit()
     assert recovered(kept.payloads).files[handle].status == status

@@ -16,17 +16,17 @@ from stripefs.vfs.writer_process import WriterProcess, WriterState, find_writer,
 def test_ourselves(tmp_path: Path) -> None:
     with open(tmp_path / "f", "wb") as file:
         inode = os.fstat(file.fileno()).st_ino
-        opener = find_writer(os.getpid())
-        assert opener.pid == os.getpid()
-        assert writer_state(opener, {0, inode}) is WriterState.HOLDS
+        writer = find_writer(os.getpid())
+        assert writer.pid == os.getpid()
+        assert writer_state(writer, {0, inode}) is WriterState.HOLDS
         assert (
-            writer_state(WriterProcess(opener.pid, opener.started + 1), {0, inode}) is WriterState.GONE
+            writer_state(WriterProcess(writer.pid, writer.started + 1), {0, inode}) is WriterState.GONE
         )  # its number was given to another
-    assert writer_state(opener, {0, inode}) is WriterState.GONE
+    assert writer_state(writer, {0, inode}) is WriterState.GONE
     with open(tmp_path / "f", "rb"):
-        assert writer_state(opener, {0, inode}) is WriterState.GONE  # it reads what it has written
-    assert opener.pidfd is not None
-    assert not opener.pidfd.reaped
+        assert writer_state(writer, {0, inode}) is WriterState.GONE  # it reads what it has written
+    assert writer.pidfd is not None
+    assert not writer.pidfd.reaped
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,18 @@ sys.stdin.read()
         assert child.stdout is not None
         assert child.stdout.readline() == b"open\n"
         inode = os.stat(tmp_path / "f").st_ino
-        opener = find_writer(child.pid)
-        assert writer_state(opener, {0, inode}) is WriterState.HOLDS
+        writer = find_writer(child.pid)
+        assert writer_state(writer, {0, inode}) is WriterState.HOLDS
         if end is None:
             child.stdin.close()
         else:
             child.send_signal(end)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert writer_state(opener, {0, inode}) is expected
+        assert writer_state(writer, {0, inode}) is expected
         child.wait()
-        assert opener.pidfd is not None
-        assert opener.pidfd.reaped
-        assert writer_state(opener, {0, inode}) is WriterState.GONE
+        assert writer.pidfd is not None
+        assert writer.pidfd.reaped
+        assert writer_state(writer, {0, inode}) is WriterState.GONE
 
 
 def test_whom_nobody_knows() -> None:
