@@ -47,7 +47,7 @@ class Engine:
         self._end: trio.Event
         self._began = threading.Event()
         self._over = False
-        self._flights: set[_Flight] = set()
+        self._calls: set[_EngineCall] = set()
         self._thread = threading.Thread(target=self._main, name="stripefs", daemon=True)
         self._thread.start()
         self._began.wait()
@@ -61,30 +61,30 @@ class Engine:
         """Run `await function(*args)` in the engine; its result or error. Blocks."""
         if threading.get_ident() == self._thread.ident:
             raise RuntimeError("the engine cannot wait for itself")
-        flight = _Flight(function, args)
-        self._start(flight)
+        call = _EngineCall(function, args)
+        self._start(call)
         try:
-            flight.wait()
+            call.wait()
         except BaseException:  # an interrupt: the called function must end before its buffers are reused
-            self.tell(flight.cancel)
-            flight.wait()
+            self.call_soon(call.cancel)
+            call.wait()
             raise
-        if flight.error is not None:
+        if call.error is not None:
             try:
-                raise flight.error
+                raise call.error
             finally:
-                flight.error = None  # whose traceback holds this frame, and so the flight
-        answer: _T = flight.answer
+                call.error = None  # whose traceback holds this frame, and so the call
+        answer: _T = call.answer
         return answer
 
     def begin(self, function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
         """Begin `await function(*args)`, for whose end nobody waits. For any thread, at any time."""
         try:
-            self._start(_Flight(function, args))
+            self._start(_EngineCall(function, args))
         except OSError:
             _log.debug("the engine has ended")
 
-    def tell(self, function: Callable[[], object]) -> None:
+    def call_soon(self, function: Callable[[], object]) -> None:
         """Call `function()` on the engine's thread, soon."""
         try:
             self._token.run_sync_soon(function)
@@ -94,31 +94,31 @@ class Engine:
     def stop(self, timeout: float) -> None:
         """End the engine; calls under way fail. Waits for that, `timeout` seconds at most."""
         self._over = True
-        self.tell(self._end.set)
+        self.call_soon(self._end.set)
         self._thread.join(timeout)
 
     # Inner workings
 
-    def _start(self, flight: _Flight) -> None:
+    def _start(self, call: _EngineCall) -> None:
         try:
-            self._token.run_sync_soon(self._launch, flight)
+            self._token.run_sync_soon(self._spawn, call)
         except trio.RunFinishedError:
             raise _ended() from None
 
-    def _launch(self, flight: _Flight) -> None:
+    def _spawn(self, call: _EngineCall) -> None:
         if self._over:
-            flight.land()
+            call.finish()
             return
-        self._flights.add(flight)
-        self._nursery.start_soon(self._fly, flight)
+        self._calls.add(call)
+        self._nursery.start_soon(self._run_call, call)
 
-    async def _fly(self, flight: _Flight) -> None:
+    async def _run_call(self, call: _EngineCall) -> None:
         try:
             with in_use():
-                await flight.fly()
+                await call.run()
         finally:
-            self._flights.discard(flight)
-            flight.land()
+            self._calls.discard(call)
+            call.finish()
 
     def _main(self) -> None:
         try:
@@ -127,8 +127,8 @@ class Engine:
             _log.critical("the engine has failed, its files with it; please report this", exc_info=True)
         finally:
             self._over = True
-            for flight in list(self._flights):
-                flight.land()
+            for call in list(self._calls):
+                call.finish()
             self._began.set()
 
     async def _run(self) -> None:
@@ -149,7 +149,7 @@ class Engine:
         self.sources.close()
 
 
-class _Flight:
+class _EngineCall:
     """One call on its way through the engine."""
 
     def __init__(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
@@ -158,21 +158,21 @@ class _Flight:
         self._scope = trio.CancelScope()
         self.answer: Any = None
         self.error: BaseException | None = None
-        self._done = False
-        self._landed = False
+        self._answered = False
+        self._finished = False
         self._gate = threading.Lock()  # an Event would cost several times as much, at each small read
         self._gate.acquire()
 
     def wait(self) -> None:
-        """Until it has landed; may be interrupted, and called again."""
-        if not self._landed:
+        """Wait until the call has finished; may be interrupted, and called again."""
+        if not self._finished:
             self._gate.acquire()
 
-    async def fly(self) -> None:
+    async def run(self) -> None:
         with self._scope:
             try:
                 self.answer = await self._function(*self._args)
-                self._done = True
+                self._answered = True
             except Exception as error:  # noqa: BLE001  the border: it goes to the caller, whatever it is
                 self.error = error
             except trio.Cancelled:
@@ -183,13 +183,13 @@ class _Flight:
     def cancel(self) -> None:
         self._scope.cancel()
 
-    def land(self) -> None:
+    def finish(self) -> None:
         """The caller may go on."""
-        if not self._landed:
-            if not self._done and self.error is None:
+        if not self._finished:
+            if not self._answered and self.error is None:
                 self.error = _ended()
             self._args = ()
-            self._landed = True
+            self._finished = True
             self._gate.release()
 
 

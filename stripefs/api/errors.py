@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from stripefs.errors import StoreError, StripefsError
 from stripefs.settings import redact
 
-__all__ = ["Elsewhere", "as_os_error", "in_other_process", "os_errors"]
+__all__ = ["CrossSourceRename", "as_os_error", "in_other_process", "os_errors"]
 
 
-class Elsewhere(StoreError):
+class CrossSourceRename(StoreError):
     """A name that cannot be moved there, as what it stands for would have to be copied."""
 
     errno = errno.EXDEV

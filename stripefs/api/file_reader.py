@@ -57,17 +57,17 @@ class ReadFile(io.BufferedIOBase):
 
     mode = "rb"
 
-    def __init__(self, where: SourceAddress, path: bytes, name: str) -> None:
+    def __init__(self, address: SourceAddress, path: bytes, name: str) -> None:
         self.name = name
-        self._where = where
+        self._address = address
         self._path = path
-        self._held: tuple[Engine, OpenVersion] | None = None
+        self._opened_in: tuple[Engine, OpenVersion] | None = None
         self._expect: Identity | None = None
         self._position = 0
         self._step = (0, b"")
         self._lock = threading.Lock()
-        self._lines = threading.Lock()
-        self._opening = threading.Lock()
+        self._line_lock = threading.Lock()
+        self._open_lock = threading.Lock()
         self._status = self._opened()[1].status
         self._expect = self._status.identity
         self.size = self._status.length
@@ -109,13 +109,13 @@ class ReadFile(io.BufferedIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         """`size` bytes from the position, fewer only at the end; all the rest where `size` is negative or None."""
         self._check()
-        offset, length = self._take(size)
+        offset, length = self._advance(size)
         step_at, step = self._step
         at = offset - step_at
         if at >= 0 and at + length <= len(step):
             return step[at : at + length]
         answer, buffer = new_bytes(length)
-        self._fill_taken(offset, buffer)
+        self._fill_or_rewind(offset, buffer)
         return answer
 
     def read1(self, size: int = -1, /) -> bytes:
@@ -126,8 +126,8 @@ class ReadFile(io.BufferedIOBase):
         """Fill `buffer` from the position on. Returns the number of bytes, fewer than it holds only at the end."""
         self._check()
         with as_bytes(buffer) as view:
-            offset, length = self._take(len(view))
-            self._fill_taken(offset, view[:length])
+            offset, length = self._advance(len(view))
+            self._fill_or_rewind(offset, view[:length])
             return length
 
     def readinto1(self, buffer: WriteableBuffer, /) -> int:
@@ -145,7 +145,7 @@ class ReadFile(io.BufferedIOBase):
         self._check()
         limit = self.size if size is None or size < 0 else size
         parts: list[bytes] = []
-        with self._lines:
+        with self._line_lock:
             position = self._position
             while limit > 0 and position < self.size:
                 at, step = self._step_of(position)
@@ -161,7 +161,7 @@ class ReadFile(io.BufferedIOBase):
     def close(self) -> None:
         """Let go of the version. Reads under way in other threads may fail."""
         if not self.closed:
-            held, self._held = self._held, None
+            held, self._opened_in = self._opened_in, None
             self._step = (0, b"")
             super().close()
             if held is not None and held[0].usable:
@@ -213,7 +213,7 @@ class ReadFile(io.BufferedIOBase):
             raise ValueError("offset and length cannot be negative")
         return max(0, min(length, self.size - offset))
 
-    def _take(self, size: int | None) -> tuple[int, int]:
+    def _advance(self, size: int | None) -> tuple[int, int]:
         """Take `size` bytes (None or negative: the rest) from the position on: the (offset, length) to be read."""
         with self._lock:
             offset = self._position
@@ -222,7 +222,7 @@ class ReadFile(io.BufferedIOBase):
             self._position = offset + length
         return offset, length
 
-    def _fill_taken(self, offset: int, view: memoryview) -> None:
+    def _fill_or_rewind(self, offset: int, view: memoryview) -> None:
         """`_fill` what was taken. After an error the position goes back, unless it has been moved since."""
         try:
             self._fill(offset, view)
@@ -272,23 +272,23 @@ class ReadFile(io.BufferedIOBase):
 
     def _opened(self) -> tuple[Engine, OpenVersion]:
         """The version as the engine of this process has it, opened where it is not."""
-        held = self._held
+        held = self._opened_in
         if held is not None and held[0].usable:
             return held
-        with self._opening:
-            held = self._held
+        with self._open_lock:
+            held = self._opened_in
             if held is None or not held[0].usable:
                 here = engine()
                 with os_errors(self.name):
-                    self._held = held = (here, here.call(_open, here, self._where, self._path, self._expect))
+                    self._opened_in = held = (here, here.call(_open, here, self._address, self._path, self._expect))
             return held
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("an open file cannot be pickled; pickle its URL")
 
 
-async def _open(engine: Engine, where: SourceAddress, path: bytes, expect: Identity | None) -> OpenVersion:
-    return await engine.sources.open(where, path, expect)
+async def _open(engine: Engine, address: SourceAddress, path: bytes, expect: Identity | None) -> OpenVersion:
+    return await engine.sources.open(address, path, expect)
 
 
 async def read_into(file: OpenFile, offset: int, view: memoryview) -> None:
@@ -320,7 +320,7 @@ async def _read_all(ranges: Sequence[tuple[OpenFile, int, memoryview]]) -> None:
 def _forked() -> None:
     """Replace locks that other threads of the parent held during the fork: no thread of the child releases them."""
     for file in list(_files):
-        file._lock, file._lines, file._opening = threading.Lock(), threading.Lock(), threading.Lock()
+        file._lock, file._line_lock, file._open_lock = threading.Lock(), threading.Lock(), threading.Lock()
         file._step = (0, b"")
 
 
@@ -335,7 +335,7 @@ Request = tuple[Path, int | None, int | None]
 
 async def fetch(
     sources: Sources,
-    where: SourceAddress,
+    address: SourceAddress,
     requests: Sequence[tuple[bytes, int | None, int | None]],
     name: Callable[[bytes], str],
 ) -> list[bytes | OSError]:
@@ -359,7 +359,7 @@ async def fetch(
 
     async def one(path: bytes) -> None:
         try:
-            opened = await sources.open(where, path)
+            opened = await sources.open(address, path)
         except StripefsError as error:
             for index in by_path[path]:
                 answers[index] = as_os_error(error, name(path))

@@ -62,23 +62,23 @@ class WriteFile(io.BufferedIOBase):
     `discard` does not. Safe to use from many threads, but only in the process that opened it.
     """
 
-    _draft: FileUpload | None = None
-    _attributed = False
+    _upload: FileUpload | None = None
+    _keeps_attributes = False
 
     def __init__(
-        self, where: SourceAddress, path: bytes, name: str, mode: str = "wb", *, deferred: bool = False
+        self, address: SourceAddress, path: bytes, name: str, mode: str = "wb", *, deferred: bool = False
     ) -> None:
         self.name = name
         self.mode = mode
         self.status: Status | None = None
         self._deferred = deferred
-        self._pieces = bytearray()
+        self._buffer = bytearray()
         self._length = 0
         self._failed = False
         self._lock = threading.RLock()
         self._engine = engine()
         with os_errors(name):
-            self._engine.call(self._begin, where, path)
+            self._engine.call(self._begin, address, path)
         _files.add(self)
 
     def __repr__(self) -> str:
@@ -97,55 +97,55 @@ class WriteFile(io.BufferedIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Take all of `data`. Waits while the memory for writing is full. Raises what sending earlier bytes met."""
-        draft = self._here()
+        upload = self._open_upload()
         with self._lock, as_bytes(data) as view:
-            if len(self._pieces) + len(view) >= STEP:
-                self._hand_over(draft)
+            if len(self._buffer) + len(view) >= STEP:
+                self._send(upload)
             if len(view) >= STEP:
-                self._ask(_write, draft, self._length, view)
+                self._call(_write, upload, self._length, view)
             else:
-                self._pieces += view
+                self._buffer += view
             self._length += len(view)
             return len(view)
 
     def flush(self) -> None:
         """Begin to send what is there. It is not durable by that, for which see `sync`, nor visible."""
-        if not self.closed and self._pieces:
-            draft = self._here()
+        if not self.closed and self._buffer:
+            upload = self._open_upload()
             with self._lock:
-                self._hand_over(draft)
+                self._send(upload)
 
     def sync(self) -> None:
         """As fsync(2): all written bytes are acknowledged by every replica's host; `stripefs recover` can find them."""
-        draft = self._here()
+        upload = self._open_upload()
         with self._lock:
-            self._hand_over(draft)
-            self._ask(draft.sync)
+            self._send(upload)
+            self._call(upload.sync)
 
     def set_attributes(self, *, mode: int | None = None, mtime_ns: int | None = None) -> None:
         """Permission bits and time of last change, in nanoseconds since 1970, of the version that is published.
 
         Raises OSError (EOPNOTSUPP) where the store keeps none.
         """
-        draft = self._here()
-        if not self._attributed:
+        upload = self._open_upload()
+        if not self._keeps_attributes:
             raise OSError(errno.EOPNOTSUPP, "the store keeps no permissions and no times", redact(self.name))
         with self._lock:
-            self._ask(_set_attributes, draft, Attributes(mode=mode, mtime_ns=mtime_ns))
+            self._call(_set_attributes, upload, Attributes(mode=mode, mtime_ns=mtime_ns))
 
     def close(self) -> None:
         """Publish what was written: when this comes back it is durable and visible. Raises why it is not."""
-        if self._is_parents():
+        if self._is_inherited():
             self._end()
             return
         with self._lock:
-            if self.closed or self._draft is None:
+            if self.closed or self._upload is None:
                 self._end()
                 return
             try:
-                self._hand_over(self._draft)
+                self._send(self._upload)
                 if not self._deferred:
-                    self._publish(self._draft)
+                    self._publish(self._upload)
             except BaseException:
                 self.discard()
                 raise
@@ -161,9 +161,9 @@ class WriteFile(io.BufferedIOBase):
             self.discard()
 
     def __del__(self) -> None:
-        draft, self._draft = self._draft, None
-        if draft is not None and self._engine.usable:
-            self._engine.begin(draft.abandon)
+        upload, self._upload = self._upload, None
+        if upload is not None and self._engine.usable:
+            self._engine.begin(upload.abandon)
             if not self.closed:
                 _log.warning(_NEVER_CLOSED, redact(self.name))
         self._end()
@@ -172,22 +172,22 @@ class WriteFile(io.BufferedIOBase):
 
     def discard(self) -> None:
         """Give up the unpublished version and the lock; the previous version stays. May be called at any time."""
-        if self._is_parents():
+        if self._is_inherited():
             self._end()
             return
         with self._lock:
-            draft, self._draft = self._draft, None
+            upload, self._upload = self._upload, None
             self._end()
-            if draft is not None and self._engine.usable:
-                self._engine.call(draft.abandon)
+            if upload is not None and self._engine.usable:
+                self._engine.call(upload.abandon)
 
     def commit(self) -> None:
         """Publish a deferred file."""
         self.close()
-        if not self._is_parents():
+        if not self._is_inherited():
             with self._lock:
-                if self._draft is not None:
-                    self._publish(self._draft)
+                if self._upload is not None:
+                    self._publish(self._upload)
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
@@ -195,30 +195,30 @@ class WriteFile(io.BufferedIOBase):
         if self.closed:
             raise ValueError("I/O operation on closed file")
 
-    def _is_parents(self) -> bool:
+    def _is_inherited(self) -> bool:
         """True if this process only has a copy of the file, made by a fork. Its lock may be held by nobody then."""
         return self._engine.pid != os.getpid()
 
-    def _here(self) -> FileUpload:
+    def _open_upload(self) -> FileUpload:
         self._check()
-        if self._is_parents():
+        if self._is_inherited():
             raise in_other_process(self.name)
-        assert self._draft is not None
-        return self._draft
+        assert self._upload is not None
+        return self._upload
 
-    def _hand_over(self, draft: FileUpload) -> None:
+    def _send(self, upload: FileUpload) -> None:
         """The engine gets what was gathered."""
-        if self._pieces:
-            pieces, self._pieces = self._pieces, bytearray()
-            self._ask(_write, draft, self._length - len(pieces), memoryview(pieces))
+        if self._buffer:
+            buffer, self._buffer = self._buffer, bytearray()
+            self._call(_write, upload, self._length - len(buffer), memoryview(buffer))
 
-    def _publish(self, draft: FileUpload) -> None:
+    def _publish(self, upload: FileUpload) -> None:
         if self._failed:
             raise OSError(errno.EIO, "it is not published, as writing it failed", redact(self.name))
-        self.status = self._ask(draft.publish, True)
-        self._draft = None
+        self.status = self._call(upload.publish, True)
+        self._upload = None
 
-    def _ask(self, function: Callable[[*_Args], Awaitable[_T]], *args: *_Args) -> _T:
+    def _call(self, function: Callable[[*_Args], Awaitable[_T]], *args: *_Args) -> _T:
         try:
             with os_errors(self.name):
                 return self._engine.call(function, *args)
@@ -227,22 +227,22 @@ class WriteFile(io.BufferedIOBase):
             raise
 
     def _end(self) -> None:
-        self._pieces = bytearray()
+        self._buffer = bytearray()
         super().close()
 
-    async def _begin(self, where: SourceAddress, path: bytes) -> None:
-        source, inner = await self._engine.sources.at(where, path)
+    async def _begin(self, address: SourceAddress, path: bytes) -> None:
+        source, inner = await self._engine.sources.at(address, path)
         ensure_usable(inner, source.store)
-        wanted = where.settings.write
-        session = await source.session(where.settings)
+        wanted = address.settings.write
+        session = await source.session(address.settings)
         layout = Layout(await source.layouts.for_file(inner) or wanted.layout_of(inner))
-        if layout is Layout.STRIPED and where.root is None:
+        if layout is Layout.STRIPED and address.root is None:
             await _ensure_pool(source)
-        draft = self._draft = await self._begin_draft(source, session, inner, layout)
-        self._length = draft.length
-        self._attributed = source.store.capabilities.attributes
+        upload = self._upload = await self._begin_upload(source, session, inner, layout)
+        self._length = upload.length
+        self._keeps_attributes = source.store.capabilities.attributes
 
-    async def _begin_draft(self, source: Source, session: WriteSession, path: bytes, layout: Layout) -> FileUpload:
+    async def _begin_upload(self, source: Source, session: WriteSession, path: bytes, layout: Layout) -> FileUpload:
         async def begin(status: Status | None) -> FileUpload:
             if status is None and not source.store.capabilities.put_if_absent:
                 await _ensure_folder(source, split_path(path)[0])
@@ -254,31 +254,31 @@ class WriteFile(io.BufferedIOBase):
                 layout=layout,
             )
 
-        return await begin_file(path, partial(_look, source), begin, exclusive=self.mode == "xb")
+        return await begin_file(path, partial(_find_file, source), begin, exclusive=self.mode == "xb")
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a file that is being written cannot be pickled")
 
 
-def _tell_of_open_files() -> None:
+def _warn_of_open_files() -> None:
     for file in list(_files):
         if not file.closed and file._engine.usable:
             _log.warning(_NEVER_CLOSED, redact(file.name))
 
 
-before_threads_end(_tell_of_open_files)
+before_threads_end(_warn_of_open_files)
 
 
-async def _write(draft: FileUpload, offset: int, view: memoryview) -> None:
+async def _write(upload: FileUpload, offset: int, view: memoryview) -> None:
     for at in range(0, len(view), STEP):
-        await draft.write(offset + at, bytes(view[at : at + STEP]))
+        await upload.write(offset + at, bytes(view[at : at + STEP]))
 
 
-async def _set_attributes(draft: FileUpload, attributes: Attributes) -> None:
-    draft.set_attributes(attributes)
+async def _set_attributes(upload: FileUpload, attributes: Attributes) -> None:
+    upload.set_attributes(attributes)
 
 
-async def _look(source: Source, path: bytes) -> Status | None:
+async def _find_file(source: Source, path: bytes) -> Status | None:
     """The file that is there. Raises IsADirectory for anything else."""
     try:
         status = await source.stat(path)

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 
 from stripefs import config
 from stripefs.api.engine import engine
-from stripefs.api.errors import Elsewhere, os_errors
+from stripefs.api.errors import CrossSourceRename, os_errors
 from stripefs.api.file_reader import Path, ReadFile, Request, fetch
 from stripefs.api.file_writer import MODES, WriteFile
 from stripefs.api.namespace import SourceNamespace, remove_tree
@@ -121,7 +121,7 @@ class FileSystem:
         with os_errors(url):
             self.url = absolute(url)
             service, root = in_service(self.url)
-            self._where = SourceAddress(resolve(service, options), root)
+            self._address = SourceAddress(resolve(service, options), root)
 
     @classmethod
     def of_service(cls, url: str, **options: object) -> tuple[FileSystem, bytes]:
@@ -138,7 +138,7 @@ class FileSystem:
         service, path = in_service(settings.store.url, of_file=not inside)
         made.url = settings.store.url if inside else service
         root = path if inside else b"/" if parse_url(service).wrappers else None
-        made._where = SourceAddress(settings._replace(store=settings.store._replace(url=service)), root)
+        made._address = SourceAddress(settings._replace(store=settings.store._replace(url=service)), root)
         return made, inside or path
 
     def path_of(self, url: str) -> bytes:
@@ -154,7 +154,7 @@ class FileSystem:
 
     def url_of(self, path: Path) -> str:
         """The URL of a file or directory, as `stripefs.open` takes it."""
-        return self._name(self._place(path))
+        return self._name(self._full_path(path))
 
     def __repr__(self) -> str:
         return f"<stripefs.FileSystem {redact(self.url)!r}>"
@@ -170,11 +170,11 @@ class FileSystem:
     def open(self, path: Path, mode: str = "rb", *, deferred: bool = False) -> ReadFile | WriteFile:
         """The file at `path`. Modes as in `stripefs.open`; deferred: see `WriteFile`."""
         mode = "".join(sorted(mode, key="rwxab+t".find))
-        place = self._place(path, follow=True)
+        full_path = self._full_path(path, follow=True)
         if mode == "rb":
-            return ReadFile(self._where, place, self._name(place))
+            return ReadFile(self._address, full_path, self._name(full_path))
         if mode in MODES:
-            return WriteFile(self._where, place, self._name(place), mode, deferred=deferred)
+            return WriteFile(self._address, full_path, self._name(full_path), mode, deferred=deferred)
         raise ValueError(f"mode {mode!r} is none of rb, wb, xb and ab: files are bytes, and written from start to end")
 
     def read_bytes(self, path: Path) -> bytes:
@@ -189,8 +189,8 @@ class FileSystem:
 
     def fetch(self, requests: list[Request]) -> list[bytes | OSError]:
         """Parts of many files, read side by side: for each (path, start, end), as in slices, its bytes or its error."""
-        placed = [(self._place(path, follow=True), start, end) for path, start, end in requests]
-        return self._call("/", fetch, self._where, placed, self._name)
+        placed = [(self._full_path(path, follow=True), start, end) for path, start, end in requests]
+        return self._call("/", fetch, self._address, placed, self._name)
 
     def status(self) -> dict[str, Any]:
         """Figures: transport, throughput, memory, data hosts, files being written; sizes in bytes, times in seconds.
@@ -203,7 +203,7 @@ class FileSystem:
 
     def stat(self, path: Path) -> Entry:
         """Raises FileNotFoundError, NotADirectoryError. Symbolic links of a local source are not followed."""
-        return Entry.of(self._call(path, self._stat, self._place(path)))
+        return Entry.of(self._call(path, self._stat, self._full_path(path)))
 
     def exists(self, path: Path) -> bool:
         try:
@@ -220,7 +220,7 @@ class FileSystem:
 
     def scandir(self, path: Path = "/") -> list[Entry]:
         """Entries of a directory, in byte order of the names."""
-        return [Entry.of(status) for status in self._call(path, self._listing, self._place(path))]
+        return [Entry.of(status) for status in self._call(path, self._listing, self._full_path(path))]
 
     def listdir(self, path: Path = "/") -> list[str]:
         return [entry.name for entry in self.scandir(path)]
@@ -228,7 +228,7 @@ class FileSystem:
     def walk(self, path: Path = "/") -> Iterator[tuple[str, list[str], list[str]]]:
         """As os.walk, from the top: the path of each directory, the names of those in it, and of everything else.
         Errors are raised."""
-        folder = os.fsdecode(self._place(path))
+        folder = os.fsdecode(self._full_path(path))
         entries = self.scandir(folder)
         folders = [entry.name for entry in entries if entry.type == "directory"]
         yield folder, folders, [entry.name for entry in entries if entry.type != "directory"]
@@ -240,41 +240,41 @@ class FileSystem:
 
         Raises FileExistsError where something is there, for a directory unless `exist_ok`; FileNotFoundError.
         """
-        self._call(path, self._mkdir, self._place(path), mode & ~umask(), parents, exist_ok)
+        self._call(path, self._mkdir, self._full_path(path), mode & ~umask(), parents, exist_ok)
 
     def rename(self, path: Path, target: Path) -> None:
         """Move a file or directory, in one step. Raises FileExistsError where something is at `target`."""
-        self._call(path, self._rename, self._place(path), self._place(target), False)
+        self._call(path, self._rename, self._full_path(path), self._full_path(target), False)
 
     def replace(self, path: Path, target: Path) -> None:
         """As `rename`, in the place of a file, or of an empty directory, that is at `target`, in the same step."""
-        self._call(path, self._rename, self._place(path), self._place(target), True)
+        self._call(path, self._rename, self._full_path(path), self._full_path(target), True)
 
     def remove(self, path: Path) -> None:
         """Remove a file. Readers of a striped file may go on for `grace`."""
-        self._call(path, self._remove, self._place(path))
+        self._call(path, self._remove, self._full_path(path))
 
     def rmdir(self, path: Path) -> None:
         """Remove an empty directory. Raises OSError (ENOTEMPTY)."""
-        self._call(path, self._rmdir, self._place(path))
+        self._call(path, self._rmdir, self._full_path(path))
 
     def rmtree(self, path: Path) -> None:
         """Remove a directory with all that is in it, or a file. Where it has a pool of its own, that keeps it
         for `grace`, and OSError (ENOTEMPTY) says so; with a grace of 0 it goes too."""
-        self._call(path, self._rmtree, self._place(path))
+        self._call(path, self._rmtree, self._full_path(path))
 
     def set_attributes(self, path: Path, *, mode: int | None = None, mtime_ns: int | None = None) -> None:
         """Change permission bits, or the time of last change, in nanoseconds since 1970, of a file or directory.
 
         Raises OSError (EOPNOTSUPP) where the store keeps none.
         """
-        self._call(path, self._set_attributes, self._place(path), Attributes(mode=mode, mtime_ns=mtime_ns))
+        self._call(path, self._set_attributes, self._full_path(path), Attributes(mode=mode, mtime_ns=mtime_ns))
 
     def usage(self, path: Path = "/", onerror: Callable[[OSError], object] | None = None) -> list[Usage]:
         """Usage of each directory from `path` down with all below it, those inside before the one they are in, `path`
         itself last; of a file its own alone. onerror: gets what cannot be looked at; without it the first is raised."""
-        found, trouble = self._call(path, usage, self._where, self._place(path), self._name)
-        for error in trouble:
+        found, errors = self._call(path, usage, self._address, self._full_path(path), self._name)
+        for error in errors:
             if onerror is None:
                 raise error
             onerror(error)
@@ -283,66 +283,68 @@ class FileSystem:
     # -- in the engine -------------------------------------------------------------------------------------------
 
     async def _status(self, sources: Sources) -> dict[str, Any]:
-        return (await sources.view(self._where)).status()
+        return (await sources.view(self._address)).status()
 
-    async def _stat(self, sources: Sources, place: bytes) -> Status:
-        return await (await sources.view(self._where)).stat(place)
+    async def _stat(self, sources: Sources, full_path: bytes) -> Status:
+        return await (await sources.view(self._address)).stat(full_path)
 
-    async def _listing(self, sources: Sources, place: bytes) -> list[Status]:
-        return await (await sources.view(self._where)).listing(place)
+    async def _listing(self, sources: Sources, full_path: bytes) -> list[Status]:
+        return await (await sources.view(self._address)).listing(full_path)
 
-    async def _mkdir(self, sources: Sources, place: bytes, mode: int, parents: bool, exist_ok: bool) -> None:
-        names, inner = await self._names(sources, place)
+    async def _mkdir(self, sources: Sources, full_path: bytes, mode: int, parents: bool, exist_ok: bool) -> None:
+        names, inner = await self._namespace(sources, full_path)
         try:
             await names.mkdir(inner, mode)
         except NotFound:
-            if not parents or split_path(place)[0] == place:
+            if not parents or split_path(full_path)[0] == full_path:
                 raise
-            await self._mkdir(sources, split_path(place)[0], 0o777 & ~umask(), True, True)
+            await self._mkdir(sources, split_path(full_path)[0], 0o777 & ~umask(), True, True)
             await names.mkdir(inner, mode)
         except Exists:
-            if not exist_ok or (await self._stat(sources, place)).kind is not Kind.DIRECTORY:
+            if not exist_ok or (await self._stat(sources, full_path)).kind is not Kind.DIRECTORY:
                 raise
 
-    async def _set_attributes(self, sources: Sources, place: bytes, wanted: Attributes) -> None:
-        names, inner = await self._names(sources, place)
+    async def _set_attributes(self, sources: Sources, full_path: bytes, wanted: Attributes) -> None:
+        names, inner = await self._namespace(sources, full_path)
         await names.set_attributes(inner, wanted)
 
-    async def _rename(self, sources: Sources, place: bytes, target: bytes, replace: bool) -> None:
-        names, inner = await self._names(sources, place)
-        other, inner_target = await sources.at(self._where, target)
+    async def _rename(self, sources: Sources, full_path: bytes, target: bytes, replace: bool) -> None:
+        names, inner = await self._namespace(sources, full_path)
+        other, inner_target = await sources.at(self._address, target)
         if other is not names.source:
-            raise Elsewhere(f"{place!r} and {target!r} belong to different sources", hint="copy what is to be moved")
+            raise CrossSourceRename(
+                f"{full_path!r} and {target!r} belong to different sources", hint="copy what is to be moved"
+            )
         await names.rename(inner, inner_target, replace=replace)
-        self._forget(sources, place, target)
+        self._forget(sources, full_path, target)
 
-    async def _remove(self, sources: Sources, place: bytes) -> None:
-        names, inner = await self._names(sources, place)
+    async def _remove(self, sources: Sources, full_path: bytes) -> None:
+        names, inner = await self._namespace(sources, full_path)
         await names.remove(inner)
 
-    async def _rmdir(self, sources: Sources, place: bytes) -> None:
-        names, inner = await self._names(sources, place)
+    async def _rmdir(self, sources: Sources, full_path: bytes) -> None:
+        names, inner = await self._namespace(sources, full_path)
         await names.rmdir(inner)
-        self._forget(sources, place)
+        self._forget(sources, full_path)
 
-    async def _rmtree(self, sources: Sources, place: bytes) -> None:
+    async def _rmtree(self, sources: Sources, full_path: bytes) -> None:
         async def inside(folder: bytes) -> SourceNamespace | None:
-            source = await sources.inside(self._where, folder)
-            return None if source is None else SourceNamespace(source, await source.session(self._where.settings))
+            source = await sources.nested(self._address, folder)
+            return None if source is None else SourceNamespace(source, await source.session(self._address.settings))
 
-        names, inner = await self._names(sources, place)
-        await remove_tree(names, inner, place, inside)
-        self._forget(sources, place)
+        names, inner = await self._namespace(sources, full_path)
+        await remove_tree(names, inner, full_path, inside)
+        self._forget(sources, full_path)
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
-    async def _names(self, sources: Sources, place: bytes) -> tuple[SourceNamespace, bytes]:
-        source, inner = await sources.at(self._where, place)
-        return SourceNamespace(source, await source.session(self._where.settings)), inner
+    async def _namespace(self, sources: Sources, full_path: bytes) -> tuple[SourceNamespace, bytes]:
+        source, inner = await sources.at(self._address, full_path)
+        return SourceNamespace(source, await source.session(self._address.settings)), inner
 
-    def _forget(self, sources: Sources, *places: bytes) -> None:
-        for place in places:
-            sources.forget(self._where, place)
+    def _forget(self, sources: Sources, *full_paths: bytes) -> None:
+        for full_path in full_paths:
+            sources.forget(self._address, full_path)
 
     def _is(self, path: Path, kind: Kind) -> bool:
         try:
@@ -352,22 +354,23 @@ class FileSystem:
 
     def _call(self, path: Path, function: Callable[[Sources, *_Args], Awaitable[_T]], *args: *_Args) -> _T:
         here = engine()
-        with os_errors(lambda: self._name(self._place(path))):
+        with os_errors(lambda: self._name(self._full_path(path))):
             return here.call(function, here.sources, *args)
 
-    def _place(self, path: Path, *, follow: bool = False) -> bytes:
+    def _full_path(self, path: Path, *, follow: bool = False) -> bytes:
         """The path as stores have it. All of the local files are as programs see them: links above `path` are followed,
         and with `follow` the last one."""
-        place = normal(os.fsencode(path))
-        if b"\0" in place:
+        full_path = normal(os.fsencode(path))
+        if b"\0" in full_path:
             raise OSError(errno.EINVAL, "no name holds a NUL byte", os.fsdecode(path))
-        if self.url == "/" and self._where.root is None:
-            return real_path(place) if follow else join_path(real_path(split_path(place)[0]), split_path(place)[1])
-        return place
+        if self.url == "/" and self._address.root is None:
+            folder, name = split_path(full_path)
+            return real_path(full_path) if follow else join_path(real_path(folder), name)
+        return full_path
 
-    def _name(self, place: bytes) -> str:
+    def _name(self, full_path: bytes) -> str:
         """The URL of a file, for messages."""
-        return url_in_service(self._where.settings.store.url, (self._where.root or b"").rstrip(b"/") + place)
+        return url_in_service(self._address.settings.store.url, (self._address.root or b"").rstrip(b"/") + full_path)
 
 
 def _service(url: StoreUrl) -> StoreUrl:

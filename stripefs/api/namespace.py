@@ -17,7 +17,7 @@ from stripefs.write.namespace_changes import NamespaceChanges, ensure_not_below
 from stripefs.write.upload_names import ensure_usable, join_path
 from stripefs.write_session import WriteSession
 
-__all__ = ["Inside", "SourceNamespace", "remove_tree"]
+__all__ = ["NestedSource", "SourceNamespace", "remove_tree"]
 
 
 class SourceNamespace:
@@ -84,12 +84,12 @@ class SourceNamespace:
 _AT_ONCE = 16
 """Files that are removed side by side."""
 
-Inside = Callable[[bytes], Awaitable[SourceNamespace | None]]
+NestedSource = Callable[[bytes], Awaitable[SourceNamespace | None]]
 """The names of the source that a directory is by itself, with a pool of its own; None for any other."""
 
 
-async def remove_tree(names: SourceNamespace, path: bytes, place: bytes, inside: Inside) -> None:
-    """Remove a directory with all that is in it, or a file: `path` in the source of `names`, which is `place` for
+async def remove_tree(names: SourceNamespace, path: bytes, full_path: bytes, inside: NestedSource) -> None:
+    """Remove a directory with all that is in it, or a file: `path` in the source of `names`, which is `full_path` for
     `inside`. A pool in it goes with the directory, once nothing is kept in it.
 
     Entries that others put there meanwhile keep the directory. Raises the first error when all the rest was removed.
@@ -97,41 +97,41 @@ async def remove_tree(names: SourceNamespace, path: bytes, place: bytes, inside:
     if (await names.source.stat(path)).kind is not Kind.DIRECTORY:
         await names.remove(path)
         return
-    removal = _Removal(inside)
-    await removal.clear(names, path, place)
+    removal = _TreeRemoval(inside)
+    await removal.clear(names, path, full_path)
     if removal.failed:
         raise removal.failed[0]
 
 
-class _Removal:
-    def __init__(self, inside: Inside) -> None:
+class _TreeRemoval:
+    def __init__(self, inside: NestedSource) -> None:
         self.failed: list[StoreError] = []
         self._inside = inside
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
 
-    async def clear(self, names: SourceNamespace, folder: bytes, place: bytes) -> None:
-        with self._noted():
-            own = await self._inside(place)
+    async def clear(self, names: SourceNamespace, folder: bytes, full_path: bytes) -> None:
+        with self._collecting_errors():
+            own = await self._inside(full_path)
             if own is None:
-                await self._empty(names, folder, place)
+                await self._empty(names, folder, full_path)
             else:
-                await self._empty(own, b"/", place)
+                await self._empty(own, b"/", full_path)
                 if not self.failed:
                     await own.remove_pool()
             if not self.failed:
                 await names.rmdir(folder)
 
-    async def _empty(self, names: SourceNamespace, folder: bytes, place: bytes) -> None:
+    async def _empty(self, names: SourceNamespace, folder: bytes, full_path: bytes) -> None:
         entries: Sequence[Status] = ()
-        with self._noted():
+        with self._collecting_errors():
             entries = await names.source.listing(folder)
-        ahead = iter(entries)
+        remaining = iter(entries)
 
         async def work() -> None:
-            for status in ahead:
+            for status in remaining:
                 below = join_path(folder, status.name)
                 if status.kind is Kind.DIRECTORY:
-                    await self.clear(names, below, join_path(place, status.name))
+                    await self.clear(names, below, join_path(full_path, status.name))
                 else:
                     await self._remove(names, below, status)
 
@@ -140,12 +140,12 @@ class _Removal:
                 nursery.start_soon(work)
 
     async def _remove(self, names: SourceNamespace, file: bytes, seen: Status) -> None:
-        with self._noted():
+        with self._collecting_errors():
             async with self._limiter:
                 await names.remove(file, seen)
 
     @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
+    def _collecting_errors(self) -> Iterator[None]:
         try:
             yield
         except NotFound:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from stripefs.api.source import LOOK_EVERY, OpenVersion, Source
-from stripefs.api.urls import placed
+from stripefs.api.urls import with_bucket
 from stripefs.cache.cache import Cache, queue_for
 from stripefs.cache.cached_store import CachedStore
 from stripefs.errors import (
@@ -60,7 +60,7 @@ __all__ = ["SourceAddress", "Sources"]
 _LEVELS = 32
 """Directories above a file in which its pool is looked for."""
 
-_MOST_REMEMBERED = 10_000
+_MOST_ROOTS = 10_000
 
 
 class SourceAddress(NamedTuple):
@@ -89,19 +89,19 @@ class ServiceConnection:
         self._closing = Lane("closing", 1)
         self._pools: set[bytes] = set()  # directories that have one
         self._roots: dict[bytes, bytes] = {}  # where striped files of a directory were found to have their parts
-        self._turn = trio.Lock()
+        self._lock = trio.Lock()
 
     async def at(self, root: bytes, trusted: tuple[str, ...]) -> Source:
         """The source whose root this directory is. trusted: see `WriteSettings.trust_pool`."""
         if source := self._sources.get((root, trusted)):
             source.references.acquire()
             return source
-        async with self._turn:
+        async with self._lock:
             source = self._sources.get((root, trusted))
             if source is None:
                 settings = self._settings
                 if root != b"/":
-                    settings = settings._replace(url=elsewhere(settings.url, placed(settings.url, root)))
+                    settings = settings._replace(url=elsewhere(settings.url, with_bucket(settings.url, root)))
                 store = await _connected(settings, self._read.io_timeout)
                 view = StripedStore(store, trusted, opener(settings))
                 files = view if self._cache is None else CachedStore(view, self._cache)
@@ -110,15 +110,15 @@ class ServiceConnection:
             source.references.acquire()
             return source
 
-    async def search(self, path: bytes, trusted: tuple[str, ...]) -> tuple[Source, bytes]:
+    async def nearest(self, path: bytes, trusted: tuple[str, ...]) -> tuple[Source, bytes]:
         """The source in which the file at `path` is to be written, and its path there."""
-        return await self._inside(await self._nearest(path, trusted), path, trusted)
+        return await self._source_and_path(await self._nearest(path, trusted), path, trusted)
 
     async def open(self, path: bytes, trusted: tuple[str, ...], expect: Identity | None) -> OpenVersion:
         """Open the file at `path`; of a striped one in the source that has its parts."""
         folder = split_path(path)[0]
         guess = self._roots.get(folder, b"/")
-        source, inner = await self._inside(guess, path, trusted)
+        source, inner = await self._source_and_path(guess, path, trusted)
         named = None
         try:
             opened = await source.open(inner, expect)
@@ -136,10 +136,10 @@ class ServiceConnection:
             if root == guess:
                 return opened
             await opened.close()
-        if len(self._roots) >= _MOST_REMEMBERED:
+        if len(self._roots) >= _MOST_ROOTS:
             self._roots.clear()
         self._roots[folder] = root
-        source, inner = await self._inside(root, path, trusted)
+        source, inner = await self._source_and_path(root, path, trusted)
         return await source.open(inner, expect)
 
     def forget(self, path: bytes) -> None:
@@ -152,7 +152,7 @@ class ServiceConnection:
 
     async def close_idle(self) -> None:
         """Close the sources that nobody uses, and the reader when none is left."""
-        async with self._turn:
+        async with self._lock:
             for source in [*self._sources.values(), *self._forgotten]:
                 source.close_idle()
             idle = [source for source in self._forgotten if source.references.expired()]
@@ -185,12 +185,12 @@ class ServiceConnection:
             self._reader = reader
         return self._reader
 
-    async def _inside(self, root: bytes, path: bytes, trusted: tuple[str, ...]) -> tuple[Source, bytes]:
+    async def _source_and_path(self, root: bytes, path: bytes, trusted: tuple[str, ...]) -> tuple[Source, bytes]:
         return await self.at(root, trusted), path if root == b"/" else path.removeprefix(root)
 
     async def _root_of(self, path: bytes, trusted: tuple[str, ...], named: bytes) -> bytes:
         """The directory with the pool that a manifest names, if that is above the file, else the nearest with any."""
-        named = named.removeprefix(placed(self._settings.url, b"")).removesuffix(POOL)
+        named = named.removeprefix(with_bucket(self._settings.url, b"")).removesuffix(POOL)
         if named and path.startswith(named + b"/") and await self.has_pool(named, trusted):
             return named
         return await self._nearest(path, trusted)
@@ -244,34 +244,34 @@ class Sources:
         self._services: dict[tuple[StoreSettings, ReadSettings, CacheSettings], ServiceConnection] = {}
         self._caches: dict[CacheSettings, Cache] = {}
 
-    async def at(self, where: SourceAddress, path: bytes) -> tuple[Source, bytes]:
+    async def at(self, address: SourceAddress, path: bytes) -> tuple[Source, bytes]:
         """The source in which `path` is to be changed, and the path there. With a root given, paths begin at it."""
-        service, trusted = self._service(where), where.settings.write.trust_pool
-        if where.root is None:
-            return await service.search(path, trusted)
-        return await service.at(where.root, trusted), path
+        service, trusted = self._service(address), address.settings.write.trust_pool
+        if address.root is None:
+            return await service.nearest(path, trusted)
+        return await service.at(address.root, trusted), path
 
-    async def inside(self, where: SourceAddress, folder: bytes) -> Source | None:
+    async def nested(self, address: SourceAddress, folder: bytes) -> Source | None:
         """The source that the directory at `folder` is, where it has a pool and no root is given."""
-        service, trusted = self._service(where), where.settings.write.trust_pool
-        if where.root is None and await service.has_pool(folder, trusted):
+        service, trusted = self._service(address), address.settings.write.trust_pool
+        if address.root is None and await service.has_pool(folder, trusted):
             return await service.at(folder, trusted)
         return None
 
-    async def view(self, where: SourceAddress) -> Source:
+    async def view(self, address: SourceAddress) -> Source:
         """The source in which all names can be looked at."""
-        return await self._service(where).at(where.root or b"/", where.settings.write.trust_pool)
+        return await self._service(address).at(address.root or b"/", address.settings.write.trust_pool)
 
-    async def open(self, where: SourceAddress, path: bytes, expect: Identity | None = None) -> OpenVersion:
+    async def open(self, address: SourceAddress, path: bytes, expect: Identity | None = None) -> OpenVersion:
         """Open the file at `path`; raises what `Source.open` raises."""
-        service, trusted = self._service(where), where.settings.write.trust_pool
-        if where.root is None:
+        service, trusted = self._service(address), address.settings.write.trust_pool
+        if address.root is None:
             return await service.open(path, trusted, expect)
-        return await (await service.at(where.root, trusted)).open(path, expect)
+        return await (await service.at(address.root, trusted)).open(path, expect)
 
-    def forget(self, where: SourceAddress, path: bytes) -> None:
+    def forget(self, address: SourceAddress, path: bytes) -> None:
         """The directory at `path` was moved or removed."""
-        self._service(where).forget((where.root or b"/").rstrip(b"/") + path)
+        self._service(address).forget((address.root or b"/").rstrip(b"/") + path)
 
     async def run(self) -> None:
         """Close what nobody uses, until cancelled."""
@@ -287,9 +287,9 @@ class Sources:
         for cache in self._caches.values():
             cache.close()
 
-    def _service(self, where: SourceAddress) -> ServiceConnection:
-        settings = where.settings
-        wanted = (settings.store, settings.read, _of_readers(settings.cache))
+    def _service(self, address: SourceAddress) -> ServiceConnection:
+        settings = address.settings
+        wanted = (settings.store, settings.read, _reader_settings(settings.cache))
         service = self._services.get(wanted)
         if service is None:
             service = ServiceConnection(self._nursery, settings.store, settings.read, self._cache(settings))
@@ -300,7 +300,7 @@ class Sources:
         """Raises ConfigError for a folder that cannot be one."""
         if not settings.cache.directory:
             return None
-        wanted = _of_readers(settings.cache)
+        wanted = _reader_settings(settings.cache)
         cache = self._caches.get(wanted)
         if cache is None:
             queue = queue_for(settings.read.memory or default_budget())
@@ -308,7 +308,7 @@ class Sources:
         return cache
 
 
-def _of_readers(settings: CacheSettings) -> CacheSettings:
+def _reader_settings(settings: CacheSettings) -> CacheSettings:
     """The cache in which written bytes are kept, shared with others."""
     return settings._replace(writes=False)
 

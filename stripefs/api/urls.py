@@ -8,7 +8,7 @@ import posixpath
 from stripefs.store.url import elsewhere, parse_url
 from stripefs.write.upload_names import split_path
 
-__all__ = ["in_service", "normal", "placed", "real_path", "url_in_service"]
+__all__ = ["in_service", "normal", "real_path", "url_in_service", "with_bucket"]
 
 
 def real_path(path: bytes) -> bytes:
@@ -43,19 +43,19 @@ def in_service(url: str, *, of_file: bool = False) -> tuple[str, bytes]:
     path = normal(found.path)
     if found.wrappers:
         folder, name = split_path(path) if of_file else (path, b"")
-        return elsewhere(url, placed(url, folder)), b"/" + name
+        return elsewhere(url, with_bucket(url, folder)), b"/" + name
     if found.scheme == "file" and found.authority in ("", "localhost"):
         return "/", path
-    return elsewhere(url, placed(url, b"/")), path
+    return elsewhere(url, with_bucket(url, b"/")), path
 
 
 def url_in_service(service: str, path: bytes) -> str:
     """The URL of a path in a service."""
     found = parse_url(service)
-    return elsewhere(service, placed(service, (found.path.rstrip(b"/") if found.wrappers else b"") + path))
+    return elsewhere(service, with_bucket(service, (found.path.rstrip(b"/") if found.wrappers else b"") + path))
 
 
-def placed(url: str, path: bytes) -> bytes:
+def with_bucket(url: str, path: bytes) -> bytes:
     """`path` of a service as `elsewhere` takes it: with the bucket's name first, where there are buckets."""
     found = parse_url(url)
     return (b"/" + os.fsencode(found.authority) if found.scheme in ("s3", "gs") else b"") + path

@@ -35,23 +35,23 @@ class Usage(NamedTuple):
 
 
 async def usage(
-    sources: Sources, where: SourceAddress, path: bytes, name: Callable[[bytes], str]
+    sources: Sources, address: SourceAddress, path: bytes, name: Callable[[bytes], str]
 ) -> tuple[list[Usage], list[OSError]]:
     """Usage of each directory from `path` down, those inside before the one they are in, or a file alone; and what
     could not be looked at. `name` makes a URL of a path. Raises StoreError where it is `path` itself."""
-    view = await sources.view(where)
+    view = await sources.view(address)
     limiter = trio.CapacityLimiter(_AT_ONCE)
-    trouble: list[OSError] = []
+    errors: list[OSError] = []
 
     async def of_file(file: bytes, status: Status) -> Usage:
         stored = status.length
         if STRIPED_ID.search(status.file_id):
             async with limiter:
-                stored = await _stored(sources, where, file) or stored
+                stored = await _stored(sources, address, file) or stored
         return Usage(os.fsdecode(file), 1, status.length, stored * max(1, status.replication))
 
     async def of_folder(folder: bytes, above: list[int]) -> None:
-        """Those below are ahead, and add to it when they are done."""
+        """Directories in it are done later, and add their sums to `above` then."""
         entries = await view.listing(folder)
         sums = [0, 0, 0]
         seen.append((folder, sums, above))
@@ -62,42 +62,42 @@ async def usage(
             except NotFound:
                 pass  # it went since it was listed
             except StripefsError as error:
-                trouble.append(as_os_error(error, name(file)))
+                errors.append(as_os_error(error, name(file)))
 
         async with trio.open_nursery() as nursery:
             for status in entries:
                 if status.kind is Kind.FILE:
                     nursery.start_soon(add, join_path(folder, status.name), status)
-        ahead.extend((join_path(folder, status.name), sums) for status in entries if status.kind is Kind.DIRECTORY)
+        remaining.extend((join_path(folder, status.name), sums) for status in entries if status.kind is Kind.DIRECTORY)
 
     status = await view.stat(path)
     if status.kind is not Kind.DIRECTORY:
-        return [await of_file(path, status)], trouble
+        return [await of_file(path, status)], errors
     seen: list[tuple[bytes, list[int], list[int]]] = []  # each before what is in it, the last of a directory first
-    ahead: list[tuple[bytes, list[int]]] = []
+    remaining: list[tuple[bytes, list[int]]] = []
     await of_folder(path, [0, 0, 0])
-    while ahead:
-        folder, above = ahead.pop()
+    while remaining:
+        folder, above = remaining.pop()
         try:
             await of_folder(folder, above)
         except NotFound:
             pass
         except StripefsError as error:
-            trouble.append(as_os_error(error, name(folder)))
+            errors.append(as_os_error(error, name(folder)))
     found = []
     for folder, sums, above in reversed(seen):
         _add(above, sums)
         found.append(Usage(os.fsdecode(folder), *sums))
-    return found, trouble
+    return found, errors
 
 
 def _add(sums: list[int], more: Sequence[int]) -> None:
     sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
 
 
-async def _stored(sources: Sources, where: SourceAddress, path: bytes) -> int:
+async def _stored(sources: Sources, address: SourceAddress, path: bytes) -> int:
     """Bytes of all objects of a striped file, one replica of each; 0 where another file is there by now."""
-    source, inner = await sources.at(where, path)
+    source, inner = await sources.at(address, path)
     manifest: Manifest | None = await source.calls.call(f"look at {path!r}", source.store.manifest, inner)
     if manifest is None:
         return 0

@@ -40,7 +40,7 @@ def read():
     except OSError:
         pass
 threading.Thread(target=read, daemon=True).start()
-while not stripefs.api.engine.engine()._flights:
+while not stripefs.api.engine.engine()._calls:
     pass
 """
     command = [sys.executable, "-W", "error", "-c", program, f"{fault_hdfs.url}/python-silent/file"]

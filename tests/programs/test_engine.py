@@ -91,7 +91,7 @@ def test_what_is_under_way_ends_with_it() -> None:
     threads = [threading.Thread(target=wait) for _ in range(4)]
     for thread in threads:
         thread.start()
-    while len(engine._flights) < 4:
+    while len(engine._calls) < 4:
         time.sleep(0.001)
     engines.stop()
     for thread in threads:
@@ -111,7 +111,7 @@ def test_an_interrupt_ends_a_call() -> None:
             ended.append(True)
 
     def interrupt() -> None:
-        while not engine._flights:
+        while not engine._calls:
             time.sleep(0.001)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -176,7 +176,7 @@ def read():
     except OSError:
         print("told")
 threading.Thread(target=read).start()
-while not stripefs.api.engine.engine()._flights:
+while not stripefs.api.engine.engine()._calls:
     pass
 """,
         spread(place, rate="1KB/s", burst="1MiB", **{"host-timeout": "3600s"}).replace("?", "/file?", 1),

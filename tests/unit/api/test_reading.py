@@ -271,7 +271,7 @@ def test_the_order_of_os_pread_is_refused(big: str) -> None:
 
 def test_a_version_is_opened_once(big: str) -> None:
     with stripefs.open(big) as one, stripefs.open(big) as other:
-        held = one._held, other._held
+        held = one._opened_in, other._opened_in
         assert held[0] is not None
         assert held[1] is not None
         assert held[0][1] is held[1][1]

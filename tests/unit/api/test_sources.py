@@ -131,7 +131,7 @@ def test_urls_that_mean_nothing(url: str, said: str) -> None:
 
 def test_options_are_those_of_the_command(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def settings(**options: object):
-        return stripefs.connect(str(place), **options)._where.settings
+        return stripefs.connect(str(place), **options)._address.settings
 
     given = settings(
         memory="64MiB", threads=8, hedge=False, layout_for={"*.a": "plain", "*.b": "striped"}, unit=2 * MIB
