@@ -30,7 +30,7 @@ from stripefs.cli.exit_errors import tell
 from stripefs.cli.mounting import expand, prepare
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.fuse.control import make_directory
-from stripefs.fuse.daemonize import Begun
+from stripefs.fuse.daemonize import BackgroundMount
 from stripefs.fuse.mount_spec import store_mount_spec
 from stripefs.options import Given
 from stripefs.settings import Settings, redact
@@ -121,13 +121,13 @@ def shown(
         except OSError as error:
             raise RunError(f"{daemon.runtime}: {error.strerror}") from error
         binds: list[Bind] = []
-        begun: list[tuple[str, Begun, IO[bytes] | None]] = []
+        begun: list[tuple[str, BackgroundMount, IO[bytes] | None]] = []
         for number, one in enumerate(checkpoints):
             place = folder.layer(number)
             os.makedirs(place, 0o700)
             settings = _settings(one, place, daemon, given, words)
             try:
-                mount = Begun(store_mount_spec(settings)._replace(owner=os.getpid()))
+                mount = BackgroundMount(store_mount_spec(settings)._replace(owner=os.getpid()))
             except StripefsError as error:
                 raise _failed(one.source, error) from error
             held.callback(_end, mount, place)
@@ -197,7 +197,7 @@ def _kill(process: subprocess.Popen[bytes], source: str) -> None:
         process.stdin.close()
 
 
-def _end(mount: Begun, place: str) -> None:
+def _end(mount: BackgroundMount, place: str) -> None:
     """Unmount what is there, or have a mount that is still being made given up; see its process off."""
     from stripefs.cli.mounting import mounted_at
     from stripefs.fuse.mounting import unmount

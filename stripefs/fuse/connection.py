@@ -24,7 +24,7 @@ _ENDS_WITHIN = 1.0
 
 
 class FuseConnection:
-    """The connection of a job. device: its descriptor, -1 while there is none. tuning: limits found by `settle`."""
+    """The connection of a job. device: its descriptor, -1 while there is none. tuning: what `apply_limits` found."""
 
     def __init__(self, job: MountSpec) -> None:
         self._job = job
@@ -41,10 +41,10 @@ class FuseConnection:
         self.init = kernel.read_init(self.device)
 
     def state(self) -> dict[str, Any]:
-        """The state that `take` needs besides the descriptor."""
+        """The state that `adopt` needs besides the descriptor."""
         return {"init": self.init.message.hex(), "mounted": self._mounted.device if self._mounted is not None else ""}
 
-    def take(self, state: dict[str, Any], device: int) -> None:
+    def adopt(self, state: dict[str, Any], device: int) -> None:
         """The connection that another supervisor had, with what its worker was answering queued again.
 
         Raises MountError where it is not mounted here any more.
@@ -79,38 +79,38 @@ class FuseConnection:
             return False
         return True
 
-    def settle(self, *, tell: bool) -> None:
-        """After INIT is answered, which resets them, set the kernel's limits. tell: log those that cannot be set."""
+    def apply_limits(self, *, log: bool) -> None:
+        """After INIT is answered, which resets them, set the kernel's limits. log: log those that cannot be set."""
         if self._mounted is None:
             return
         limits = self._job.mount
         self.tuning = kernel.tune(self._mounted, limits.read_ahead_kb, limits.max_background)
         for name, report in self.tuning.items():
-            if report["limit"] and tell:
+            if report["limit"] and log:
                 _log.info(
                     "%s stays at %s instead of %s: %s", name, *(report[key] for key in ("now", "wanted", "limit"))
                 )
 
     @property
-    def is_seen(self) -> bool:
+    def is_attached(self) -> bool:
         """True when the mount is where it was put: not unmounted lazily before, and not covered by another."""
         found = kernel.find_mount(self._path)
         return self._mounted is not None and found is not None and found.device == self._mounted.device
 
-    def detach(self, *, leave: bool = False) -> bool:
+    def detach(self, *, spare_used: bool = False) -> bool:
         """Take the mount out of the tree; False when its connection outlives that because someone still uses it.
 
-        leave: one that is in use stays where it is.
+        spare_used: one that is in use stays where it is.
         """
-        if not self.is_seen:
+        if not self.is_attached:
             return False
         try:
-            return mounting.unmount_unused(self._path) if leave else not mounting.detach(self._path)
+            return mounting.unmount_unused(self._path) if spare_used else not mounting.detach(self._path)
         except MountError as error:
             _log.warning("%s", error)
             return False
 
-    def ends_by_itself(self) -> bool:
+    def wait_ended(self) -> bool:
         """Tells whether the unmount ended the connection. A copy of the mount in another mount namespace keeps it."""
         poll = select.poll()
         poll.register(self.device, 0)

@@ -96,10 +96,10 @@ def ask(
         except (ConnectionResetError, BrokenPipeError) as error:
             cut_off += 1
             if time.monotonic() > end or cut_off == deaths:
-                raise _silent(what, error) from error
+                raise _no_answer(what, error) from error
             time.sleep(_ASK_AGAIN)
         except (OSError, ValueError) as error:
-            raise _silent(what, error) from error
+            raise _no_answer(what, error) from error
     if "failed" in answer:
         from stripefs.fuse.ipc import rebuild_error
 
@@ -126,7 +126,7 @@ def _ask(path: str | Path, request: dict[str, Any], timeout: float, meanwhile: C
     return answer
 
 
-def _silent(what: str, error: Exception) -> MountError:
+def _no_answer(what: str, error: Exception) -> MountError:
     return MountError(f"{what} does not answer: {error}", hint="see its log")
 
 
@@ -210,7 +210,7 @@ class ControlFiles:
     """The two files of one mount, for its supervisor. `listener` is the control socket."""
 
     def __init__(self, mountpoint: str, directory: Path | None = None, name: str = "") -> None:
-        self._socket, self._card = _files(make_directory(directory or runtime_directory()), mountpoint, name)
+        self._socket, self._description = _files(make_directory(directory or runtime_directory()), mountpoint, name)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.unlink(missing_ok=True)
@@ -218,7 +218,7 @@ class ControlFiles:
                 self.listener.bind(short)
             self._socket.chmod(0o600)
             self.listener.listen(64)
-            self._mark = _mark(self._socket)
+            self._identity = _identity(self._socket)
         except OSError as error:
             self.listener.close()
             raise MountError(f"control socket {self._socket} cannot be made: {error}") from error
@@ -229,16 +229,16 @@ class ControlFiles:
         return self._socket.with_suffix(".keeper")
 
     def announce(self, mount: Mount) -> None:
-        draft = self._card.with_suffix(".draft")
-        draft.write_text(json.dumps(mount._asdict()))
-        draft.rename(self._card)
+        temporary = self._description.with_suffix(".draft")
+        temporary.write_text(json.dumps(mount._asdict()))
+        temporary.rename(self._description)
 
     def close(self) -> None:
         """Stop listening and remove the files, unless a newer mount at the same place has its own there."""
         self.listener.close()
         with contextlib.suppress(FileNotFoundError):
-            if _mark(self._socket) == self._mark:
-                self._card.unlink(missing_ok=True)
+            if _identity(self._socket) == self._identity:
+                self._description.unlink(missing_ok=True)
                 self._socket.unlink(missing_ok=True)
 
 
@@ -251,17 +251,17 @@ def find_mounts(directory: Path | None = None) -> list[Mount]:
     """The mounts of this user that are served now, by mountpoint; those whose files are in `directory`."""
     found = []
     directory = directory or runtime_directory()
-    for card in sorted(directory.glob("*.json")) if directory.is_dir() else []:
+    for description in sorted(directory.glob("*.json")) if directory.is_dir() else []:
         try:
-            mount = Mount(**json.loads(card.read_text()))
+            mount = Mount(**json.loads(description.read_text()))
         except (OSError, ValueError, TypeError):
             continue  # removed meanwhile
-        before = _mark_of(card.with_suffix(".sock"))
-        if _listens(card.with_suffix(".sock")):
+        before = _identity_of(description.with_suffix(".sock"))
+        if _listens(description.with_suffix(".sock")):
             found.append(mount)
-        elif _mark_of(card.with_suffix(".sock")) == before:  # else a new mount has just made its own
-            card.unlink(missing_ok=True)
-            card.with_suffix(".sock").unlink(missing_ok=True)
+        elif _identity_of(description.with_suffix(".sock")) == before:  # else a new mount has just made its own
+            description.unlink(missing_ok=True)
+            description.with_suffix(".sock").unlink(missing_ok=True)
     return sorted(found, key=lambda mount: mount.mountpoint)
 
 
@@ -289,15 +289,15 @@ def _files(directory: Path, mountpoint: str, name: str = "") -> tuple[Path, Path
     return directory / f"{name}.sock", directory / f"{name}.json"
 
 
-def _mark(path: Path) -> tuple[int, int]:
+def _identity(path: Path) -> tuple[int, int]:
     """Identity of this socket among those at the same path."""
     found = path.stat()
     return found.st_ino, found.st_ctime_ns
 
 
-def _mark_of(path: Path) -> tuple[int, int] | None:
+def _identity_of(path: Path) -> tuple[int, int] | None:
     try:
-        return _mark(path)
+        return _identity(path)
     except FileNotFoundError:
         return None
 

@@ -22,7 +22,7 @@ from typing import Any
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse.mount_spec import MountSpec
 
-__all__ = ["Begun", "start"]
+__all__ = ["BackgroundMount", "start"]
 
 
 def start(job: MountSpec, *, lock: int = -1) -> int:
@@ -30,15 +30,15 @@ def start(job: MountSpec, *, lock: int = -1) -> int:
 
     `lock`, a descriptor that holds a lock of flock(2), stays locked until the child is ready or has ended.
     """
-    begun = Begun(job, lock)
+    mount = BackgroundMount(job, lock)
     try:
-        begun.wait()
+        mount.wait()
     finally:
-        begun.forget()
+        mount.forget()
     return 0
 
 
-class Begun:
+class BackgroundMount:
     """A mount that a child makes. Its starter does other things and then calls `wait`. Raises MountError.
 
     process: the child. A caller that need not know how it ends calls `forget`.
@@ -116,32 +116,32 @@ def main() -> None:
     for descriptor in (status, *locks):
         os.set_inheritable(descriptor, False)
 
-    def say(message: dict[str, Any]) -> None:
+    def report(message: dict[str, Any]) -> None:
         nonlocal status
         while message["op"] == "ready" and locks:
             os.close(locks.pop())
         if status >= 0:
-            told, status = status, -1
+            pipe, status = status, -1
             try:
-                os.write(told, json.dumps(message).encode() + b"\n")
+                os.write(pipe, json.dumps(message).encode() + b"\n")
             except BrokenPipeError:
                 if not shared:
                     raise MountError("who asked for this mount has ended") from None
             finally:
-                os.close(told)
+                os.close(pipe)
 
     try:
         job = MountSpec.from_json(sys.stdin.read())
         log, mountpoint = job.mount.log_file, job.resolved
         logs.configure(job.mount.log_format, job.mount.log_level, log, job.command)
-        code = serve(job, ready=lambda: say({"op": "ready"}))
+        code = serve(job, ready=lambda: report({"op": "ready"}))
         # A newer mount at the same place writes to the same file.
         others = find_mounts(Path(job.directory) if job.directory else None)
         if code == 0 and log == str(_usual_log(job)) and all(one.mountpoint != mountpoint for one in others):
             os.unlink(log)
     except StripefsError as error:
         with contextlib.suppress(MountError):
-            say({"op": "failed", **describe_error(error)})
+            report({"op": "failed", **describe_error(error)})
         code = error.exit_code
     sys.exit(code)
 

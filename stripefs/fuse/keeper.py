@@ -85,11 +85,11 @@ class Keeper:
         return keeper
 
     @classmethod
-    def take(cls, path: Path) -> tuple[Keeper, KeptConnection] | None:
+    def take_over(cls, path: Path) -> tuple[Keeper, KeptConnection] | None:
         """Become the supervisor of the keeper at `path`; None where there is none. Raises MountError where it has one,
         or the last worker does not end."""
         try:
-            channel, answer, descriptors = _say(path, "take")
+            channel, answer, descriptors = _request(path, "take")
         except (FileNotFoundError, ConnectionRefusedError):
             return None
         if answer["op"] != "kept":
@@ -97,7 +97,7 @@ class Keeper:
             raise MountError("another supervisor has taken the mount over already", hint="see its status")
         device, board, slot0, slot1, *worker = descriptors
         try:
-            _until_ended(worker)
+            _kill_and_wait(worker)
         except BaseException:
             channel.close()
             raise
@@ -130,24 +130,24 @@ def keeper_path(directory: Path, name: str) -> Path:
 
 def is_waiting(path: Path) -> bool:
     """Tells whether a keeper waits there for a successor."""
-    return _asked(path, "ask")
+    return _was_kept(path, "ask")
 
 
 def end(path: Path) -> bool:
     """End the connection that a keeper keeps there without a supervisor; True if there was one."""
-    return _asked(path, "end")
+    return _was_kept(path, "end")
 
 
-def _asked(path: Path, operation: str) -> bool:
+def _was_kept(path: Path, operation: str) -> bool:
     try:
-        channel, answer, _ = _say(path, operation)
+        channel, answer, _ = _request(path, operation)
     except (FileNotFoundError, ConnectionRefusedError):
         return False
     channel.close()
     return bool(answer["op"] == "kept")
 
 
-def _say(path: Path, operation: str) -> tuple[socket.socket, dict[str, Any], list[int]]:
+def _request(path: Path, operation: str) -> tuple[socket.socket, dict[str, Any], list[int]]:
     """Raises FileNotFoundError and ConnectionRefusedError where no keeper is, or one that is just ending; MountError
     where no answer comes."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -168,7 +168,7 @@ def _say(path: Path, operation: str) -> tuple[socket.socket, dict[str, Any], lis
     return channel, answer, descriptors
 
 
-def _until_ended(workers: list[int]) -> None:
+def _kill_and_wait(workers: list[int]) -> None:
     """Two workers must never answer one connection: the last one is dying with its supervisor. Raises MountError."""
     for pidfd in workers:
         with contextlib.suppress(ProcessLookupError):
@@ -181,7 +181,7 @@ def _until_ended(workers: list[int]) -> None:
             raise MountError("the worker of the last supervisor does not end", hint="its disk may hang; try again")
 
 
-class _Process:
+class _KeeperProcess:
     """The keeper itself."""
 
     def __init__(self, channel: socket.socket, listener: socket.socket, seconds: float) -> None:
@@ -205,12 +205,12 @@ class _Process:
             happened = {descriptor for descriptor, _ in poll.poll(left)}
             if not happened or (self._descriptors and self._descriptors[0] in happened):
                 return
-            if self._channel is not None and self._channel.fileno() in happened and not self._hear(self._channel):
+            if self._channel is not None and self._channel.fileno() in happened and not self._receive(self._channel):
                 return
-            if self._listener.fileno() in happened and not self._meet():
+            if self._listener.fileno() in happened and not self._accept():
                 return
 
-    def _hear(self, channel: socket.socket) -> bool:
+    def _receive(self, channel: socket.socket) -> bool:
         """Handles a message of the supervisor or its end; False when the keeper is to end."""
         try:
             message, descriptors = ipc.receive(channel)
@@ -221,14 +221,14 @@ class _Process:
             return bool(self._descriptors)
         match message["op"]:
             case "keep":
-                self._descriptors = _instead(self._descriptors, descriptors)
+                self._descriptors = _replaced(self._descriptors, descriptors)
                 self._state = message["state"]
             case "worker":
-                self._worker = _instead(self._worker, descriptors)
+                self._worker = _replaced(self._worker, descriptors)
                 self._state["generation"] = message["generation"]
         return bool(message["op"] != "end")
 
-    def _meet(self) -> bool:
+    def _accept(self) -> bool:
         """Answer a client that connects; False when the keeper is to end."""
         client, _ = self._listener.accept()
         client.settimeout(_ANSWERS_WITHIN)
@@ -249,7 +249,7 @@ class _Process:
         return True
 
 
-def _instead(before: list[int], descriptors: list[int]) -> list[int]:
+def _replaced(before: list[int], descriptors: list[int]) -> list[int]:
     for descriptor in before:
         os.close(descriptor)
     return descriptors
@@ -263,7 +263,7 @@ def main() -> None:
     path = sys.argv[4]
     try:
         ours = os.stat(path).st_ino
-        _Process(channel, listener, float(sys.argv[3])).run()
+        _KeeperProcess(channel, listener, float(sys.argv[3])).run()
     finally:
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == ours:  # else another keeper has its own there

@@ -108,7 +108,7 @@ class TreeOperations(pyfuse3.Operations):
         self._tree = tree
         self._board = board
         self._on_init = on_init
-        self._said: dict[tuple[str, type[StripefsError]], tuple[float, int]] = {}
+        self._reported: dict[tuple[str, type[StripefsError]], tuple[float, int]] = {}
 
     def init(self) -> None:
         self._on_init()
@@ -120,11 +120,11 @@ class TreeOperations(pyfuse3.Operations):
         """Log a failed request, once in a while if such failures repeat."""
         key = (request, type(error))
         now = trio.current_time()
-        since, silent = self._said.get(key, (-_REPEAT_AFTER, 0))
+        since, silent = self._reported.get(key, (-_REPEAT_AFTER, 0))
         if now - since < _REPEAT_AFTER:
-            self._said[key] = (since, silent + 1)
+            self._reported[key] = (since, silent + 1)
             return
-        self._said[key] = (now, 0)
+        self._reported[key] = (now, 0)
         _log.warning("%s: %s%s", request, error, f" (and {silent} like it before)" if silent else "")
 
     # Names and attributes
@@ -288,7 +288,7 @@ class WritingOperations(TreeOperations):
 
     @handler
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
-        return _seen(await self._writable.getattr(inode))
+        return _entry_of_version(await self._writable.getattr(inode))
 
     @handler
     async def setattr(
@@ -303,7 +303,7 @@ class WritingOperations(TreeOperations):
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
             atime_ns=attr.st_atime_ns if fields.update_atime else None,
         )
-        return _seen(answer)
+        return _entry_of_version(answer)
 
     @handler
     async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: ModeT, ctx: RequestContext) -> EntryAttributes:
@@ -384,16 +384,16 @@ class WritingOperations(TreeOperations):
 
     @handler
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
-        with _quietly():
+        with _unlogged():
             await self._writable.setxattr(inode, name, value)
 
     @handler
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
-        with _quietly():
+        with _unlogged():
             await self._writable.removexattr(inode, name)
 
 
-def _seen(attributes: ServedVersion) -> EntryAttributes:
+def _entry_of_version(attributes: ServedVersion) -> EntryAttributes:
     """For answers that are about a node and do not name it, so that the number to be shown is free."""
     entry = entry_of(attributes)
     if attributes.inode:
@@ -402,7 +402,7 @@ def _seen(attributes: ServedVersion) -> EntryAttributes:
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _unlogged() -> Iterator[None]:
     """Programs that copy files try to copy every attribute, and expect this answer: nothing to log."""
     try:
         yield

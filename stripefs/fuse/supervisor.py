@@ -42,7 +42,7 @@ from stripefs.fuse.control import ControlFiles, Mount, metrics_listener
 from stripefs.fuse.keeper import Keeper, KeptConnection, keeper_path
 from stripefs.fuse.mount_spec import MountSpec
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
-from stripefs.fuse.worker_process import CrashLoop, WorkerProcess, ending, has_terminal, pidfd, signals
+from stripefs.fuse.worker_process import CrashLoop, WorkerProcess, exit_name, has_terminal, pidfd, signals
 from stripefs.systemd import Watchdog, notify, watchdog_period
 
 __all__ = ["serve"]
@@ -66,37 +66,37 @@ def serve(job: MountSpec, *, ready: Callable[[], None]) -> int:
     thread: it handles signals.
     """
     extras.require("pyfuse3")
-    taken = Keeper.take(keeper_path(Path(job.directory), job.name)) if job.keep else None
-    job = job.at(job.resolved if taken else mounting.check_mountpoint(job))
+    inherited = Keeper.take_over(keeper_path(Path(job.directory), job.name)) if job.keep else None
+    job = job.at(job.resolved if inherited else mounting.check_mountpoint(job))
     os.chdir("/")
     kernel.set_io_flusher()
     with contextlib.ExitStack() as held:
-        return _Supervisor(job, ready, held, taken).run()
+        return _Supervisor(job, ready, held, inherited).run()
 
 
-class _Ended(Exception):
+class _Exit(Exception):
     """The loop is over; its argument is the exit status."""
 
 
 class _Supervisor:
-    """taken: a keeper, and what an earlier supervisor left with it; None for a new mount."""
+    """inherited: a keeper, and what an earlier supervisor left with it; None for a new mount."""
 
     def __init__(
         self,
         job: MountSpec,
         ready: Callable[[], None],
         held: contextlib.ExitStack,
-        taken: tuple[Keeper, KeptConnection] | None,
+        inherited: tuple[Keeper, KeptConnection] | None,
     ) -> None:
         self._job = job
-        self._keeper: Keeper | None = taken[0] if taken else None
-        self._taken: KeptConnection | None = taken[1] if taken else None
+        self._keeper: Keeper | None = inherited[0] if inherited else None
+        self._inherited: KeptConnection | None = inherited[1] if inherited else None
         self._path = job.mount.mountpoint
         self._ready = ready
-        self._post = ControlFiles(self._path, Path(job.directory) if job.directory else None, job.name)
-        held.callback(self._post.close)
-        self._listeners = [self._post.listener, *metrics_listener(job.mount.metrics, held)]
-        self._memory = self._taken.memory if self._taken is not None else make_memory()
+        self._control_files = ControlFiles(self._path, Path(job.directory) if job.directory else None, job.name)
+        held.callback(self._control_files.close)
+        self._listeners = [self._control_files.listener, *metrics_listener(job.mount.metrics, held)]
+        self._memory = self._inherited.memory if self._inherited is not None else make_memory()
         for descriptor in self._memory:
             held.callback(os.close, descriptor)
         self._board = CounterPage(self._memory[0])
@@ -115,12 +115,12 @@ class _Supervisor:
         self._kept: dict[str, Any] = {}  # facts of the first worker that must hold for the next ones
 
     def run(self) -> int:
-        self._mount_first() if self._taken is None else self._take_over(self._taken)
+        self._mount_first() if self._inherited is None else self._take_over(self._inherited)
         try:
             while True:
                 for event, value in self._events():
                     self._handle(event, value)
-        except _Ended as end:
+        except _Exit as end:
             return int(end.args[0])
 
     def _mount_first(self) -> None:
@@ -129,8 +129,8 @@ class _Supervisor:
             ready = self._expect("ready")
             self._source, self._kept = ready["source"], ready["kept"]
             self._mount()
-            self._begin("is mounted")
-            self._begin_keeping()
+            self._announce("is mounted")
+            self._start_keeper()
             self._ready()
         except BaseException:
             if self._connection.device >= 0:
@@ -141,21 +141,21 @@ class _Supervisor:
     def _take_over(self, kept: KeptConnection) -> None:
         """Go on where another supervisor ended. On failure the connection stays with its keeper."""
         state = kept.state
-        self._connection.take(state, kept.device)
+        self._connection.adopt(state, kept.device)
         self._source, self._kept = state["source"], state["kept"]
         self._started_at, self._generation = state["started_at"], state["generation"]
         self._start()
         self._hand_over()
-        self._begin("was left mounted, and is served again")
+        self._announce("was left mounted, and is served again")
         self._ready()
 
-    def _begin(self, how: str) -> None:
+    def _announce(self, how: str) -> None:
         self._expect("serving")
-        self._settle()
-        self._post.announce(Mount(self._path, self._source, os.getpid()))
+        self._apply_limits()
+        self._control_files.announce(Mount(self._path, self._source, os.getpid()))
         _log.info("%s %s at %s", self._source, how, self._path)
 
-    def _begin_keeping(self) -> None:
+    def _start_keeper(self) -> None:
         """Have a keeper that knows what a successor must know, where there is to be one."""
         if self._keeper is not None:
             self._keeper.close()
@@ -165,7 +165,7 @@ class _Supervisor:
         facts = {"source": self._source, "kept": self._kept, "started_at": self._started_at}
         kept = KeptConnection({**self._connection.state(), **facts}, self._connection.device, self._memory)
         try:
-            self._keeper = Keeper.start(self._post.keeper, self._job.keep, kept)
+            self._keeper = Keeper.start(self._control_files.keeper, self._job.keep, kept)
         except OSError as error:
             _log.warning("%s ends with its supervisor: no keeper can be started: %s", self._path, error)
         else:
@@ -174,14 +174,14 @@ class _Supervisor:
     # Events
 
     def _events(self) -> Iterator[tuple[str, Any]]:
-        """Waits for events: tick, signal NUMBER, orphaned, message DICT, died STATUS, disconnected, unkept."""
+        """Waits for events: tick, signal NUMBER, orphaned, message DICT, died STATUS, disconnected, keeper lost."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         if self._owner >= 0 and not self._stopping:
             poll.register(self._owner, select.POLLIN)
         if self._worker is not None:
             poll.register(self._worker.pidfd, select.POLLIN)
-            if self._worker.speaks:
+            if self._worker.connected:
                 poll.register(self._worker.channel, select.POLLIN)
         if self._keeper is not None:
             poll.register(self._keeper.channel, select.POLLIN)
@@ -205,7 +205,7 @@ class _Supervisor:
         elif self._connection.device in happened:
             yield "disconnected", None
         elif self._keeper is not None and self._keeper.channel.fileno() in happened:
-            yield "unkept", None
+            yield "keeper lost", None
 
     def _expect(self, operation: str) -> dict[str, Any]:
         """Wait for a message of the first worker; everything else is a failure to mount."""
@@ -220,7 +220,7 @@ class _Supervisor:
                 if event == "orphaned":
                     raise MountError(f"who wanted {self._path} mounted has ended")
                 if event == "died":
-                    raise MountError(f"the worker ended with {ending(value)} before it served", hint="see the log")
+                    raise MountError(f"the worker ended with {exit_name(value)} before it served", hint="see the log")
                 if event == "disconnected":
                     raise MountError(f"{self._path} was unmounted before it answered")
 
@@ -240,12 +240,12 @@ class _Supervisor:
         elif event == "message":
             self._answer(value)
         elif event == "tick":
-            self._show_life()
-        elif event == "unkept":
+            self._ping()
+        elif event == "keeper lost":
             _log.warning("the keeper of %s was killed: another one is started", self._path)
-            self._begin_keeping()
+            self._start_keeper()
 
-    def _show_life(self) -> None:
+    def _ping(self) -> None:
         """Tell systemd that this loop runs, and ask the worker whether its own does."""
         notify("WATCHDOG=1")
         if self._worker is None:
@@ -262,7 +262,7 @@ class _Supervisor:
             case "stop":
                 self._stop("a request on the control socket", force=bool(message.get("force")))
             case "serving":
-                self._settle()
+                self._apply_limits()
             case "alive":
                 self._watchdog.heard(time.monotonic())
             case "failed":
@@ -298,24 +298,24 @@ class _Supervisor:
         """The worker is gone, and reaped: start the next one, unless there is nothing left to serve."""
         if self._stopping or not self._connection.alive:
             self._finish()
-        self._deaths.note(time.monotonic(), self._board.read()["answered"])
-        if self._deaths.hopeless:
+        self._deaths.record(time.monotonic(), self._board.read()["answered"])
+        if self._deaths.diagnosis:
             _log.critical(
                 "%s; %s is dead from here on: see the lines above, then umount -l %s and mount again",
-                *(self._deaths.hopeless, self._path, self._path),
+                *(self._deaths.diagnosis, self._path, self._path),
             )
             self._disconnect()
-            raise _Ended(MountError.exit_code)
+            raise _Exit(MountError.exit_code)
         if self._connection.resend():
-            _log.warning("the worker ended with %s; the next one takes over", ending(status))
-            if self._deaths.many:
+            _log.warning("the worker ended with %s; the next one takes over", exit_name(status))
+            if self._deaths.rapid:
                 time.sleep(1)
             self._start_next()
             self._hand_over()
         else:
             _log.error(
                 "the worker ended with %s; this kernel cannot hand over: open files at %s fail, it is mounted anew",
-                *(ending(status), self._path),
+                *(exit_name(status), self._path),
             )
             self._mount_anew()
 
@@ -329,7 +329,7 @@ class _Supervisor:
                 time.sleep(1)
         _log.critical("%s is dead from here on: umount -l %s and mount again", self._path, self._path)
         self._disconnect()
-        raise _Ended(MountError.exit_code)
+        raise _Exit(MountError.exit_code)
 
     # The mount
 
@@ -344,14 +344,14 @@ class _Supervisor:
             MemoryJournal(self._board, self._memory[1:]).clear()
             self._start_next()
             self._mount()
-            self._begin_keeping()
+            self._start_keeper()
         except MountError as error:
             _log.critical("%s could not be mounted anew: %s", self._path, error)
-            raise _Ended(error.exit_code) from error
+            raise _Exit(error.exit_code) from error
 
-    def _settle(self) -> None:
+    def _apply_limits(self) -> None:
         """Set the kernel's limits once a worker serves, and tell it for `status`."""
-        self._connection.settle(tell=self._generation == 1)
+        self._connection.apply_limits(log=self._generation == 1)
         self._watchdog.expect(time.monotonic())
         if self._worker is not None:
             self._worker.send({"op": "facts", "facts": self._facts()})
@@ -373,40 +373,40 @@ class _Supervisor:
         """Unmount and end. A mount in use is left to its keeper, if it has one, unless `force`."""
         _log.info("%s: unmounting %s", reason, self._path)
         self._stopping = True
-        leave = self._keeper is not None and not force
-        detached = self._connection.detach(leave=leave)
-        if leave and not detached and self._connection.is_seen:
+        spare_used = self._keeper is not None and not force
+        detached = self._connection.detach(spare_used=spare_used)
+        if spare_used and not detached and self._connection.is_attached:
             _log.warning("%s is in use: its readers wait up to %g s for the next daemon", self._path, self._job.keep)
-            raise _Ended(0)
-        if not detached or not self._connection.ends_by_itself():
+            raise _Exit(0)
+        if not detached or not self._connection.wait_ended():
             _log.warning("%s was in use: whoever has files open there gets errors now", self._path)
-            self._disconnect(gently=self._job.mount.rw)
+            self._disconnect(graceful=self._job.mount.rw)
         self._finish()
 
     def _finish(self) -> None:
         """The connection is gone: see the worker off and end."""
-        self._end_keeping()
+        self._end_keeper()
         if self._worker is not None:
-            self._worker.leave(_LEAVE_WITHIN)
+            self._worker.wait_or_kill(_LEAVE_WITHIN)
             self._worker = None
         _log.info("%s is unmounted", self._path)
-        raise _Ended(0)
+        raise _Exit(0)
 
-    def _disconnect(self, *, gently: bool = False) -> None:
+    def _disconnect(self, *, graceful: bool = False) -> None:
         """End the connection, whoever still uses it. It dies with its last descriptor when fusectl is not at hand.
 
-        gently: the worker may let go of what was being written before it ends.
+        graceful: the worker may let go of what was being written before it ends.
         """
-        self._end_keeping()
+        self._end_keeper()
         aborted = self._connection.abort()
         if self._worker is not None:
-            if not (gently and aborted):
+            if not (graceful and aborted):
                 self._worker.kill()
-            self._worker.leave(_LEAVE_WITHIN)
+            self._worker.wait_or_kill(_LEAVE_WITHIN)
             self._worker = None
         self._connection.close()
 
-    def _end_keeping(self) -> None:
+    def _end_keeper(self) -> None:
         if self._keeper is not None:
             self._keeper.end()
             self._keeper = None
@@ -416,5 +416,5 @@ class _Supervisor:
             self._keeper.close()
         if self._worker is not None:
             self._worker.kill()
-            self._worker.leave(_LEAVE_WITHIN)
+            self._worker.wait_or_kill(_LEAVE_WITHIN)
         self._connection.close()

@@ -136,7 +136,7 @@ class _Worker:
 
     async def run(self) -> None:
         logs.configure(self._mount.log_format, self._mount.log_level, self._mount.log_file, self._command)
-        logging.getLogger("pyfuse3").addFilter(_is_news)
+        logging.getLogger("pyfuse3").addFilter(_is_relevant)
         kernel.set_io_flusher()
         try:
             backend = self._make(self._start)
@@ -219,7 +219,7 @@ class _Worker:
         }
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_relevant(record: logging.LogRecord) -> bool:
     """False for a reply that found its caller killed or its mount gone: ENOENT from the kernel, and nobody's loss."""
     return not record.getMessage().endswith(f"fuse_reply_* failed with {os.strerror(errno.ENOENT)}")
 

@@ -19,7 +19,7 @@ from typing import Any
 from stripefs.errors import MountError
 from stripefs.fuse import ipc
 
-__all__ = ["CrashLoop", "WorkerProcess", "ending", "has_terminal", "pidfd", "signals"]
+__all__ = ["CrashLoop", "WorkerProcess", "exit_name", "has_terminal", "pidfd", "signals"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 class WorkerProcess:
     """A worker and our end of its channel. `pidfd` becomes readable when it ends; reap it then.
 
-    speaks: it has not closed its end of the channel yet.
+    connected: it has not closed its end of the channel yet.
     """
 
     def __init__(self, program: str, mountpoint: str) -> None:
@@ -40,7 +40,7 @@ class WorkerProcess:
                 [*command, mountpoint], pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, cwd="/"
             )
         self.pidfd = os.pidfd_open(self._process.pid)
-        self.speaks = True
+        self.connected = True
 
     def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
         with contextlib.suppress(OSError):  # it died: the loop will see that
@@ -51,13 +51,13 @@ class WorkerProcess:
         try:
             return ipc.receive(self.channel)[0]
         except EOFError:
-            self.speaks = False
+            self.connected = False
             return None
 
     def kill(self) -> None:
         self._process.kill()
 
-    def leave(self, within: float) -> None:
+    def wait_or_kill(self, within: float) -> None:
         """Wait for its end, and enforce it after `within` seconds."""
         try:
             self._process.wait(within)
@@ -74,7 +74,7 @@ class WorkerProcess:
         return status
 
 
-def ending(status: int) -> str:
+def exit_name(status: int) -> str:
     """The end of a process, for messages, by its exit status as `reap` answers it."""
     return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
@@ -92,7 +92,7 @@ class CrashLoop:
     def __init__(self) -> None:
         self._seen: list[tuple[float, int]] = []
 
-    def note(self, now: float, answered: int) -> None:
+    def record(self, now: float, answered: int) -> None:
         self._seen = [*self._seen[1 - _MANY :], (now, answered)]
 
     def clear(self) -> None:
@@ -100,7 +100,7 @@ class CrashLoop:
         self._seen.clear()
 
     @property
-    def hopeless(self) -> str:
+    def diagnosis(self) -> str:
         """`3 workers died within 5 s without answering anything` where that is so, else nothing."""
         last = self._seen[-_DEATHS:]
         if len(last) < _DEATHS or last[-1][1] != last[0][1] or last[-1][0] - last[0][0] >= _DEATHS_WITHIN:
@@ -108,7 +108,7 @@ class CrashLoop:
         return f"{_DEATHS} workers died within {last[-1][0] - last[0][0]:.0f} s without answering anything"
 
     @property
-    def many(self) -> bool:
+    def rapid(self) -> bool:
         """True if they die of the same request each time, as it seems, which must not take the whole machine."""
         return len(self._seen) == _MANY and self._seen[-1][0] - self._seen[0][0] < _MANY_WITHIN
 

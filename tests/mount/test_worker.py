@@ -51,8 +51,8 @@ def test_replies_to_the_dead_are_no_news() -> None:
     def record(text: str) -> logging.LogRecord:
         return logging.LogRecord("pyfuse3", logging.ERROR, "", 0, text, (), None)
 
-    assert not worker_module._is_news(record("fuse_read(): fuse_reply_* failed with No such file or directory"))
-    assert worker_module._is_news(record("fuse_read(): fuse_reply_* failed with Bad address"))
+    assert not worker_module._is_relevant(record("fuse_read(): fuse_reply_* failed with No such file or directory"))
+    assert worker_module._is_relevant(record("fuse_read(): fuse_reply_* failed with Bad address"))
 
 
 @pytest.fixture

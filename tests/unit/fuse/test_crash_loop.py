@@ -10,12 +10,12 @@ from stripefs.fuse.worker_process import CrashLoop
 def after(*deaths: tuple[float, int]) -> CrashLoop:
     seen = CrashLoop()
     for when, answered in deaths:
-        seen.note(when, answered)
+        seen.record(when, answered)
     return seen
 
 
 @pytest.mark.parametrize(
-    ("deaths", "hopeless"),
+    ("deaths", "expected"),
     [
         ([(100, 5), (101, 5)], False),
         ([(100, 5), (101, 5), (102, 5)], True),
@@ -27,24 +27,24 @@ def after(*deaths: tuple[float, int]) -> CrashLoop:
     ],
 )
 def test_three_deaths_in_a_minute_without_an_answer_are_the_end(
-    deaths: list[tuple[float, int]], hopeless: bool
+    deaths: list[tuple[float, int]], expected: bool
 ) -> None:
-    assert bool(after(*deaths).hopeless) == hopeless
+    assert bool(after(*deaths).diagnosis) == expected
 
 
 def test_what_is_said_of_it() -> None:
-    assert after((100, 5), (101, 5), (104, 5)).hopeless == "3 workers died within 4 s without answering anything"
+    assert after((100, 5), (101, 5), (104, 5)).diagnosis == "3 workers died within 4 s without answering anything"
 
 
 def test_a_death_that_was_wanted_says_nothing_about_those_before() -> None:
     seen = after((100, 5), (101, 5))
     seen.clear()
-    seen.note(102, 5)
-    assert not seen.hopeless
+    seen.record(102, 5)
+    assert not seen.diagnosis
 
 
-def test_ten_in_ten_seconds_are_many() -> None:
-    assert not after(*((100 + n, n) for n in range(9))).many
-    assert after(*((100 + n, n) for n in range(10))).many
-    assert not after(*((100 + 2 * n, n) for n in range(10))).many
-    assert after(*((100 + 20 * (n < 5) + n, n) for n in range(5, 30))).many
+def test_ten_in_ten_seconds_are_rapid() -> None:
+    assert not after(*((100 + n, n) for n in range(9))).rapid
+    assert after(*((100 + n, n) for n in range(10))).rapid
+    assert not after(*((100 + 2 * n, n) for n in range(10))).rapid
+    assert after(*((100 + 20 * (n < 5) + n, n) for n in range(5, 30))).rapid
