@@ -200,7 +200,7 @@ def _ended() -> OSError:
 _current: Engine | None = None
 _lock = threading.Lock()
 _inherited: list[Engine] = []
-"""Engines of parents: kept, because what is let go of tells threads to end that are not here."""
+"""Engines of parents: kept, as their finalizers signal threads that this process does not have."""
 
 _ending = False
 

@@ -196,7 +196,7 @@ class WriteFile(io.BufferedIOBase):
             raise ValueError("I/O operation on closed file")
 
     def _is_inherited(self) -> bool:
-        """True if this process only has a copy of the file, made by a fork. Its lock may be held by nobody then."""
+        """True if this process only has a copy of the file, made by a fork; its lock may be held for ever."""
         return self._engine.pid != os.getpid()
 
     def _open_upload(self) -> FileUpload:

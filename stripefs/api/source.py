@@ -132,7 +132,7 @@ class Source:
         self._lock = trio.Lock()
 
     def close_idle(self) -> None:
-        """End the write sessions that nobody uses: their tasks let go of what they have, and end."""
+        """End the write sessions without users: their tasks give up what they hold, and end."""
         for wanted, shared in list(self._sessions.items()):
             if shared.references.expired():
                 del self._sessions[wanted]

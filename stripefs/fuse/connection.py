@@ -117,7 +117,7 @@ class FuseConnection:
         return bool(poll.poll(_ENDS_WITHIN * 1000))
 
     def abort(self) -> bool:
-        """End it, whoever still uses it. False where it dies with its last descriptor only."""
+        """End it, in use or not. False where it ends only with its last descriptor."""
         return self._mounted is not None and kernel.abort(self._mounted.connection)
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ answer (no such file, no permission, replaced), one log line that says what to d
 pyfuse3's loop and with it the mount. Of equal failures of equal requests one in 5 s is logged, the others are counted.
 
 Of a tree that can be written (`WritingOperations`) the kernel keeps nothing that may change any moment: no entry for a
-name that is not there, and whatever the tree says of files that are being written is believed for no time at all.
+name that is not there, and attributes of files that are being written expire at once.
 Handles that write are for direct I/O unless a program may want to map the file, so that nothing of what is written
 stays in pages of a node that will not be looked up again.
 """
@@ -134,7 +134,7 @@ class TreeOperations(pyfuse3.Operations):
         try:
             return entry_of(await self._tree.lookup(parent_inode, name))
         except NotFound:
-            # Number 0 lets the kernel remember that there is nothing, for as long as it believes what there is.
+            # Number 0 lets the kernel remember that there is nothing, for as long as it caches names that are there.
             absent = EntryAttributes()
             absent.st_ino = InodeT(0)
             absent.entry_timeout = self._tree.attr_timeout

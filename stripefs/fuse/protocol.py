@@ -17,7 +17,7 @@ ROOT = 1
 
 
 class ServedAttributes(Protocol):
-    """Attributes of node `id` for stat(2). `valid`: for how many seconds the kernel may believe it.
+    """Attributes of node `id` for stat(2). `valid`: for how many seconds the kernel may cache it.
 
     st_mode holds type and permission bits. Times in nanoseconds since 1970, also negative.
     """
@@ -57,7 +57,7 @@ class ServedTree(Protocol):
 
     @property
     def attr_timeout(self) -> float:
-        """Seconds for which the kernel may believe that a name is not there."""
+        """Seconds for which the kernel may cache that a name is not there."""
 
     @property
     def posix_acl(self) -> bool:
@@ -107,7 +107,7 @@ class ServedTree(Protocol):
 class WritableServedTree(ServedTree, Protocol):
     """A tree that can be changed. `flags` are those of open(2); `thread` is who asks, as the kernel numbers it.
 
-    A file that is being written has a node of its own, of which the kernel believes nothing. Names that are not there
+    A file that is being written has a node of its own, of which the kernel caches nothing. Names that are not there
     are not remembered either.
     """
 

@@ -395,7 +395,7 @@ class _Supervisor:
     def _disconnect(self, *, graceful: bool = False) -> None:
         """End the connection, whoever still uses it. It dies with its last descriptor when fusectl is not at hand.
 
-        graceful: the worker may let go of what was being written before it ends.
+        graceful: the worker may give up unpublished files and their locks before it ends.
         """
         self._end_keeper()
         aborted = self._connection.abort()

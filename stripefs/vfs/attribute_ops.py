@@ -49,7 +49,7 @@ class AttributeOps:
     async def set_at(self, path: bytes, wanted: Attributes) -> Status:
         """Change attributes of what is at `path`; its status then.
 
-        Raises NotPermitted where the store refuses: chmod(2), chown(2) and utimes(2) know no other word for it.
+        Raises NotPermitted where the store refuses: chmod(2), chown(2) and utimes(2) have only EPERM for that.
         """
         tree = self._tree
         if wanted != Attributes():

@@ -83,7 +83,7 @@ class InodeTable:
     # Queries of the tree
 
     def path(self, node: int) -> bytes:
-        """The absolute path of a node. KeyError when the kernel never heard of it."""
+        """The absolute path of a node. Raises KeyError for one that the kernel does not hold."""
         parts: list[bytes] = []
         while node != ROOT:
             entry = self.nodes[node]

@@ -37,8 +37,8 @@ class FileReader(Protocol):
 class OpenFiles:
     """The open files of a tree.
 
-    confirm: raises StaleVersion when the path of this node has another version now. valid: for how many seconds
-    that is believed.
+    confirm: raises StaleVersion when the path of this node has another version now. valid: for how many seconds its
+    answer holds.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class OpenFiles:
             raise StaleVersion(f"{self._state.path(node.id)!r} is gone") from error
 
     async def released(self, node: Inode) -> None:
-        """A handle of `node` is no more; the last one lets go of the file."""
+        """A handle of `node` was closed; with the last one the file is closed."""
         if (shared := self._files.get(node.id)) is not None:
             shared.users += 1
             await self._drop(node, shared)

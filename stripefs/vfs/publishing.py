@@ -123,7 +123,7 @@ class HandlePublisher:
             try:
                 status = await self._attributes.set_at(path, file.owners)
                 file.path_identity = status.identity
-            except NotPermitted:  # the bytes are published all the same; that they are somebody else's is said once
+            except NotPermitted:  # the bytes are published all the same; the wrong owner is reported once
                 file.owners = None
                 raise
             except Unsupported as error:

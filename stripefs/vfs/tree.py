@@ -67,7 +67,7 @@ class UnknownHandle(StoreError):
 
 @dataclass(slots=True)
 class NodeAttributes:
-    """Attributes of node `id` for stat(2). `valid` is for how many seconds the kernel may believe it."""
+    """Attributes of node `id` for stat(2). valid: for how many seconds the kernel may cache it."""
 
     id: int
     kind: Kind
@@ -167,7 +167,7 @@ class Tree:
         self.state.commit()
 
     async def getattr(self, node_id: int) -> NodeAttributes:
-        """Attributes of a node. Raises StaleVersion when its path holds something else and nobody has it open."""
+        """Attributes of a node. Raises StaleVersion when its path holds another version and it has no handle."""
         node = self.node(node_id)
         if node.status is not None:
             return self.attributes(node_id, node.status)
@@ -215,7 +215,7 @@ class Tree:
         return data
 
     async def release(self, handle: int) -> None:
-        """Close a handle. The last one of a version lets go of it."""
+        """Close a handle; with the last one of a version its file is closed."""
         node = self.state.release(handle)
         self.state.commit()
         if node is not None:

@@ -174,7 +174,7 @@ class WriteOps:
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, thread: int
     ) -> tuple[int, NodeAttributes, bool]:
-        """A handle to write a new file, or the one that somebody else has made meanwhile; True for direct I/O.
+        """A handle to write a new file, or one that another program has made meanwhile; True for direct I/O.
 
         flags: of open(2). thread: the caller's number as requests of the kernel carry it.
         Raises Exists where that was excluded, Busy where somebody writes it, NotPermitted for hidden names.
@@ -320,7 +320,7 @@ class WriteOps:
         )
 
     def _open(self, file: WriteHandle, node: Inode, flags: int) -> tuple[int, bool]:
-        """Open the new write handle `file` at `node`. Nothing is awaited, so that nobody finds half of it."""
+        """Open the new write handle `file` at `node`. Nothing is awaited, so that no other task sees it half open."""
         file.node = node.id
         file.mark = node.identity.file_id if node.identity is not None else ""
         handle = self._state.open_file(node.id, file.status)

@@ -43,7 +43,7 @@ class WriterState(enum.Enum):
 
 
 class PidFd:
-    """A descriptor of a process, closed when the last who uses this object lets go of it. Raises OSError."""
+    """A descriptor of a process, closed with the last reference to this object. Raises OSError."""
 
     def __init__(self, process: int) -> None:
         self._number = -1
@@ -55,7 +55,7 @@ class PidFd:
 
     @property
     def reaped(self) -> bool:
-        """True if the process is gone for good, so that its number may be another one's."""
+        """True if the process was reaped, so that its number may be that of another one."""
         with contextlib.suppress(PermissionError):  # it is there, and somebody else's
             try:
                 signal.pidfd_send_signal(self._number, 0)
