@@ -37,7 +37,7 @@ from stripefs.store.base import Buffer, Kind, Space, Status, Store
 from stripefs.vfs import xattrs
 from stripefs.vfs.dir_handle import DirectoryListing, Listable, UnpublishedNames
 from stripefs.vfs.idmap import IdMap
-from stripefs.vfs.inodes import Inode, InodeJournal, InodeTable, identity_of
+from stripefs.vfs.inodes import Inode, InodeTable, identity_of
 from stripefs.vfs.open_files import FileReader, OpenFiles
 
 __all__ = ["NodeAttributes", "Tree", "UnknownHandle", "require_file"]
@@ -111,7 +111,6 @@ class Tree:
         reader: FileReader,
         *,
         state: InodeTable | None = None,
-        journal: InodeJournal | None = None,
         unpublished: UnpublishedNames | None = None,
         attr_timeout: float = 1.0,
         io_timeout: float = 90.0,
@@ -119,7 +118,7 @@ class Tree:
         uid: int = -1,
         gid: int = -1,
     ) -> None:
-        self.state = state or InodeTable(journal)
+        self.state = state or InodeTable()
         self.store = store
         self.calls = Executor(io_timeout)
         self.owners = IdMap(uid, gid)
