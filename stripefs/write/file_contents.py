@@ -32,7 +32,7 @@ STOPPING = 10.0
 
 class FileContents:
     """block: the store's own block size in bytes, 0 for none. copy: gets all that comes in, and is told what is not
-    published; of what is, `Publisher` tells it."""
+    published; of what is, `Commit` tells it."""
 
     def __init__(
         self, shared: UploadContext, wanted: Layout, block: int, names: UploadNames, copy: WriteObserver

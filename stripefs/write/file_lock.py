@@ -62,7 +62,7 @@ from stripefs.write.errors import DraftLost, LeaseEnded
 from stripefs.write.store_clock import ClockReading, StoreClock, boot_time
 from stripefs.write.upload_names import join_path, split_path
 
-__all__ = ["RENEW", "FileLock", "lock_path", "read_lock", "take"]
+__all__ = ["RENEW", "FileLock", "is_same_file", "lock_path", "read_lock", "take"]
 
 _log = logging.getLogger(__name__)
 
@@ -337,7 +337,7 @@ def _look(store: Store, lock: bytes) -> tuple[LockDocument, Status] | None:
     between two calls. None where there is none."""
     while (before := _status(store, lock)) is not None:
         held, now = read_lock(store, lock), _status(store, lock)
-        if held is not None and now is not None and _is_same(before, now):
+        if held is not None and now is not None and is_same_file(before, now):
             return held, now
     return None
 
@@ -349,8 +349,8 @@ def _status(store: Store, lock: bytes) -> Status | None:
         return None
 
 
-def _is_same(one: Status, other: Status) -> bool:
-    """Tells whether both are one file; a renewal changes its time."""
+def is_same_file(one: Status, other: Status) -> bool:
+    """True if both are one file, under whichever name. Renaming keeps ids, lengths and times."""
     if one.file_id or other.file_id:
         return (one.file_id, one.length) == (other.file_id, other.length)
     return one.identity == other.identity
@@ -371,7 +371,7 @@ def _taken_over(
     if not _same_mount(document, mine):
         now_ns = StoreClock(store, split_path(path)[0]).now_ns()
         now = _status(store, lock)
-        if now is None or not _is_same(now, seen):
+        if now is None or not is_same_file(now, seen):
             return None
         if now_ns - now.mtime_ns <= seconds * 1e9:
             raise _busy(path, document, seconds)
@@ -389,7 +389,7 @@ def _taken_over(
             store.compare_and_remove(lock, seen.identity)
         return None
     now = _status(store, lock)
-    return now if now is not None and _is_same(now, status) else None
+    return now if now is not None and is_same_file(now, status) else None
 
 
 @contextlib.contextmanager

@@ -21,9 +21,9 @@ from stripefs.write.commit import Commit
 from stripefs.write.context import NO_OBSERVER, UploadContext
 from stripefs.write.errors import DraftLost, NotSequential
 from stripefs.write.file_contents import FileContents
+from stripefs.write.hidden_files import FileState, HiddenFiles
 from stripefs.write.layout_policy import Layout
 from stripefs.write.part_buffer import UploadBase
-from stripefs.write.publisher import Publisher
 from stripefs.write.store_clock import ClockReading
 from stripefs.write.upload_locks import LAST, UploadLocks
 from stripefs.write.upload_names import UploadNames, split_path
@@ -71,8 +71,9 @@ class FileUpload:
         self._locks = locks
         self._names = names
         self._contents = FileContents(shared, wanted, locks.block_size, names, shared.copies(names.path) or NO_OBSERVER)
-        self._publisher = Publisher(shared, names, self._contents, Commit(shared, names, locks, replaced, alone=alone))
-        self._publisher.attributes = attributes
+        self._file = FileState(attributes)
+        self._files = HiddenFiles(shared, names, self._contents, self._file)
+        self._commit = Commit(shared, locks, self._files, replaced, alone=alone)
         self._register = register
         self._turn = trio.Lock()
         self._fresh = True
@@ -108,7 +109,7 @@ class FileUpload:
     @property
     def published(self) -> Status | None:
         """The version published last by this upload, None before the first."""
-        return self._publisher.published if not self._fresh else None
+        return self._file.published if not self._fresh else None
 
     @property
     def held(self) -> int:
@@ -200,7 +201,7 @@ class FileUpload:
                 with self._contents.counted():
                     await self._ensure_locked()
                     try:
-                        await self._publisher.record()
+                        await self._files.record()
                     except NotFound as error:
                         raise await self._locks.cause(error) from error
 
@@ -224,19 +225,18 @@ class FileUpload:
         if self.detached:
             self._fresh, self._durable = False, self.length
             return Status(split_path(self.path)[1], Kind.FILE, self.length)
-        published = self._publisher.published
+        published = self._file.published
         if not self.dirty and published is not None:
             return published
         with self._contents.counted():
             await self._ensure_locked()
             try:
-                status = await self._publisher.publish()
+                status = await self._commit.publish()
             except NotFound as error:
                 raise await self._locks.cause(error) from error
         self._fresh, self._durable = False, self.length
         # Later writes have a time of their own.
-        publisher = self._publisher
-        publisher.attributes = dataclasses.replace(publisher.attributes, mtime_ns=None, atime_ns=None)
+        self._file.attributes = dataclasses.replace(self._file.attributes, mtime_ns=None, atime_ns=None)
         return status
 
     async def rewind(self) -> None:
@@ -244,15 +244,15 @@ class FileUpload:
         async with self._turn:
             if self._closed:
                 raise DraftLost(f"{self.path!r} is no longer being written")
-            old, contents = self._publisher, self._contents
+            contents = self._contents
             contents.give_up(DraftLost(f"{self.path!r} was being begun anew"))  # so it stays if this is cut off
-            await old.commit.settle()
+            await self._commit.settle()
             rubbish, folder = await self._rubbish(), self._names.folder
-            commit = old.commit.anew(old.commit.replaced or old.manifest)
             self._names.anew()
             self._contents = FileContents(self._shared, contents.wanted, contents.block, self._names, contents.copy)
-            self._publisher = Publisher(self._shared, self._names, self._contents, commit)
-            self._publisher.attributes, self._publisher.published = old.attributes, old.published
+            self._file = FileState(self._file.attributes, self._file.published)
+            self._files = HiddenFiles(self._shared, self._names, self._contents, self._file)
+            self._commit = self._commit.restarted(self._files)
             contents.account.close()
             self._durable = -1
             await self._locks.add(self._names.version)
@@ -280,12 +280,12 @@ class FileUpload:
             if self._abandoned:
                 return
             self._closed = True
-            kept = recoverable and self._publisher.recorded and self.dirty and not self.detached
+            kept = recoverable and self._files.recorded and self.dirty and not self.detached
             self._kept = kept
             await self.settle()
             if kept:
                 await self._contents.stop()
-                rubbish = await self._publisher.unused()
+                rubbish = await self._files.unused()
             else:
                 rubbish = await self._rubbish()
             if rubbish:
@@ -297,14 +297,15 @@ class FileUpload:
 
         First of all when a draft is given up, since others wait for it, and what else there is to do may take long.
         """
-        self.settled = await self._publisher.settle(recoverable=self._kept)
+        self.settled = await self._commit.settle(recoverable=self._kept)
         if self.settled:
             await self._locks.release()
 
     async def _rubbish(self) -> list[bytes]:
         parts = await self._contents.stop()
-        left = await self._publisher.leftovers()  # a record before what it names
-        return left if self._publisher.may_be_named else [*left, *parts]
+        # A record before what it names.
+        left = await self._files.leftovers(may_be_named=self._commit.may_be_named)
+        return left if self._commit.may_be_named else [*left, *parts]
 
     # -- names and attributes ----------------------------------------------------------------------------------------
 
@@ -324,7 +325,7 @@ class FileUpload:
                 if base is not None and base.path == names.path:
                     contents.base = UploadBase(path, base.length)
                 old, names.path = names.path, path
-                self._publisher.commit.alone = False  # the file there has been renamed over
+                self._commit.alone = False  # the file there has been renamed over
                 self._register.moved(self, old)
 
     async def detach(self) -> None:
@@ -343,8 +344,8 @@ class FileUpload:
 
     def set_attributes(self, attributes: Attributes) -> None:
         """Attributes that the next publication gives the file; None fields stay as they are."""
-        now = self._publisher.attributes
-        self._publisher.attributes = Attributes(
+        now = self._file.attributes
+        self._file.attributes = Attributes(
             mode=now.mode if attributes.mode is None else attributes.mode,
             owner=now.owner if attributes.owner is None else attributes.owner,
             group=now.group if attributes.group is None else attributes.group,
@@ -365,12 +366,12 @@ class FileUpload:
         """
         if not is_version_of(status, manifest):
             raise StaleVersion(f"{self.path!r} was replaced by somebody else")
-        contents, publisher = self._contents, self._publisher
+        contents = self._contents
         base = UploadBase(self.path, status.length)
-        publisher.published = publisher.commit.continued = status
+        self._file.published = self._commit.continued = status
         if manifest is not None:
             self._shared.ensure_ours(manifest)
-            publisher.manifest = manifest
+            self._file.manifest = manifest
             contents.start_behind(base, Layout.STRIPED)
         elif status.length < self._shared.policy.small:
             if status.length:
