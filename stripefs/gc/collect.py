@@ -46,7 +46,7 @@ from stripefs.gc.walk import retry_transient
 from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.write.errors import DraftLost, LeaseEnded
-from stripefs.write.file_lock import FileLock, take
+from stripefs.write.file_lock import FileLock, acquire
 from stripefs.write.store_clock import StoreClock
 from stripefs.write.upload_names import join_path, split_path
 
@@ -286,7 +286,7 @@ class Collection:
             with self._locked(name) as lock:
                 while doomed:
                     if lock is not None:
-                        lock.keep()
+                        lock.renew_if_due()
                         lock.assert_held()
                     item = doomed.pop(0)
                     with self._told(item.path):
@@ -334,7 +334,7 @@ class Collection:
         before: set[str] = set()
         # A whole tree is searched without haste, so there a writer that sleeps has twice the lease.
         seconds = FORCED_AGE if self._found_by_walk else LEASE
-        lock = retry_transient(lambda: take(self._store, name, (), owner, before=before, seconds=seconds))
+        lock = retry_transient(lambda: acquire(self._store, name, (), owner, before=before, seconds=seconds))
         try:
             if before:
                 self._fenced |= before - self._published(name)

@@ -39,7 +39,7 @@ from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Stor
 from stripefs.store.striped import StripedStore
 from stripefs.store.striped_handle import PartFiles, StripedHandle
 from stripefs.units import shown
-from stripefs.write.file_lock import FileLock, take
+from stripefs.write.file_lock import FileLock, acquire
 from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["RecoveryPlan", "plan_recovery", "recover"]
@@ -211,7 +211,7 @@ def recover(
     with _locks(store, sorted({path, target}), (found.record.version, *versions_of(found.record))) as locks:
 
         def alive(size: int) -> None:
-            locks.keep()
+            locks.renew_if_due()
             progress(size)
 
         for version in versions_of(found.record):
@@ -243,7 +243,7 @@ def _publish(
     if planned.manifest is not None:
         _write_manifest(store, draft, planned.manifest)
     elif store.capabilities.concat and (planned.base is None or target == planned.found.file):
-        _join(store, draft, own, locks.keep)
+        _join(store, draft, own, locks.renew_if_due)
         own = []
         if planned.base is not None:
             if not is_version_of(store, view, target, planned.base):
@@ -251,7 +251,7 @@ def _publish(
             locks.commit(lambda: store.concat(target, [draft]))
             return
     else:
-        _copy(store, draft, planned.pieces, locks.keep)
+        _copy(store, draft, planned.pieces, locks.renew_if_due)
     if planned.found.record.mode is not None and store.capabilities.attributes:
         store.set_attributes(draft, Attributes(mode=planned.found.record.mode))
     locks.commit(lambda: store.rename(draft, target, replace=there is not None))
@@ -313,17 +313,17 @@ class _Locks:
     def __init__(self) -> None:
         self.held: list[FileLock] = []
 
-    def keep(self) -> None:
+    def renew_if_due(self) -> None:
         """To be called now and then. Raises DraftLost where one was lost."""
         for lock in self.held:
-            lock.keep()
+            lock.renew_if_due()
 
     def commit(self, step: Callable[[], None]) -> None:
         """The step that others see, fenced as a writer's is (`stripefs.write.file_lock`)."""
 
         def fenced() -> None:
             for lock in self.held:
-                lock.keep()
+                lock.renew_if_due()
                 lock.assert_held()
             step()
 
@@ -346,7 +346,7 @@ def _locks(store: Store, paths: Sequence[bytes], versions: Sequence[str]) -> Ite
 
 def _take(store: Store, path: bytes, versions: Sequence[str]) -> FileLock:
     owner = reserved_names.new_version()  # by which a second try knows what the first has done
-    return retry_transient(lambda: take(store, path, versions, owner))
+    return retry_transient(lambda: acquire(store, path, versions, owner))
 
 
 def _part(part: RecordPart) -> Part:

@@ -103,7 +103,7 @@ class Commit:
         alone: bool = False,
     ) -> None:
         self._shared = shared
-        self._effects = shared.effects
+        self._ops = shared.ops
         self._locks = locks
         self._files = files
         self._names = files.names
@@ -133,7 +133,7 @@ class Commit:
         not there, or another one has come to a new file's name; DraftLost where another writer has the name.
         """
         contents = self._contents
-        with contents.in_one_go():
+        with contents.uninterrupted():
             self.state = CommitState.WRITING
             if contents.head is not None:
                 await self._publish_head()
@@ -146,8 +146,8 @@ class Commit:
                     await self._publish_joined()
             status = await self.look()
             self._file.published = self.continued = status
-            contents.copy.publish(self._names.path, status if self._is_ours(status) else None)
-            self._shared.figures.published += 1
+            contents.observer.publish(self._names.path, status if self._is_ours(status) else None)
+            self._shared.stats.published += 1
             await self._files.forget_record()
             self._schedule_delete()
             self.state = CommitState.PUBLISHED
@@ -173,8 +173,8 @@ class Commit:
             self._locks.assert_held()
             store.put(path, pieces, replace=True)
 
-        await self._locks.ensure()
-        await self._effects.call(f"writing {shown(path)}", put, timeout=min(self._effects.timeout, self._locks.left))
+        await self._locks.ensure_lease()
+        await self._ops.call(f"writing {shown(path)}", put, timeout=min(self._ops.timeout, self._locks.left))
         self.state = CommitState.VISIBLE
 
     async def _publish_striped(self) -> None:
@@ -196,7 +196,7 @@ class Commit:
         """Of one object or several, which are joined, or copied where the store does not join them."""
         contents, files = self._contents, self._files
         assert contents.layout is not None
-        if contents.layout is Layout.PLAIN and len(contents.stands) > 1 and not files.joins:
+        if contents.layout is Layout.PLAIN and len(contents.stored) > 1 and not files.joins:
             await files.gather()
         if objects := contents.objects():
             contents.replace(objects)
@@ -213,12 +213,12 @@ class Commit:
 
     async def _publish_copy(self) -> None:
         """The file is a new one, of the bytes of all objects, in whichever of them they are by now."""
-        objects = [each.path for each in self._contents.stands]
+        objects = [each.path for each in self._contents.stored]
         path, _ = self._names.beside()
         with self._files.leaving(path):
             await self._files.copy(objects, path)
             await self._rename_onto_name(path)
-        await self._effects.clear(objects)
+        await self._ops.clear(objects)
 
     async def _rename_onto_name(self, source: bytes) -> None:
         """`source`, a hidden file beside the name, becomes the file.
@@ -229,7 +229,7 @@ class Commit:
         if self.hanging != source:
             await self.take_back()  # it must not come later and take this one's place
         store = self._shared.store
-        staged = await self._effects.call("looking at a version", lambda: store.stat(source))
+        staged = await self._ops.call("looking at a version", lambda: store.stat(source))
         self.state = CommitState.STAGED
         await self._ensure_continued()
         if self.replaced is not None and not await self._is_there(self.replaced):
@@ -243,7 +243,7 @@ class Commit:
         store, published = self._shared.store, self._file.published
         self._id = published.file_id if published is not None else ""
         await self._ensure_continued()
-        before = await self._effects.call("looking at what is continued", lambda: store.stat(base.path))
+        before = await self._ops.call("looking at what is continued", lambda: store.stat(base.path))
         self.state = CommitState.STAGED
         self._joining = True
         await self._make_visible(JoinStep(whole.path, base.path, before, base.length + whole.length))
@@ -253,7 +253,7 @@ class Commit:
         """Give `path` the attributes that were asked for."""
         attributes = self._file.attributes
         if attributes != Attributes() and self._shared.store.capabilities.attributes:
-            await self._effects.set_attributes(path, attributes)
+            await self._ops.set_attributes(path, attributes)
 
     # -- from STAGED to VISIBLE --------------------------------------------------------------------------------------
 
@@ -273,15 +273,15 @@ class Commit:
 
     async def _issue(self, step: Step) -> None:
         what = f"publishing {shown(self._names.path)}"
-        deadline = trio.current_time() + self._effects.timeout
+        deadline = trio.current_time() + self._ops.timeout
         while True:
             until = deadline
             try:
-                await self._locks.ensure(deadline)
+                await self._locks.ensure_lease(deadline)
                 if self.state is CommitState.STAGED:
                     self.state = CommitState.HELD
                 until = min(deadline, trio.current_time() + self._locks.left)
-                await self._effects.call(what, self._attempt, step, timeout=max(0.0, until - trio.current_time()))
+                await self._ops.call(what, self._attempt, step, timeout=max(0.0, until - trio.current_time()))
                 return
             except LeaseEnded:  # trio's clock, which `until` is by, stands still while the machine sleeps
                 if trio.current_time() >= deadline:
@@ -293,7 +293,7 @@ class Commit:
                     raise
             except DraftLost:
                 issued = self.state is CommitState.ISSUED
-                if issued and step.knows_itself and await self._effects.call(what, self._is_done, step):
+                if issued and step.knows_itself and await self._ops.call(what, self._is_done, step):
                     return
                 raise
 
@@ -327,7 +327,7 @@ class Commit:
     async def look(self) -> Status:
         """The version that readers see at the name."""
         view, path = self._shared.view, self._names.path
-        return await self._effects.call("looking at a version", lambda: view.stat(path))
+        return await self._ops.call("looking at a version", lambda: view.stat(path))
 
     async def _ensure_continued(self) -> None:
         """Others may have put another file there, or taken it away. Without ids of files nobody can tell."""
@@ -379,12 +379,12 @@ class Commit:
     async def take_back(self) -> None:
         """Nothing is on its way afterwards: a hanging step has been taken back, or has `arrived`."""
         if self.hanging is not None:
-            self.arrived = not await self._effects.withdraw(self.hanging)
+            self.arrived = not await self._ops.withdraw(self.hanging)
             self.alone = self.alone and not self.arrived
             self.hanging = None
             self.state = CommitState.TAKEN_BACK
 
-    async def settle(self, *, recoverable: bool = False) -> bool:
+    async def resolve(self, *, recoverable: bool = False) -> bool:
         """`take_back` as far as that is possible now; True if nothing can come to the name any more. Raises nothing.
 
         recoverable: files that a record names stay.

@@ -37,7 +37,7 @@ __all__ = ["Durable", "PreparedDocument", "RecordLog", "count_of", "manifest_of"
 def manifest_of(
     names: UploadNames, contents: FileContents, unit: int, before: Sequence[Segment], generation: int, pool: bytes
 ) -> Manifest:
-    """Of what is written behind the segments `before`. All parts must have flowed."""
+    """Of what is written behind the segments `before`. All parts must have been sent."""
     segments = (*before, *(_as_segment(segment, names.version) for segment in contents.segments))
     return Manifest(names.version, generation, unit, pool, segments)
 
@@ -46,7 +46,7 @@ def count_of(contents: FileContents, *, head: PartUpload | None, manifest: Manif
     """Segments that `record_of` names, from the first one."""
     if head is not None:
         return 1 if head.size else 0
-    return len(_before(contents, manifest)) + len(contents.stands) + len(contents.segments)
+    return len(_before(contents, manifest)) + len(contents.stored) + len(contents.segments)
 
 
 def record_of(
@@ -74,10 +74,10 @@ def record_of(
         before = _before(contents, manifest)
         segments = [_as_named(each) for each in before[start:]]
         start = max(0, start - len(before))
-        stands = contents.stands
-        segments += [RecordSegment(each.length, (RecordPart(each.path, each.length),)) for each in stands[start:]]
-        start = max(0, start - len(stands))
-        segments += [_as_record(each.length, each.shipments) for each in contents.segments[start:]]
+        stored = contents.stored
+        segments += [RecordSegment(each.length, (RecordPart(each.path, each.length),)) for each in stored[start:]]
+        start = max(0, start - len(stored))
+        segments += [_as_record(each.length, each.parts) for each in contents.segments[start:]]
     layout = (contents.layout or Layout.PLAIN).value
     return Record(names.path, names.version, layout, unit, tuple(segments), base, mode, after)
 
@@ -91,31 +91,30 @@ def _as_named(segment: Segment) -> RecordSegment:
     return RecordSegment(segment.length, tuple(parts))
 
 
-def _as_record(length: int, shipments: list[PartUpload]) -> RecordSegment:
-    parts = (RecordPart(shipment.path, shipment.length, shipment.digest.hex()) for shipment in shipments)
-    return RecordSegment(length, tuple(parts))
+def _as_record(length: int, parts: list[PartUpload]) -> RecordSegment:
+    return RecordSegment(length, tuple(RecordPart(part.path, part.length, part.digest.hex()) for part in parts))
 
 
 def _as_segment(segment: Written, version: str) -> Segment:
-    shipments = segment.shipments
-    return Segment(segment.length, tuple(Part(version, s.number, s.length, s.digest) for s in shipments))
+    parts = (Part(version, part.number, part.length, part.digest) for part in segment.parts)
+    return Segment(segment.length, tuple(parts))
 
 
 @dataclass(frozen=True, slots=True)
 class _Sent:
     document: bytes
-    shipment: PartUpload
+    part: PartUpload
 
 
 class PreparedDocument:
     """At most one document at a time. place names each try of it; block_size is its file's, 0 for the store's own."""
 
-    def __init__(self, sender: Uploader, place: Callable[[], tuple[bytes, int]], block_size: int = 0) -> None:
-        self._sender = sender
+    def __init__(self, uploader: Uploader, place: Callable[[], tuple[bytes, int]], block_size: int = 0) -> None:
+        self._uploader = uploader
         self._place = place
         self._block_size = block_size
         self._sent: _Sent | None = None
-        self.in_vain = 0
+        self.wasted = 0
         """Documents that were not the one that was needed in the end."""
 
     def begin(self, document: bytes) -> None:
@@ -133,32 +132,32 @@ class PreparedDocument:
         self._sent = sent = self._send(document)
         path = await self._ended(sent)
         if path is None:
-            assert sent.shipment.error is not None
-            raise sent.shipment.error
+            assert sent.part.error is not None
+            raise sent.part.error
         return path
 
     async def _ended(self, sent: _Sent) -> bytes | None:
         """The path of the document, which is the caller's affair then; None when it could not be written."""
-        await sent.shipment.ended.wait()
+        await sent.part.ended.wait()
         self._sent = None
-        return sent.shipment.path if sent.shipment.landed else None
+        return sent.part.path if sent.part.acked else None
 
     async def drop(self, but: bytes | None = None) -> list[bytes]:
         """Forget what was begun and not taken, unless it is the document `but`; paths of what stands of it."""
         sent = self._sent
         if sent is None or sent.document == but:
             return []
-        sent.shipment.cancel()
+        sent.part.cancel()
         with trio.move_on_after(STOPPING):  # a later arrival removes itself, or is found by gc
-            await sent.shipment.ended.wait()
+            await sent.part.ended.wait()
         self._sent = None
-        self.in_vain += 1
-        return [sent.shipment.path] if sent.shipment.landed else []
+        self.wasted += 1
+        return [sent.part.path] if sent.part.acked else []
 
     def _send(self, document: bytes) -> _Sent:
-        shipment = PartUpload([document], len(document), self._place, block_size=self._block_size)
-        self._sender.submit(shipment)
-        return _Sent(document, shipment)
+        part = PartUpload([document], len(document), self._place, block_size=self._block_size)
+        self._uploader.submit(part)
+        return _Sent(document, part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,7 @@ class Durable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _StoredRecord:
     path: bytes
     link: RecordLink
     count: int
@@ -182,19 +181,19 @@ class _Standing:
 @dataclass(frozen=True, slots=True)
 class _Next:
     document: bytes
-    behind: list[_Standing]
+    behind: list[_StoredRecord]
     count: int
 
 
 class RecordLog:
     """For one task at a time. outdated: paths that are to be removed once a record stands, or the upload has ended."""
 
-    def __init__(self, effects: StoreOps, names: UploadNames, prepared: PreparedDocument) -> None:
+    def __init__(self, ops: StoreOps, names: UploadNames, prepared: PreparedDocument) -> None:
         self.outdated: list[bytes] = []
-        self._effects = effects
+        self._ops = ops
         self._names = names
         self._prepared = prepared
-        self._chain: list[_Standing] = []
+        self._chain: list[_StoredRecord] = []
         self._key: Hashable | None = None
         self._last = -1  # the highest number that was in use
         self._answered = True
@@ -222,15 +221,15 @@ class RecordLog:
         self._last, self._answered = max(self._last, number), False
         stood = [each.path for each in reversed(self._chain)]
         try:
-            await self._effects.rename_over(source, path, len(following.document))
+            await self._ops.rename_over(source, path, len(following.document))
         except BaseException:
             self.outdated += [each for each in (source, path) if each not in stood]
             raise
         self._answered = True
-        standing = _Standing(path, RecordLink(number, digest_of(following.document)), following.count)
-        self._chain, self._key = [*following.behind, standing], durable.key
-        stands = {each.path for each in self._chain}
-        self.outdated += [each for each in stood if each not in stands]
+        written = _StoredRecord(path, RecordLink(number, digest_of(following.document)), following.count)
+        self._chain, self._key = [*following.behind, written], durable.key
+        stored = {each.path for each in self._chain}
+        self.outdated += [each for each in stood if each not in stored]
 
     def _next(self, durable: Durable) -> _Next:
         behind = self._chain[:] if durable.key is not None and durable.key == self._key else []

@@ -82,13 +82,13 @@ class UploadContext:
     store: Store
     policy: WritePolicy
     bury: Callable[[Iterable[str], bytes], None] | None
-    effects: StoreOps
+    ops: StoreOps
     renewals: StoreOps
-    sender: Uploader
+    uploader: Uploader
     budget: MemoryBudget
     copies: ObserverFactory
     nursery: trio.Nursery | None = None
-    said: set[str] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
     streams: Lane = field(default_factory=lambda: Lane("streams", _STREAMS))
 
     @classmethod
@@ -100,14 +100,14 @@ class UploadContext:
         copies: ObserverFactory = no_observer,
     ) -> UploadContext:
         store = view.inner if isinstance(view, StripedStore) else view
-        effects = StoreOps(store, policy.io_timeout)
-        renewals = StoreOps(store, policy.io_timeout, effects.figures)
-        sender = Uploader(store, effects, policy.io_timeout)
-        return cls(view, store, policy, bury, effects, renewals, sender, MemoryBudget(policy.memory), copies)
+        ops = StoreOps(store, policy.io_timeout)
+        renewals = StoreOps(store, policy.io_timeout, ops.stats)
+        uploader = Uploader(store, ops, policy.io_timeout)
+        return cls(view, store, policy, bury, ops, renewals, uploader, MemoryBudget(policy.memory), copies)
 
     @property
-    def figures(self) -> WriteStats:
-        return self.effects.figures
+    def stats(self) -> WriteStats:
+        return self.ops.stats
 
     @property
     def pool(self) -> bytes:
@@ -129,8 +129,8 @@ class UploadContext:
             layout, why = Layout.PLAIN, "striped files cannot be read here"
         else:
             layout, why = best_layout(wanted, Means(able.writes, able.replace, able.concat, able.marks))
-        if why and why not in self.said:
-            self.said.add(why)
+        if why and why not in self.warned:
+            self.warned.add(why)
             _log.warning("big files are written as %s, not %s: %s", layout.value, wanted.value, why)
         return layout
 
@@ -139,4 +139,4 @@ class UploadContext:
         view = self.view
         if not isinstance(view, StripedStore):
             return None
-        return await self.effects.call("reading what is replaced", lambda: view.manifest(path))
+        return await self.ops.call("reading what is replaced", lambda: view.manifest(path))

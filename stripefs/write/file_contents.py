@@ -35,27 +35,27 @@ class FileContents:
     published; of what is, `Commit` tells it."""
 
     def __init__(
-        self, shared: UploadContext, wanted: Layout, block: int, names: UploadNames, copy: WriteObserver
+        self, shared: UploadContext, wanted: Layout, block: int, names: UploadNames, observer: WriteObserver
     ) -> None:
         self._shared = shared
         self.wanted = wanted
         self._names = names
         self._folder = LazyDirectory(names.folder)
         self.block = block
-        self.copy = copy
-        self.account = shared.budget.account(self.cut)
+        self.observer = observer
+        self.account = shared.budget.account(self.flush)
         self.layout: Layout | None = None
         self.base: UploadBase | None = None
-        self.stands: list[UploadBase] = []
+        self.stored: list[UploadBase] = []
         self.head: Column | None = Column()
         self.segments: list[UploadSegment] = []
         self.stream: StreamUpload | None = None
         self._left: list[bytes] = []
         self._open: UploadSegment | None = None
-        self._under_way: dict[PartUpload, int] = {}  # -> bytes of the account that come back with it
+        self._in_flight: dict[PartUpload, int] = {}  # -> bytes of the account that come back with it
         self.failure: Exception | None = None
         self.length = 0
-        self.rearranged = 0
+        self.moves = 0
         """Times that what was written before came to lie elsewhere: in other objects, or behind another version."""
 
     # -- what comes in ----------------------------------------------------------------------------------------------
@@ -63,36 +63,36 @@ class FileContents:
     def add(self, data: memoryview) -> None:
         """Take `data`, whose bytes are open in the account and do not change."""
         self.length += len(data)
-        self.copy.add(data)
+        self.observer.add(data)
         if self.head is not None:
             if self.head.size + len(data) < self._shared.policy.small:
                 self.head.add(data)
                 return
-            self.settle()
-        self._deal(data)
+            self.choose_layout()
+        self._distribute(data)
 
-    def settle(self) -> None:
+    def choose_layout(self) -> None:
         """The layout is settled now, if it was not, and the head goes into segments."""
         if self.layout is None:
             self.layout = self._shared.layout(self.wanted)
         if self.head is not None:
             head, self.head = self.head, None
-            self.rearranged += 1
+            self.moves += 1
             for piece in head.pieces():
-                self._deal(memoryview(piece))
+                self._distribute(memoryview(piece))
 
     def start_behind(self, base: UploadBase, layout: Layout) -> None:
         """Nothing is held, and what comes goes behind `base`."""
         self.base, self.layout, self.head = base, layout, None
-        self.stands, self.segments, self.length = [], [], base.length
-        self.rearranged += 1
+        self.stored, self.segments, self.length = [], [], base.length
+        self.moves += 1
 
     def replace(self, objects: list[UploadBase]) -> None:
         """The objects of which `objects` has told now lie in these."""
-        self.stands, self.segments = objects, []
-        self.rearranged += 1
+        self.stored, self.segments = objects, []
+        self.moves += 1
 
-    def _deal(self, data: memoryview) -> None:
+    def _distribute(self, data: memoryview) -> None:
         if self.layout is Layout.PLAIN:
             if self.stream is None:
                 # A published file cannot be appended to, so its copy is.
@@ -103,7 +103,7 @@ class FileContents:
         while data:
             if self._open is None:
                 start = self.segments[-1].end if self.segments else sum(each.length for each in self._before())
-                self._open = UploadSegment(start, self._shape(), self._ship)
+                self._open = UploadSegment(start, self._shape(), self._send)
                 self.segments.append(self._open)
             segment = self._open
             take = min(len(data), segment.room)
@@ -114,17 +114,17 @@ class FileContents:
 
     def _before(self) -> list[UploadBase]:
         """The base that the parts continue."""
-        return [*([] if self.base is None else [self.base]), *self.stands]
+        return [*([] if self.base is None else [self.base]), *self.stored]
 
     def _stream(self, prefix: Sequence[UploadBase]) -> StreamUpload:
-        return StreamUpload(self._shared, self._stream_place, prefix, self.account.give, self.fail)
+        return StreamUpload(self._shared, self._stream_place, prefix, self.account.release, self.fail)
 
     def _stream_place(self) -> tuple[bytes, int]:
         """In a store that cannot rename, the file appears at its own name, when it is complete."""
         return self._names.beside() if self._shared.store.capabilities.replace else (self._names.path, 0)
 
     def _shape(self) -> Shape:
-        hosts = self._shared.sender.hosts.count
+        hosts = self._shared.uploader.hosts.count
         share = self._shared.budget.limit // self._shared.budget.busy
         if self.layout is Layout.STRIPED:
             return striped_shape(self._shared.policy, hosts, share, len(self.segments), self.block)
@@ -136,20 +136,20 @@ class FileContents:
         if segment is not None:
             segment.seal()
 
-    def cut(self) -> None:
+    def flush(self) -> None:
         """Nothing stays open: the memory is wanted."""
         if self.failure is not None:
             self.drop()
             return
         if self.head is not None and self.head.size:
-            self.settle()
+            self.choose_layout()
         self.seal()
 
     # -- what goes out ----------------------------------------------------------------------------------------------
 
-    def _ship(self, segment: UploadSegment, column: Column) -> None:
+    def _send(self, segment: UploadSegment, column: Column) -> None:
         pooled = self.layout is Layout.STRIPED
-        column.shipment = PartUpload(
+        column.part = PartUpload(
             column.pieces(),
             column.size,
             self._names.pooled if pooled else self._names.beside,
@@ -157,49 +157,49 @@ class FileContents:
             unit=segment.shape.unit,
             block_size=segment.shape.block_size,
             group=segment.group,
-            on_end=lambda shipment: self._ended(column, shipment),
+            on_end=lambda part: self._ended(column, part),
         )
         self.account.seal(column.size)
-        self._under_way[column.shipment] = column.size
-        self._shared.sender.submit(column.shipment)
+        self._in_flight[column.part] = column.size
+        self._shared.uploader.submit(column.part)
 
-    def ship_head(self) -> PartUpload:
+    def send_head(self) -> PartUpload:
         """Send the head as it is now, and keep it."""
         assert self.head is not None
-        shipment = PartUpload(self.head.pieces(), self.head.size, self._names.beside)
-        shipment.on_end = lambda ended: self._ended(None, ended)
-        self._under_way[shipment] = 0
-        self._shared.sender.submit(shipment)
-        return shipment
+        part = PartUpload(self.head.pieces(), self.head.size, self._names.beside)
+        part.on_end = lambda ended: self._ended(None, ended)
+        self._in_flight[part] = 0
+        self._shared.uploader.submit(part)
+        return part
 
-    def _ended(self, column: Column | None, shipment: PartUpload) -> None:
-        size = self._under_way.pop(shipment)
-        shipment.chunks = ()
+    def _ended(self, column: Column | None, part: PartUpload) -> None:
+        size = self._in_flight.pop(part)
+        part.chunks = ()
         if column is not None:
             column.forget()
-        if shipment.error is not None and not shipment.cancelled:
-            self.fail(shipment.error)
-        elif shipment.landed and shipment.cancelled:
-            self._left.append(shipment.path)  # it came while it was given up
-        self.account.give(size)
+        if part.error is not None and not part.cancelled:
+            self.fail(part.error)
+        elif part.acked and part.cancelled:
+            self._left.append(part.path)  # it came while it was given up
+        self.account.release(size)
 
     def fail(self, error: Exception) -> None:
         """The file cannot become what was written: the first reason stays, and nothing more is sent."""
         if self.failure is None:
-            self._shared.figures.lose(shown(self._names.path), error)
+            self._shared.stats.lose(shown(self._names.path), error)
             self.give_up(error)
 
     def give_up(self, error: Exception) -> None:
         """As `fail`, where that is wanted."""
         if self.failure is None:
             self.failure = error
-            for shipment in list(self._under_way):
-                shipment.cancel()
+            for part in list(self._in_flight):
+                part.cancel()
             if self.stream is not None:
                 self.stream.cancel()
 
     @contextlib.contextmanager
-    def in_one_go(self) -> Iterator[None]:
+    def uninterrupted(self) -> Iterator[None]:
         """Around what leaves nobody knows what where when it is cut off: the file cannot be published then."""
         try:
             yield
@@ -208,30 +208,30 @@ class FileContents:
             raise
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
+    def counting_errors(self) -> Iterator[None]:
         """Around what a writer asks for: its errors are counted, also those that may be gone when it asks again."""
         try:
             yield
         except StripefsError as error:
             if self.failure is None:  # else it was counted with that
-                self._shared.figures.lose(shown(self._names.path), error)
+                self._shared.stats.lose(shown(self._names.path), error)
             raise
 
-    async def flowed(self) -> None:
+    async def wait_sent(self) -> None:
         """Seal, and wait until the parts have all their bytes; not until these are acknowledged. Raises nothing."""
         self.seal()
-        while self.failure is None and (behind := [each for each in self._under_way if not each.flowed]):
-            await behind[0].stirred.wait()
+        while self.failure is None and (behind := [each for each in self._in_flight if not each.sent]):
+            await behind[0].changed.wait()
 
     async def drain(self) -> None:
         """Seal, and wait until nothing is under way; raises why the file failed. A stream is an object that stands
         then, or is published, where the store cannot rename it."""
         self.seal()
-        while self._under_way:
-            await next(iter(self._under_way)).ended.wait()
+        while self._in_flight:
+            await next(iter(self._in_flight)).ended.wait()
         if self.stream is not None and self.failure is None:
             stream = self.stream
-            with self.in_one_go():
+            with self.uninterrupted():
                 status = await stream.finish()
             self.stream = None
             if status is not None:
@@ -239,16 +239,16 @@ class FileContents:
                 if stream.path == self._names.path:
                     self.base = found
                 else:
-                    self.base, self.stands = None, [*self.stands, found]
+                    self.base, self.stored = None, [*self.stored, found]
         if self.failure is not None:
             raise self.failure
 
     async def gather(self) -> list[bytes]:
         """Make one object of all that stands, for a store that cannot join them; the paths of those it was copied
         from. All is drained, and there are no parts. Raises why the file failed."""
-        copied = self.stands
-        self.stream, self.stands = self._stream(copied), []
-        self.rearranged += 1
+        copied = self.stored
+        self.stream, self.stored = self._stream(copied), []
+        self.moves += 1
         try:
             await self.drain()
         except BaseException:
@@ -264,8 +264,8 @@ class FileContents:
         stream = self.stream
         self.drop()
         with trio.move_on_after(STOPPING):
-            while self._under_way:
-                await next(iter(self._under_way)).ended.wait()
+            while self._in_flight:
+                await next(iter(self._in_flight)).ended.wait()
             if stream is not None:
                 await stream.ended()
         left, self._left = self._left, []
@@ -273,19 +273,19 @@ class FileContents:
 
     def drop(self) -> None:
         """Forget all that is not published, from memory too, but for the paths of what stands in the store."""
-        self.copy.drop()
-        for shipment in list(self._under_way):
-            shipment.cancel()
-        self._left += [shipment.path for shipment in self.landed()]
+        self.observer.drop()
+        for part in list(self._in_flight):
+            part.cancel()
+        self._left += [part.path for part in self.acked()]
         if self.stream is not None:
             self.stream.cancel()
             self._left += [self.stream.path] if self.stream.path not in (b"", self._names.path) else []
             self.stream = None
-        self._left += [each.path for each in self.stands]
-        self.stands = []
+        self._left += [each.path for each in self.stored]
+        self.stored = []
         for segment in self.segments:
             for column in segment.columns:
-                if column.shipment is None or column.shipment.ended.is_set():
+                if column.part is None or column.part.ended.is_set():
                     column.forget()
         self._open, self.segments = None, []
         if self.head is not None:
@@ -294,19 +294,19 @@ class FileContents:
 
     def objects(self) -> list[UploadBase]:
         """The unpublished objects, in order; all of them are drained."""
-        return [*self.stands, *(UploadBase(shipment.path, shipment.size) for shipment in self.landed())]
+        return [*self.stored, *(UploadBase(part.path, part.size) for part in self.acked())]
 
     def moved(self, each: UploadBase, path: bytes) -> UploadBase:
         """One of those that stand lies at `path` now; that one."""
-        index = self.stands.index(each)
-        self.stands[index] = UploadBase(path, each.length, each.parts)
-        self.rearranged += 1
-        return self.stands[index]
+        index = self.stored.index(each)
+        self.stored[index] = UploadBase(path, each.length, each.parts)
+        self.moves += 1
+        return self.stored[index]
 
-    def landed(self) -> Iterator[PartUpload]:
+    def acked(self) -> Iterator[PartUpload]:
         """The parts that stand in the store, in order."""
         for segment in self.segments:
-            yield from (shipment for shipment in segment.shipments if shipment.landed)
+            yield from (part for part in segment.parts if part.acked)
 
     # -- reading back -----------------------------------------------------------------------------------------------
 
@@ -332,10 +332,10 @@ class FileContents:
 
 
 def _column_pieces(column: Column, offset: int, size: int) -> Iterator[Buffer | tuple[bytes, int, int]]:
-    shipment = column.shipment
-    if shipment is not None and shipment.landed:
-        yield shipment.path, offset, size
-    elif shipment is not None and shipment.error is not None:
-        raise StoreError("a part of the file was lost") from shipment.error
+    part = column.part
+    if part is not None and part.acked:
+        yield part.path, offset, size
+    elif part is not None and part.error is not None:
+        raise StoreError("a part of the file was lost") from part.error
     else:
         yield from column.read(offset, size)

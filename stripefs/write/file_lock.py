@@ -62,7 +62,7 @@ from stripefs.write.errors import DraftLost, LeaseEnded
 from stripefs.write.store_clock import ClockReading, StoreClock, boot_time
 from stripefs.write.upload_names import join_path, split_path
 
-__all__ = ["RENEW", "FileLock", "is_same_file", "lock_path", "read_lock", "take"]
+__all__ = ["RENEW", "FileLock", "acquire", "is_same_file", "lock_path", "read_lock"]
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class FileLock:
         self.status = status
         self._path = lock_path(document.path)
         self._seen = status.identity
-        self._files = {status.file_id}  # that have been this lock, or may have: no others are, whatever they say
+        self._file_ids = {status.file_id}  # that have been this lock, or may have: no others are, whatever they say
         self._reading = ClockReading(status.mtime_ns, renewed_at)  # the store gave the time after it had been asked
         self._released = False
         self._turn = threading.RLock()  # a renewal that comes late would bring back what was released
@@ -124,7 +124,7 @@ class FileLock:
         """Seconds until the lease ends for its own writer; below 0 since then."""
         return self._reading.at + _OWN * self._seconds - self._clock()
 
-    def add(self, version: str) -> None:
+    def add_version(self, version: str) -> None:
         """The writer's hidden things bear this version too. Renews."""
         with self._turn:
             self.document = dataclasses.replace(self.document, versions=(*self.document.versions, version))
@@ -148,7 +148,7 @@ class FileLock:
             self._touch(reading)
             return reading
 
-    def keep(self) -> None:
+    def renew_if_due(self) -> None:
         """To be called now and then by who has no heartbeat: renews when it is time to. Raises as `renew`."""
         if self.left < (_OWN - 1 / 3) * self._seconds:
             self.renew()
@@ -157,8 +157,8 @@ class FileLock:
         self.check()
         now = self._clock()
         try:
-            with _prepared(self._store, self.document, secrets.randbelow(_BLANKS)) as (source, status):
-                self._files.add(status.file_id)
+            with _prepare(self._store, self.document, secrets.randbelow(_BLANKS)) as (source, status):
+                self._file_ids.add(status.file_id)
                 self._store.compare_and_rename(source, self._path, self._seen)
         except (StaleVersion, NotFound) as error:
             self.check()
@@ -193,8 +193,8 @@ class FileLock:
         """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be told now."""
         if self._seen.file_id and self._as_seen():
             return
-        found = _look(self._store, self._path)
-        if found is None or found[0].owner != self.document.owner or found[1].file_id not in self._files:
+        found = _read_with_status(self._store, self._path)
+        if found is None or found[0].owner != self.document.owner or found[1].file_id not in self._file_ids:
             now = "nobody" if found is None else found[0].where
             raise DraftLost(
                 f"the lock of {self.path!r} was lost: {now} holds it now",
@@ -240,7 +240,7 @@ class FileLock:
             self._store.compare_and_remove(self._path, self._seen)
 
 
-def take(
+def acquire(
     store: Store,
     path: bytes,
     versions: Sequence[str] = (),
@@ -274,7 +274,7 @@ def take(
         try:
             store.put(lock, [data])
         except Exists:
-            held = _look(store, lock)
+            held = _read_with_status(store, lock)
             if held is None:
                 continue
             before.update(set(held[0].versions).difference(versions))
@@ -286,14 +286,14 @@ def take(
                     continue
             else:
                 mine = dataclasses.replace(mine, versions=(*versions, *sorted(before)))
-                status = _taken_over(store, mine, held, blanks, seconds)
+                status = _take_over(store, mine, held, blanks, seconds)
                 if status is None:
                     continue
                 ours = FileLock(store, mine, status, now, seconds, clock)
         else:
             found = _status(store, lock)
             if found is None or found.length != len(data) or clock() - now > _SOON * seconds:
-                held = _look(store, lock)
+                held = _read_with_status(store, lock)
                 if held is None or held[0].owner != mine.owner:
                     continue
                 found = held[1]
@@ -332,7 +332,7 @@ def read_lock(store: Store, lock: bytes) -> LockDocument | None:
         return LockDocument("", b"", (), f"somebody whose lock is not readable ({error.message})")
 
 
-def _look(store: Store, lock: bytes) -> tuple[LockDocument, Status] | None:
+def _read_with_status(store: Store, lock: bytes) -> tuple[LockDocument, Status] | None:
     """The lock, and the status of the very file that says so: where many want it, one may take the place of another
     between two calls. None where there is none."""
     while (before := _status(store, lock)) is not None:
@@ -361,7 +361,7 @@ def _same_mount(one: LockDocument, other: LockDocument) -> bool:
     return bool(slash) and mount == other.owner.partition("/")[0]
 
 
-def _taken_over(
+def _take_over(
     store: Store, mine: LockDocument, held: tuple[LockDocument, Status], blanks: int, seconds: float
 ) -> Status | None:
     """The lock `mine` stands in place of a dead writer's, which is `held`: its status. None where that one is not there
@@ -379,7 +379,7 @@ def _taken_over(
     if not store.capabilities.compare:  # a writer that comes in the moment without a lock has nobody to fence
         _fence(store, path, mine.versions)
     try:
-        with _prepared(store, mine, blanks) as (source, status):
+        with _prepare(store, mine, blanks) as (source, status):
             store.compare_and_rename(source, lock, seen.identity)
     except (StaleVersion, NotFound):
         return None
@@ -393,7 +393,7 @@ def _taken_over(
 
 
 @contextlib.contextmanager
-def _prepared(store: Store, document: LockDocument, blanks: int) -> Iterator[tuple[bytes, Status]]:
+def _prepare(store: Store, document: LockDocument, blanks: int) -> Iterator[tuple[bytes, Status]]:
     """A hidden file that is this lock and is to be renamed. Where that fails it goes, and with it a rename that is on
     its way."""
     folder, name = split_path(document.path)

@@ -58,9 +58,9 @@ class HiddenFiles:
         self.joins = shared.store.capabilities.concat
         """False where the store was found not to join files."""
         self._shared = shared
-        self._effects = shared.effects
-        self._next_manifest = PreparedDocument(shared.sender, names.beside, MANIFEST_BLOCK_SIZE)
-        self._log = RecordLog(shared.effects, names, PreparedDocument(shared.sender, names.beside))
+        self._ops = shared.ops
+        self._next_manifest = PreparedDocument(shared.uploader, names.beside, MANIFEST_BLOCK_SIZE)
+        self._log = RecordLog(shared.ops, names, PreparedDocument(shared.uploader, names.beside))
         self._saved_head: PartUpload | None = None
         self._outdated: list[bytes] = []  # to be removed once what takes their place is published
         self._lists: list[bytes] = []  # of parts, for manifests that are not published
@@ -79,7 +79,7 @@ class HiddenFiles:
         contents = self.contents
         if self._recorded == contents.length:
             return
-        with contents.in_one_go():
+        with contents.uninterrupted():
             await self._make_record()
 
     async def _make_record(self) -> None:
@@ -108,16 +108,16 @@ class HiddenFiles:
     async def drain(self, *, record: bool = False) -> None:
         """Wait until all is acknowledged. Documents needed then are written once the parts are known."""
         contents = self.contents
-        await contents.flowed()
+        await contents.wait_sent()
         if contents.failure is None and contents.stream is None:
             if record:
                 await self._log.prepare(self._durable_now())
             # A writer that went on after an fsync will do so again, and a list of parts would have to stand before.
-            if contents.layout is Layout.STRIPED and not self._next_manifest.in_vain:
+            if contents.layout is Layout.STRIPED and not self._next_manifest.wasted:
                 manifest = self.next_manifest()
                 document = manifest.to_bytes()
                 self._outdated += await self._next_manifest.drop(but=document)
-                if not self._next_manifest.in_vain and manifest.parts_list() is None:
+                if not self._next_manifest.wasted and manifest.parts_list() is None:
                     self._next_manifest.begin(document)
         await contents.drain()
 
@@ -132,7 +132,7 @@ class HiddenFiles:
             return
         contents.replace(contents.objects())
         done: list[UploadBase] = []
-        todo = list(contents.stands)
+        todo = list(contents.stored)
         while todo:
             done.append(todo.pop(0))
             run = done[-_JOINED:]
@@ -172,7 +172,7 @@ class HiddenFiles:
 
         # A file whose parts are joined again and again is recorded anew each time: it names few objects.
         appended = head is None and (striped or not self.joins)
-        key = (names.path, contents.rearranged) if appended else None
+        key = (names.path, contents.moves) if appended else None
         return Durable(count_of(contents, head=head, manifest=manifest), key, record)
 
     # -- the file that becomes the version ---------------------------------------------------------------------------
@@ -183,7 +183,7 @@ class HiddenFiles:
         assert head is not None
         if saved is None or saved.size != head.size or not self._is_beside(saved.path):
             self._outdate_head()
-            self._saved_head = saved = self.contents.ship_head()
+            self._saved_head = saved = self.contents.send_head()
             await saved.ended.wait()
             await self.contents.drain()
         return saved
@@ -194,7 +194,7 @@ class HiddenFiles:
 
     def _outdate_head(self) -> None:
         saved, self._saved_head = self._saved_head, None
-        if saved is not None and saved.landed:
+        if saved is not None and saved.acked:
             self._outdated.append(saved.path)
 
     def next_manifest(self) -> Manifest:
@@ -213,7 +213,7 @@ class HiddenFiles:
         if listed is None:
             return b""
         self._lists.append(listed[0])
-        await self._effects.put(*listed)
+        await self._ops.put(*listed)
         return listed[0]
 
     def release_parts_list(self, path: bytes) -> None:
@@ -231,7 +231,7 @@ class HiddenFiles:
         if not self._is_beside(path):  # the file was moved meanwhile
             written, (path, _) = path, self.names.beside()
             with self.leaving(written, path):
-                await self._effects.rename_over(written, path, len(document))
+                await self._ops.rename_over(written, path, len(document))
         return path
 
     async def join(self, objects: list[UploadBase]) -> UploadBase:
@@ -242,12 +242,12 @@ class HiddenFiles:
             if not self._is_beside(each.path) if index == 0 else split_path(each.path)[0] != home:
                 moved, _ = self.names.beside()
                 with self.leaving(moved):
-                    await self._effects.rename_over(each.path, moved, each.length)
+                    await self._ops.rename_over(each.path, moved, each.length)
                 objects[index] = self.contents.moved(each, moved)
         first, *rest = objects
         if rest:
             sources = [(each.path, each.length) for each in rest]
-            await self._effects.concat(first.path, first.length, sources, self._is_wanted)
+            await self._ops.concat(first.path, first.length, sources, self._is_wanted)
         return UploadBase(first.path, sum(each.length for each in objects), sum(each.parts for each in objects))
 
     async def gather(self) -> None:
@@ -258,7 +258,7 @@ class HiddenFiles:
         """A new hidden file at `path` of the published file that is continued, if there is one, and these objects."""
         base, length = self.contents.base, self.contents.length
         sources = objects if base is None else [base.path, *objects]
-        await self._effects.copy_together(sources, path, length, self._is_wanted)
+        await self._ops.copy_together(sources, path, length, self._is_wanted)
 
     def _is_beside(self, path: bytes) -> bool:
         """True if a hidden file bears the name that the file has now: a writer that takes over looks for those."""
@@ -281,7 +281,7 @@ class HiddenFiles:
     async def _clear_outdated(self) -> None:
         outdated = [*self._log.outdated, *self._outdated]
         if outdated:
-            await self._effects.clear(outdated)
+            await self._ops.clear(outdated)
             self._outdated, self._log.outdated = [], []
 
     async def leftovers(self, *, may_be_named: bool) -> list[bytes]:

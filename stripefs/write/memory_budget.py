@@ -3,7 +3,7 @@
 Bytes are *open* while they wait for more of their part, and *sealed* once the part is on its way: sealed bytes come
 back by themselves, when the part is acknowledged or given up, which the senders do within the I/O time-out. So whoever
 waits for memory waits for sealed bytes; where there are too few of those, the account with the most open bytes is told
-to seal what it has (`cut`), be it an idle file or the waiting one itself. A full budget therefore slows the writers
+to seal what it has (`flush`), be it an idle file or the waiting one itself. A full budget therefore slows the writers
 and shortens parts, and does nothing else.
 """
 
@@ -20,11 +20,11 @@ __all__ = ["MemoryAccount", "MemoryBudget"]
 
 
 class MemoryAccount:
-    """The bytes of one file. `cut()` must seal all open bytes before it returns; it is called on trio's thread."""
+    """The bytes of one file. `flush()` must seal all open bytes before it returns; it is called on trio's thread."""
 
-    def __init__(self, budget: MemoryBudget, cut: Callable[[], None]) -> None:
+    def __init__(self, budget: MemoryBudget, flush: Callable[[], None]) -> None:
         self._budget = budget
-        self._cut = cut
+        self._flush = flush
         self.open = 0
         self.sealed = 0
         self.granted = 0
@@ -35,14 +35,14 @@ class MemoryAccount:
     def held(self) -> int:
         return self.open + self.sealed + self.granted
 
-    async def take(self, size: int) -> None:
-        """Wait for `size` bytes; they are open then, and the caller puts them where `cut` finds them at once.
+    async def acquire(self, size: int) -> None:
+        """Wait for `size` bytes; they are open then, and the caller puts them where `flush` finds them at once.
 
-        Then it calls `settled`. Raises DraftLost when the account is closed meanwhile.
+        Then it calls `acquired`. Raises DraftLost when the account is closed meanwhile.
         """
-        await self._budget.take(self, size)
+        await self._budget.acquire(self, size)
 
-    def settled(self) -> None:
+    def acquired(self) -> None:
         """The bytes that were taken can be cut now."""
         self._budget.serve()
 
@@ -52,26 +52,26 @@ class MemoryAccount:
         self.open -= size
         self.sealed += size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """`size` sealed bytes are no longer held."""
         assert 0 <= size <= self.sealed
         self.sealed -= size
-        self._budget.returned(size)
+        self._budget.released(size)
 
     def drop(self, size: int) -> None:
         """`size` open bytes are no longer held."""
         assert 0 <= size <= self.open
         self.open -= size
-        self._budget.returned(size)
+        self._budget.released(size)
 
-    def cut(self) -> None:
-        self._cut()
+    def flush(self) -> None:
+        self._flush()
         assert not self.open, "cutting leaves nothing open"
 
     def close(self) -> None:
         """Nothing is taken any more: waiting writers get DraftLost. Sealed bytes come back as they do."""
         self.closed = True
-        self._budget.leave(self)
+        self._budget.close_account(self)
 
 
 class MemoryBudget:
@@ -93,12 +93,12 @@ class MemoryBudget:
         wanting = {id(waiter.account) for waiter in self._queue}
         return max(1, sum(account.held > 0 or id(account) in wanting for account in self._accounts))
 
-    def account(self, cut: Callable[[], None]) -> MemoryAccount:
-        account = MemoryAccount(self, cut)
+    def account(self, flush: Callable[[], None]) -> MemoryAccount:
+        account = MemoryAccount(self, flush)
         self._accounts.append(account)
         return account
 
-    async def take(self, account: MemoryAccount, size: int) -> None:
+    async def acquire(self, account: MemoryAccount, size: int) -> None:
         if account.closed:
             raise DraftLost("the file is no longer being written")
         if not self._queue and self._fits(size):
@@ -127,7 +127,7 @@ class MemoryBudget:
         account.granted -= size
         account.open += size
 
-    def returned(self, size: int) -> None:
+    def released(self, size: int) -> None:
         """`size` bytes are held no longer."""
         self.used -= size
         self.serve()
@@ -146,12 +146,12 @@ class MemoryBudget:
                     first.account.granted += first.size
                     first.served = True
                     first.ready.set()
-                elif not self._make_room(first.size):
+                elif not self._flush_fullest(first.size):
                     return
         finally:
             self._serving = False
 
-    def leave(self, account: MemoryAccount) -> None:
+    def close_account(self, account: MemoryAccount) -> None:
         """Forget a closed account once it holds nothing, and let go those who wait in its name."""
         for waiter in [waiter for waiter in self._queue if waiter.account is account]:
             self._queue.remove(waiter)
@@ -165,7 +165,7 @@ class MemoryBudget:
     def _fits(self, size: int) -> bool:
         return self.used + size <= self.limit or self.used == 0
 
-    def _make_room(self, size: int) -> bool:
+    def _flush_fullest(self, size: int) -> bool:
         """True if something was cut: enough must be on its way back for a waiter of `size` bytes."""
         self._forget()
         coming = sum(account.sealed for account in self._accounts)
@@ -174,7 +174,7 @@ class MemoryBudget:
         fullest = max(self._accounts, key=lambda account: account.open, default=None)
         if fullest is None or not fullest.open:
             return False
-        fullest.cut()
+        fullest.flush()
         return True
 
 

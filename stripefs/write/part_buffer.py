@@ -1,7 +1,7 @@
 """Bytes of a file on their way into parts: dealt out in units to columns, each column becoming one object.
 
 A column is shipped as soon as it is full, the others when the segment is sealed. All of it happens in memory and at
-once; the bytes of a column stay until its shipment has landed.
+once; the bytes of a column stay until its part is acknowledged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Column:
         self.size = 0
         self._pieces: list[Buffer] = []
         self._tail = bytearray()
-        self.shipment: PartUpload | None = None
+        self.part: PartUpload | None = None
 
     def add(self, data: memoryview) -> None:
         """Take `data`, whose bytes stay as they are (no copy is made of long ones)."""
@@ -79,15 +79,15 @@ class Column:
 
 
 class UploadSegment:
-    """`ship(column)` is called once for every column that holds something, and sets `column.shipment`."""
+    """`send(column)` is called once for every column that holds something, and sets `column.part`."""
 
-    def __init__(self, start: int, shape: Shape, ship: Callable[[UploadSegment, Column], None]) -> None:
+    def __init__(self, start: int, shape: Shape, send: Callable[[UploadSegment, Column], None]) -> None:
         self.start = start
         self.shape = shape
         self.length = 0
         self.group = HostGroup()
         self.columns = [Column() for _ in range(shape.width)]
-        self._ship = ship
+        self._send = send
 
     @property
     def end(self) -> int:
@@ -98,9 +98,9 @@ class UploadSegment:
         return self.shape.length - self.length
 
     @property
-    def shipments(self) -> list[PartUpload]:
+    def parts(self) -> list[PartUpload]:
         """Of a sealed segment, in the order of its columns."""
-        return [column.shipment for column in self.columns if column.shipment is not None]
+        return [column.part for column in self.columns if column.part is not None]
 
     def add(self, data: memoryview) -> None:
         """Take all of `data`, at most `room` bytes."""
@@ -113,14 +113,14 @@ class UploadSegment:
             self.length += take
             data = data[take:]
             if column.size == self.shape.part_length:
-                self._ship(self, column)
+                self._send(self, column)
 
     def seal(self) -> None:
         """Nothing more comes."""
         self.columns = [column for column in self.columns if column.size]
         for column in self.columns:
-            if column.shipment is None:
-                self._ship(self, column)
+            if column.part is None:
+                self._send(self, column)
 
     def places(self, offset: int, size: int) -> Iterator[tuple[Column, int, int]]:
         """(column, offset in it, bytes) of the file's bytes [offset, offset + size), which lie in this segment."""

@@ -18,14 +18,14 @@ __all__ = ["HostGroup", "HostSlots", "LazyDirectory", "PartUpload", "UploadAttem
 
 
 class HostGroup:
-    """Shipments that want a host each. `hosts` are those that have one of them, landed or on its way."""
+    """Parts that want a host each. `hosts` are those that have one of them, acknowledged or on its way."""
 
     def __init__(self) -> None:
         self.hosts: set[str] = set()
 
 
 class LazyDirectory:
-    """A directory that is made when the first shipment needs it. For many threads."""
+    """A directory that is made when the first part needs it. For many threads."""
 
     def __init__(self, path: bytes) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class PartUpload:
     """`chunks`, `size` bytes in all, to become one file.
 
     unit: a table of checksums goes behind the bytes when it is not 0 (parts of striped files). place answers the path
-    for every try anew, so that a try that was given up cannot harm the next. group: shipments of one group go to
+    for every try anew, so that a try that was given up cannot harm the next. group: parts of one group go to
     different hosts as far as there are any. folder is made before, if there is one. on_end is called on
     trio's thread once `status` or `error` stands, on_cancel there when it is given up: for its sender.
     """
@@ -77,21 +77,21 @@ class PartUpload:
     attempt: UploadAttempt | None = None
     first_failure: float | None = None  # trio's clock
     backoff: Backoff = field(default_factory=Backoff)
-    stirred: trio.Event = field(default_factory=trio.Event)
-    """Set, and replaced by another one, when it has flowed or ended."""
+    changed: trio.Event = field(default_factory=trio.Event)
+    """Set, and replaced by another one, when all of it was sent, or it has ended."""
 
     @property
     def cancelled(self) -> bool:
         return self.given_up.is_set()
 
     @property
-    def landed(self) -> bool:
+    def acked(self) -> bool:
         return self.status is not None
 
     @property
-    def flowed(self) -> bool:
+    def sent(self) -> bool:
         """True if its host has all its bytes, and may still fail to keep them."""
-        return self.attempt is not None and self.attempt.flowed
+        return self.attempt is not None and self.attempt.sent
 
     @property
     def path(self) -> bytes:
@@ -100,7 +100,7 @@ class PartUpload:
 
     @property
     def digest(self) -> bytes:
-        """Of the table behind the bytes, once it has flowed; b"" where there is none."""
+        """Of the table behind the bytes, once all of it was sent; b"" where there is none."""
         return b"" if self.attempt is None else self.attempt.digest
 
     @property
@@ -108,9 +108,9 @@ class PartUpload:
         """Bytes of the object in the store, a table included."""
         return self.size + (table_length(self.size, self.unit) if self.unit else 0)
 
-    def stir(self) -> None:
-        stirred, self.stirred = self.stirred, trio.Event()
-        stirred.set()
+    def notify(self) -> None:
+        changed, self.changed = self.changed, trio.Event()
+        changed.set()
 
     def cancel(self) -> None:
         """The part is not wanted any more. The try ends soon; the uploader removes its leftovers."""
@@ -122,23 +122,23 @@ class PartUpload:
     def end(self, error: Exception | None) -> None:
         self.error = error
         self.ended.set()
-        self.stir()
+        self.notify()
         if self.on_end is not None:
             self.on_end(self)
 
 
 @dataclass(eq=False)
 class UploadAttempt:
-    """One try. The sending thread writes `sent`, `digest`, `flowed` and `waiting`, and calls `on_flowed`."""
+    """One try. The sending thread writes `sent_bytes`, `digest`, `sent` and `waiting`, and calls `on_sent`."""
 
     path: bytes
     host: str
     began: float
-    turns: HostSlots
-    on_flowed: Callable[[], None] = lambda: None
-    sent: int = 0
+    slots: HostSlots
+    on_sent: Callable[[], None] = lambda: None
+    sent_bytes: int = 0
     digest: bytes = b""
-    flowed: bool = False
+    sent: bool = False
     waiting: bool = False
     cancelled: bool = False
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -148,12 +148,12 @@ class UploadAttempt:
     def cancel(self) -> None:
         """Its thread is to stop as soon as it can; nothing waits for it."""
         self.cancelled = True
-        self.turns.give_up(self)
+        self.slots.give_up(self)
 
     def stalled(self, now: float, patience: float) -> bool:
         """True if nothing has moved for `patience` seconds; to be asked now and then."""
-        if self.waiting or self.sent != self.seen:
-            self.seen, self.moved_at = self.sent, now
+        if self.waiting or self.sent_bytes != self.seen:
+            self.seen, self.moved_at = self.sent_bytes, now
         return now - max(self.began, self.moved_at) > patience
 
 
@@ -167,23 +167,23 @@ class HostSlots:
 
     def __init__(self, at_once: int = 1) -> None:
         self._at_once = at_once
-        self._line: list[UploadAttempt] = []
+        self._queue: list[UploadAttempt] = []
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
-    def one(self, attempt: UploadAttempt) -> Iterator[None]:
+    def use(self, attempt: UploadAttempt) -> Iterator[None]:
         """Waits until it is the turn of `attempt`. Raises Abandoned, HostFailed when the host fails meanwhile."""
         with self._changed:
-            self._line.append(attempt)
+            self._queue.append(attempt)
             attempt.waiting = True
             try:
-                self._changed.wait_for(lambda: attempt.cancelled or attempt not in self._line[self._at_once :])
+                self._changed.wait_for(lambda: attempt.cancelled or attempt not in self._queue[self._at_once :])
             finally:
                 attempt.waiting = False
             if attempt.cancelled:
                 self._leave(attempt)
                 raise Abandoned("nobody wants this part any more")
-            if attempt not in self._line:
+            if attempt not in self._queue:
                 raise HostFailed("the host failed while this part waited for its turn")
         try:
             yield
@@ -199,29 +199,29 @@ class HostSlots:
     def failed(self) -> None:
         """The host failed: those that wait for it need not find that out one after the other."""
         with self._changed:
-            self._line = [attempt for attempt in self._line if not attempt.waiting]
+            self._queue = [attempt for attempt in self._queue if not attempt.waiting]
             self._changed.notify_all()
 
     def _leave(self, attempt: UploadAttempt) -> None:
         with contextlib.suppress(ValueError):
-            self._line.remove(attempt)
+            self._queue.remove(attempt)
         self._changed.notify_all()
 
 
-def send(store: Store, shipment: PartUpload, attempt: UploadAttempt) -> Status:
+def send(store: Store, part: PartUpload, attempt: UploadAttempt) -> Status:
     """Write it all, blocking; its status. Nothing stays when this raises, if possible."""
     if attempt.cancelled:
         raise Abandoned("nobody wants this part any more")
-    table = PartTable(shipment.unit) if shipment.unit else None
-    total = shipment.length
-    if shipment.folder is not None:
-        shipment.folder.make(store)
-    sink = store.create(attempt.path, host=attempt.host, block_size=shipment.block_size, length=total)
+    table = PartTable(part.unit) if part.unit else None
+    total = part.length
+    if part.folder is not None:
+        part.folder.make(store)
+    sink = store.create(attempt.path, host=attempt.host, block_size=part.block_size, length=total)
     try:
-        with attempt.turns.one(attempt):
-            for chunk in shipment.chunks:
+        with attempt.slots.use(attempt):
+            for chunk in part.chunks:
                 sink.write(chunk)
-                attempt.sent += len(chunk)
+                attempt.sent_bytes += len(chunk)
                 if attempt.cancelled:
                     raise Abandoned("nobody wants this part any more")
                 if table is not None:
@@ -230,15 +230,15 @@ def send(store: Store, shipment: PartUpload, attempt: UploadAttempt) -> Status:
                 behind = table.finish()
                 sink.write(behind)
                 attempt.digest = digest_of(behind)
-        attempt.flowed = True
-        attempt.on_flowed()
+        attempt.sent = True
+        attempt.on_sent()
         status = sink.close()
     except BaseException as error:
         sink.abort()
         if isinstance(error, HostFailed):
             error.host = error.host or attempt.host
-        elif isinstance(error, NotFound) and shipment.folder is not None:
-            shipment.folder.lost()
+        elif isinstance(error, NotFound) and part.folder is not None:
+            part.folder.lost()
             raise Transient(f"the folder of {attempt.path!r} went: {error.message}") from error
         elif not isinstance(error, Exception):  # a panic of a client written in Rust is no Exception
             raise StoreError(f"the client failed unexpectedly: {error!r}") from None

@@ -134,7 +134,7 @@ class UploadManager:
         self._drafts: dict[bytes, FileUpload | None] = {}
         self._all: set[FileUpload] = set()
         self.heartbeat = Heartbeat(lambda: self._all, lease)
-        self._late: dict[bytes, tuple[FileUpload, float]] = {}
+        self._unresolved: dict[bytes, tuple[FileUpload, float]] = {}
         """Those given up that may yet be published, by their path, and until when their locks stay."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -144,11 +144,11 @@ class UploadManager:
         """
         try:
             async with trio.open_nursery() as nursery:
-                await nursery.start(self._shared.sender.run)
+                await nursery.start(self._shared.uploader.run)
                 self._shared.nursery = nursery
 
                 def look() -> None:
-                    nursery.start_soon(contain, "asking for the data hosts", self._shared.sender.look)
+                    nursery.start_soon(contain, "asking for the data hosts", self._shared.uploader.look)
 
                 nursery.start_soon(supervise, "renewing locks", self.heartbeat.run, look)
                 task_status.started()
@@ -181,7 +181,7 @@ class UploadManager:
             raise Busy(f"{path!r} is being written through this mount already")
         self._drafts[path] = None
         try:
-            await self._ensure_settled(path)
+            await self._ensure_resolved(path)
             draft = await self._begin(path, replacing, append, attributes or Attributes(), layout)
         except BaseException:
             del self._drafts[path]
@@ -189,22 +189,22 @@ class UploadManager:
         self._drafts[path] = draft
         return draft
 
-    async def _ensure_settled(self, path: bytes) -> None:
+    async def _ensure_resolved(self, path: bytes) -> None:
         """Raises Busy where the lock of this mount stays for what may yet come: `take` would think its writer dead."""
-        draft, until = self._late.get(path, (None, 0.0))
+        draft, until = self._unresolved.get(path, (None, 0.0))
         if draft is None:
             return
         if trio.current_time() < until:
-            await draft.settle()
-            if not draft.settled:
+            await draft.resolve()
+            if not draft.resolved:
                 raise Busy(f"{path!r} may yet be published as it was written last")
-        del self._late[path]
+        del self._unresolved[path]
 
     async def _begin(
         self, path: bytes, replacing: Identity | None, append: bool, attributes: Attributes, layout: Layout | None
     ) -> FileUpload:
         shared = self._shared
-        await shared.sender.look()
+        await shared.uploader.look()
         names = UploadNames(path)
         layout = await self._allowed(path, layout or shared.policy.layout)
         locks = await self._lock(path, names.version)
@@ -219,7 +219,7 @@ class UploadManager:
         self._all.add(draft)
         if append:
             try:
-                status = await shared.effects.call("looking at what is continued", partial(shared.view.stat, path))
+                status = await shared.ops.call("looking at what is continued", partial(shared.view.stat, path))
                 await draft.continue_file(status, manifest)
             except BaseException:
                 await draft.abandon()
@@ -231,26 +231,26 @@ class UploadManager:
         if layout is not Layout.STRIPED:
             return layout
         look = partial(self._quotas.binding, path)
-        return Layout.CONCAT if await self._shared.effects.call("looking for a quota", look) else layout
+        return Layout.CONCAT if await self._shared.ops.call("looking for a quota", look) else layout
 
     async def _ensure_absent(self, path: bytes) -> None:
         """Raises Exists. The caller looked before it had the lock, and another writer may have published since."""
         store = self._shared.store
         try:
-            await self._shared.effects.call("looking for a file of this name", partial(store.stat, path))
+            await self._shared.ops.call("looking for a file of this name", partial(store.stat, path))
         except NotFound:
             return
         raise Exists(f"{path!r} exists")
 
     async def _lock(self, path: bytes, version: str) -> UploadLocks:
         shared = self._shared
-        locks = UploadLocks(shared.store, shared.effects, shared.renewals, self._lease)
+        locks = UploadLocks(shared.store, shared.ops, shared.renewals, self._lease)
         if not shared.store.capabilities.put_if_absent:
-            if "lock" not in shared.said:
-                shared.said.add("lock")
+            if "lock" not in shared.warned:
+                shared.warned.add("lock")
                 _log.warning("files are written without locks: the store cannot put a file only where there is none")
         else:
-            await locks.take(path, version, f"{self._owner}/{version}")
+            await locks.acquire(path, version, f"{self._owner}/{version}")
         return locks
 
     def get(self, path: bytes) -> FileUpload | None:
@@ -280,11 +280,11 @@ class UploadManager:
         """Versions of all open uploads, also of those whose name was removed."""
         return frozenset(version for draft in list(self._all) for version in draft.versions)
 
-    def gone(self, draft: FileUpload) -> None:
+    def closed(self, draft: FileUpload) -> None:
         """An upload reports that it is closed."""
-        if not draft.settled and draft in self._all:
+        if not draft.resolved and draft in self._all:
             _log.warning("the lock of %r stays until it runs out: it may yet be published", draft.path)
-            self._late[draft.path] = (draft, trio.current_time() + self._lease)
+            self._unresolved[draft.path] = (draft, trio.current_time() + self._lease)
         self._all.discard(draft)
         self.detached(draft)
 
@@ -303,7 +303,7 @@ class UploadManager:
     def busy(self) -> bool:
         """True while an upload is open or begins, or one that was given up may yet be published."""
         now = trio.current_time()
-        return bool(self._all or self._drafts) or any(until > now for _, until in self._late.values())
+        return bool(self._all or self._drafts) or any(until > now for _, until in self._unresolved.values())
 
     @property
     def memory(self) -> int:
@@ -313,7 +313,7 @@ class UploadManager:
     def status(self) -> dict[str, object]:
         """Figures for `status` and metrics: sizes in bytes, times in seconds, counts since the start."""
         shared = self._shared
-        figures, hosts = shared.figures, shared.sender.hosts
+        stats, hosts = shared.stats, shared.uploader.hosts
         return {
             "files": len(self._all),
             "drafts": [
@@ -325,19 +325,19 @@ class UploadManager:
                 }
                 for draft in self._all
             ],
-            "throughput": figures.pace.rate,
+            "throughput": stats.pace.rate,
             "memory_bytes": self.memory,
             "memory_limit_bytes": shared.budget.limit,
             "memory_waits": shared.budget.waits,
             "memory_waited_seconds": shared.budget.waited,
-            "parts_under_way": shared.sender.flying,
-            "parts_waiting": shared.sender.waiting,
+            "parts_under_way": shared.uploader.in_flight,
+            "parts_waiting": shared.uploader.waiting,
             "sent_bytes": hosts.kept_bytes,
-            "retries": shared.sender.retries + shared.effects.retries + shared.renewals.retries,
-            "published_versions": figures.published,
-            "errors": dict(figures.errors),
-            "lost": dict(figures.lost),
-            "last_error": figures.last_error,
+            "retries": shared.uploader.retries + shared.ops.retries + shared.renewals.retries,
+            "published_versions": stats.published,
+            "errors": dict(stats.errors),
+            "lost": dict(stats.lost),
+            "last_error": stats.last_error,
             "quota_directories": [shown(path) for path in self._quotas.found],
             "hosts": hosts.snapshot(time.monotonic()),
         }

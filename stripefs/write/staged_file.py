@@ -144,7 +144,7 @@ class StagingQuota:
             self._used -= held
             self._write()
 
-    def take(self, need: int, mine: int) -> bool:
+    def acquire(self, need: int, mine: int) -> bool:
         """Let a file that holds `mine` bytes have `need` more, or answer False."""
         with self._alone():
             used, files = self._totals()
@@ -154,7 +154,7 @@ class StagingQuota:
             self._write()
             return True
 
-    def give(self, freed: int) -> None:
+    def release(self, freed: int) -> None:
         """A file let go of so many bytes."""
         with self._alone():
             self._used -= freed
@@ -202,13 +202,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StagedFile:
-    """`shown` is the file's name for messages, `place` that of the directory. Raises OSError when it cannot be made."""
+    """shown, directory: names for messages. Raises OSError when it cannot be made."""
 
-    def __init__(self, folder: int, account: StagingQuota, shown: str, place: str) -> None:
+    def __init__(self, folder: int, account: StagingQuota, shown: str, directory: str) -> None:
         self.length = 0
         self._account = account
         self._shown = shown
-        self._place = place
+        self._directory = directory
         self._held = RangeSet()
         self._failed = RangeSet()
         self._lock = threading.Lock()
@@ -224,7 +224,7 @@ class StagedFile:
         with self._lock:
             self._check_open()
             try:
-                self._take(offset, offset + size)
+                self._acquire(offset, offset + size)
                 self._put(offset, memoryview(data).cast("B"))
             except StripefsError:
                 self._failed.add(offset, offset + size)
@@ -244,7 +244,7 @@ class StagedFile:
                 except OSError as error:
                     raise self._broken(error) from error
                 if not more:
-                    raise StoreError(f"{self._shown}: its staged copy in {self._place} lost its end")
+                    raise StoreError(f"{self._shown}: its staged copy in {self._directory} lost its end")
                 data = data + more if data else more
             return data
 
@@ -259,7 +259,7 @@ class StagedFile:
             before = self._held.total
             self._held.cut(_up(length))
             self._failed.cut(length)
-            self._account.give(before - self._held.total)
+            self._account.release(before - self._held.total)
             self.length = length
 
     def check_whole(self) -> None:
@@ -269,7 +269,7 @@ class StagedFile:
                 start, stop = self._failed.ranges()[0]
                 raise NoSpace(
                     f"{self._shown}: bytes {start} to {stop - 1} could not be staged, so it is not published",
-                    hint=f"make room in {self._place} or raise --staging-size, and write the file again",
+                    hint=f"make room in {self._directory} or raise --staging-size, and write the file again",
                 )
 
     def close(self) -> None:
@@ -280,13 +280,13 @@ class StagedFile:
                 os.close(self._descriptor)
                 self._account.end(self._held.total)
 
-    def _take(self, start: int, stop: int) -> None:
+    def _acquire(self, start: int, stop: int) -> None:
         start, stop = start // CHUNK * CHUNK, _up(stop)
         need = self._held.missing(start, stop)
-        if need and not self._account.take(need, self._held.total):
+        if need and not self._account.acquire(need, self._held.total):
             used, files = self._account.totals()
             raise NoSpace(
-                f"{self._shown}: no room to stage {need} more bytes in {self._place}: "
+                f"{self._shown}: no room to stage {need} more bytes in {self._directory}: "
                 f"{used} of {self._account.bound} are used by {files} files",
                 hint="raise --staging-size; one file alone may take three quarters of it",
             )
@@ -302,7 +302,7 @@ class StagedFile:
 
     def _broken(self, error: OSError) -> StoreError:
         kind = NoSpace if error.errno in _FULL else StoreError
-        found = kind(f"{self._shown}: {self._place}: {error.strerror}")
+        found = kind(f"{self._shown}: {self._directory}: {error.strerror}")
         if error.errno == errno.EFBIG:
             found.errno = errno.EFBIG
         return found

@@ -124,7 +124,7 @@ class StagedUpload:
         self._hung = False  # a call may still change the file, which is not to be published then
         self._order = trio.Lock()
         self._changes = 0
-        self._poured: tuple[StagingTarget, int] | None = None  # the upload that has the content after N changes
+        self._copied: tuple[StagingTarget, int] | None = None  # the upload that has the content after N changes
 
     @property
     def length(self) -> int:
@@ -160,8 +160,8 @@ class StagedUpload:
         The latter when a write found no room and was not made good: the version before stays then.
         """
         async with self._order:
-            with self._pouring():
-                await self._pour(draft)
+            with self._copying():
+                await self._copy_to(draft)
                 status = await draft.publish(final)
             self.dirty = False
             return status
@@ -169,8 +169,8 @@ class StagedUpload:
     async def sync(self, draft: StagingTarget) -> None:
         """Make the content as it is now durable in the store without showing it. Raises as `publish` does."""
         async with self._order:
-            with self._pouring():
-                await self._pour(draft)
+            with self._copying():
+                await self._copy_to(draft)
                 await draft.sync()
 
     async def close(self) -> None:
@@ -183,22 +183,22 @@ class StagedUpload:
         self._changes += 1
 
     @contextlib.contextmanager
-    def _pouring(self) -> Iterator[None]:
+    def _copying(self) -> Iterator[None]:
         """An upload that fails is filled anew the next time; one that has everything, by fsync, is not."""
         try:
             yield
         except BaseException:
-            self._poured = None
+            self._copied = None
             raise
 
-    async def _pour(self, draft: StagingTarget) -> None:
+    async def _copy_to(self, draft: StagingTarget) -> None:
         self._file.check_whole()
-        if self._poured == (draft, self._changes):
+        if self._copied == (draft, self._changes):
             return
         await draft.rewind()
         for offset in range(0, self._file.length, _PIECE):
             await draft.write(offset, await self._thread(self._file.read, offset, _PIECE))
-        self._poured = (draft, self._changes)
+        self._copied = (draft, self._changes)
 
     async def _thread(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
         if self._hung:

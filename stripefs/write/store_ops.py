@@ -66,12 +66,12 @@ SOURCES_AT_ONCE = 64
 
 
 class StoreOps(Executor):
-    """`timeout` in seconds bounds each call with all its repetitions. figures: where failed attempts are counted."""
+    """`timeout` in seconds bounds each call with all its repetitions. stats: where failed attempts are counted."""
 
-    def __init__(self, store: Store, timeout: float, figures: WriteStats | None = None) -> None:
+    def __init__(self, store: Store, timeout: float, stats: WriteStats | None = None) -> None:
         self.store = store
-        self.figures = WriteStats() if figures is None else figures
-        super().__init__(timeout, self.figures.failed)
+        self.stats = WriteStats() if stats is None else stats
+        super().__init__(timeout, self.stats.failed)
 
     async def remove(self, path: bytes) -> None:
         """Nothing is at `path` afterwards."""

@@ -119,14 +119,14 @@ class StreamUpload:
         shared: UploadContext,
         place: Callable[[], tuple[bytes, int]],
         prefix: Sequence[UploadBase],
-        give: Callable[[int], None],
+        release: Callable[[int], None],
         fail: Callable[[Exception], None],
     ) -> None:
         self.path = b""
         self._place = place
         self._shared = shared
         self._prefix = prefix
-        self._give = give
+        self._release = release
         self._fail = fail
         self._queue = Column()
         self._more = trio.Event()
@@ -144,7 +144,7 @@ class StreamUpload:
 
     def add(self, data: memoryview) -> None:
         if self._ended.is_set():  # the bytes are dropped, and the writer is told why
-            self._give(len(data))
+            self._release(len(data))
             return
         self._queue.add(data)
         self._more.set()
@@ -168,11 +168,11 @@ class StreamUpload:
 
     async def _run(self) -> None:
         sink: Sink | None = None
-        hosts = self._shared.sender.hosts
+        hosts = self._shared.uploader.hosts
         host = hosts.begin_file(time.monotonic())
         try:
             with self._creating:
-                sink = await self._shared.effects.call("creating a file", partial(self._create, host))
+                sink = await self._shared.ops.call("creating a file", partial(self._create, host))
             if sink is None:
                 return
             await self._copy(sink)
@@ -187,9 +187,9 @@ class StreamUpload:
             hosts.end_file(host)
             with trio.CancelScope(shield=True):
                 if sink is not None and self._status is None:
-                    with trio.move_on_after(self._shared.effects.timeout):
+                    with trio.move_on_after(self._shared.ops.timeout):
                         await self._shared.streams.run("giving up a file", self._in_turn, sink.abort)
-            self._give(self._queue.size)
+            self._release(self._queue.size)
             self._ended.set()
 
     def _create(self, host: str) -> Sink:
@@ -217,7 +217,7 @@ class StreamUpload:
 
     async def _call(self, what: str, function: Callable[[], _T]) -> _T:
         """One call of this file's, which must come back within the mount's time-out. Raises what it raises."""
-        streams, timeout = self._shared.streams, self._shared.effects.timeout
+        streams, timeout = self._shared.streams, self._shared.ops.timeout
         name = f"{what} {shown(self.path)}"
         return await streams.run(name, self._in_turn, function, timeout=timeout, abandon=False)
 
@@ -234,9 +234,9 @@ class StreamUpload:
                 try:
                     for piece in queue.pieces():
                         await self._call("writing", partial(sink.write, piece))
-                    self._shared.sender.hosts.took(host, queue.size)
+                    self._shared.uploader.hosts.took(host, queue.size)
                 finally:
-                    self._give(queue.size)
+                    self._release(queue.size)
             elif self._complete:
                 return
             else:

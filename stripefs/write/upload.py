@@ -38,7 +38,7 @@ PIECE = 1 << 20
 class UploadListener(Protocol):
     """Listener to the outcome of an upload."""
 
-    def gone(self, draft: FileUpload) -> None:
+    def closed(self, draft: FileUpload) -> None:
         """It is closed."""
 
     def detached(self, draft: FileUpload) -> None:
@@ -81,7 +81,7 @@ class FileUpload:
         self._closed = False
         self._abandoned = False
         self._kept = False
-        self.settled = True
+        self.resolved = True
         self.detached = False
 
     # -- what is known -----------------------------------------------------------------------------------------------
@@ -151,13 +151,13 @@ class FileUpload:
             view = memoryview(data if isinstance(data, bytes) else bytes(data))
             for at in range(0, len(view), PIECE):
                 piece = view[at : at + PIECE]
-                await contents.account.take(len(piece))
+                await contents.account.acquire(len(piece))
                 if contents.failure is not None:
                     contents.account.drop(len(piece))
                     raise contents.failure
                 contents.add(piece)
-                self._shared.figures.taken += len(piece)
-                contents.account.settled()
+                self._shared.stats.taken += len(piece)
+                contents.account.acquired()
 
     async def read(self, offset: int, size: int) -> bytes:
         """Exactly the bytes [offset, min(offset + size, length)) as written so far, published or not."""
@@ -191,19 +191,19 @@ class FileUpload:
             finally:
                 handle.close()
 
-        return await self._shared.effects.call("reading back what was written", fetch)
+        return await self._shared.ops.call("reading back what was written", fetch)
 
     async def sync(self) -> None:
         """fsync: all of it acknowledged by every replica's host, and a record beside the file names it."""
         async with self._turn:
             self._check()
             if self.dirty and not self.detached:
-                with self._contents.counted():
+                with self._contents.counting_errors():
                     await self._ensure_locked()
                     try:
                         await self._files.record()
                     except NotFound as error:
-                        raise await self._locks.cause(error) from error
+                        raise await self._locks.cause_of_missing(error) from error
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -228,12 +228,12 @@ class FileUpload:
         published = self._file.published
         if not self.dirty and published is not None:
             return published
-        with self._contents.counted():
+        with self._contents.counting_errors():
             await self._ensure_locked()
             try:
                 status = await self._commit.publish()
             except NotFound as error:
-                raise await self._locks.cause(error) from error
+                raise await self._locks.cause_of_missing(error) from error
         self._fresh, self._durable = False, self.length
         # Later writes have a time of their own.
         self._file.attributes = dataclasses.replace(self._file.attributes, mtime_ns=None, atime_ns=None)
@@ -246,17 +246,17 @@ class FileUpload:
                 raise DraftLost(f"{self.path!r} is no longer being written")
             contents = self._contents
             contents.give_up(DraftLost(f"{self.path!r} was being begun anew"))  # so it stays if this is cut off
-            await self._commit.settle()
+            await self._commit.resolve()
             rubbish, folder = await self._rubbish(), self._names.folder
-            self._names.anew()
-            self._contents = FileContents(self._shared, contents.wanted, contents.block, self._names, contents.copy)
+            self._names.next_version()
+            self._contents = FileContents(self._shared, contents.wanted, contents.block, self._names, contents.observer)
             self._file = FileState(self._file.attributes, self._file.published)
             self._files = HiddenFiles(self._shared, self._names, self._contents, self._file)
             self._commit = self._commit.restarted(self._files)
             contents.account.close()
             self._durable = -1
-            await self._locks.add(self._names.version)
-            await self._shared.effects.clear(rubbish, folder)
+            await self._locks.add_version(self._names.version)
+            await self._shared.ops.clear(rubbish, folder)
 
     async def abandon(self, *, recoverable: bool = False) -> None:
         """Drop what is unpublished, and the lock. Safe to call twice or after `publish(final=True)`.
@@ -272,7 +272,7 @@ class FileUpload:
                 await self._abandon(recoverable)
             raise
         finally:
-            self._register.gone(self)
+            self._register.closed(self)
 
     async def _abandon(self, recoverable: bool) -> None:
         self._contents.account.close()
@@ -282,23 +282,23 @@ class FileUpload:
             self._closed = True
             kept = recoverable and self._files.recorded and self.dirty and not self.detached
             self._kept = kept
-            await self.settle()
+            await self.resolve()
             if kept:
                 await self._contents.stop()
                 rubbish = await self._files.unused()
             else:
                 rubbish = await self._rubbish()
             if rubbish:
-                await self._shared.effects.clear(rubbish, self._names.folder)
+                await self._shared.ops.clear(rubbish, self._names.folder)
             self._abandoned = True
 
-    async def settle(self) -> None:
-        """Let the lock go, if what was cut off can have no effect any more, or none by being taken back: `settled`.
+    async def resolve(self) -> None:
+        """Let the lock go, if what was cut off can have no effect any more, or none by being taken back: `resolved`.
 
         First of all when a draft is given up, since others wait for it, and what else there is to do may take long.
         """
-        self.settled = await self._commit.settle(recoverable=self._kept)
-        if self.settled:
+        self.resolved = await self._commit.resolve(recoverable=self._kept)
+        if self.resolved:
             await self._locks.release()
 
     async def _rubbish(self) -> list[bytes]:
@@ -337,8 +337,8 @@ class FileUpload:
             if self.detached or self._closed:
                 return
             self.detached = True
-            self._contents.copy.drop()
-            self._contents.copy = NO_OBSERVER
+            self._contents.observer.drop()
+            self._contents.observer = NO_OBSERVER
             self._register.detached(self)
             await self._locks.release_name()
 
@@ -376,9 +376,9 @@ class FileUpload:
         elif status.length < self._shared.policy.small:
             if status.length:
                 data = await self._fetch_published(status.length)
-                await contents.account.take(len(data))
+                await contents.account.acquire(len(data))
                 contents.add(memoryview(data))
-                contents.account.settled()
+                contents.account.acquired()
         elif self._shared.store.capabilities.concat:
             contents.block = status.block_size
             contents.start_behind(base, Layout.CONCAT)
@@ -387,12 +387,12 @@ class FileUpload:
         else:
             raise Unsupported(f"{self._shared.store.url} cannot append to files")
         if contents.head is None:
-            contents.copy.behind(self.path, status)
+            contents.observer.behind(self.path, status)
         self._fresh, self._durable = False, self.length
 
     async def _fetch_published(self, size: int) -> bytes:
         view, path = self._shared.view, self.path
-        data = await self._shared.effects.call("reading what is continued", lambda: bytes(view.get(path)))
+        data = await self._shared.ops.call("reading what is continued", lambda: bytes(view.get(path)))
         return data[:size]
 
     async def renew(self, reading: ClockReading | None, timeout: float) -> ClockReading | None:
@@ -406,7 +406,7 @@ class FileUpload:
     async def _ensure_locked(self) -> None:
         """The writer's error for a lease that has ended and cannot be renewed."""
         if self._locks.left <= 0:
-            await self._locks.ensure()
+            await self._locks.ensure_lease()
 
     def _check(self) -> None:
         if self._closed:

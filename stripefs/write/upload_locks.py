@@ -20,7 +20,7 @@ from stripefs.errors import NotFound, StoreError, StripefsError
 from stripefs.format.lock_and_record import LEASE
 from stripefs.store.base import Attributes, Store
 from stripefs.write.errors import DraftLost
-from stripefs.write.file_lock import FileLock, lock_path, take
+from stripefs.write.file_lock import FileLock, acquire, lock_path
 from stripefs.write.store_clock import ClockReading
 from stripefs.write.store_ops import StoreOps
 from stripefs.write.upload_names import join_path, split_path
@@ -39,9 +39,9 @@ class UploadLocks:
     seconds: of a lease, the same for all who write to this store.
     """
 
-    def __init__(self, store: Store, effects: StoreOps, renewals: StoreOps, seconds: float = LEASE) -> None:
+    def __init__(self, store: Store, ops: StoreOps, renewals: StoreOps, seconds: float = LEASE) -> None:
         self._store = store
-        self._effects = effects
+        self._ops = ops
         self._renewals = renewals
         self._seconds = seconds
         self._lock: FileLock | None = None
@@ -57,11 +57,11 @@ class UploadLocks:
         """Seconds for which the lock of the name is ours for sure; infinite where nothing is locked."""
         return self._lock.left if self._lock is not None else math.inf
 
-    async def take(self, path: bytes, version: str, owner: str) -> None:
+    async def acquire(self, path: bytes, version: str, owner: str) -> None:
         """Raises what `file_lock.take` raises."""
-        self._lock = await self._taken(path, (version,), owner)
+        self._lock = await self._acquire(path, (version,), owner)
 
-    async def ensure(self, until: float = math.inf) -> None:
+    async def ensure_lease(self, until: float = math.inf) -> None:
         """The lock of the name is ours for some time to come: one whose lease has ended, or will soon, is renewed.
 
         until: by trio's clock, when to give that up. Raises DraftLost when the lock is somebody else's by now,
@@ -77,19 +77,19 @@ class UploadLocks:
         if self._lock is not None:
             self._lock.assert_held()
 
-    async def cause(self, error: StoreError) -> StoreError:
+    async def cause_of_missing(self, error: StoreError) -> StoreError:
         """Why something hidden is not there: DraftLost where another writer has moved it away, else `error` itself."""
         try:
             if self._lock is not None:
-                await self._effects.call("looking whether the lock is held", self._lock.check)
+                await self._ops.call("looking whether the lock is held", self._lock.check)
         except StoreError as found:
             return found
         return error
 
-    async def add(self, version: str) -> None:
+    async def add_version(self, version: str) -> None:
         """Hidden files bear this version too."""
         if self._lock is not None:
-            await self._effects.call("renewing a lock", partial(self._lock.add, version))
+            await self._ops.call("renewing a lock", partial(self._lock.add_version, version))
 
     async def renew(self, reading: ClockReading | None, timeout: float) -> ClockReading | None:
         """reading: as for `FileLock.renew`, which tells the answer too; None where nothing was read. timeout: seconds.
@@ -97,7 +97,7 @@ class UploadLocks:
         Raises DraftLost when the lock of the name was lost. A renewal that fails is tried again at the next time, and
         by `ensure`, which then fails for the writer.
         """
-        for lock in self._all():
+        for lock in self._held():
             try:
                 reading = await self._renewals.call("renewing a lock", lock.renew, reading, timeout=timeout)
             except StripefsError as error:
@@ -120,9 +120,9 @@ class UploadLocks:
         guard = join_path(split_path(old.path)[0], leaves)
         new: list[FileLock] = []
         try:
-            new.append(await self._taken(path, versions, owner))
+            new.append(await self._acquire(path, versions, owner))
             if leaves and all(guard != lock.path for lock in self._guards):
-                new.append(await self._taken(guard, versions, owner))
+                new.append(await self._acquire(guard, versions, owner))
             yield
         except BaseException:
             await self._release_at_last(new)
@@ -139,35 +139,35 @@ class UploadLocks:
 
     async def release(self) -> None:
         """Let all of them go; to be called again where it was cut off."""
-        for lock in self._all():
+        for lock in self._held():
             await self._release(lock)
 
     async def try_attributes(self, attributes: Attributes) -> None:
         """Raises what the store answers to changing the file of the lock in this way."""
         if self._lock is not None and self._store.capabilities.attributes:
             with contextlib.suppress(NotFound):
-                await self._effects.set_attributes(lock_path(self._lock.path), attributes)
+                await self._ops.set_attributes(lock_path(self._lock.path), attributes)
 
-    def _all(self) -> list[FileLock]:
+    def _held(self) -> list[FileLock]:
         return [*([] if self._lock is None else [self._lock]), *self._guards]
 
-    async def _taken(self, path: bytes, versions: Sequence[str], owner: str) -> FileLock:
+    async def _acquire(self, path: bytes, versions: Sequence[str], owner: str) -> FileLock:
         """`file_lock.take`; a lock that comes when its caller has given up waiting for it is let go."""
-        taken: list[FileLock] = []
+        acquired: list[FileLock] = []
         unwanted = threading.Event()
 
         def locked() -> FileLock:
-            lock = take(self._store, path, versions, owner, seconds=self._seconds)
-            taken.append(lock)
+            lock = acquire(self._store, path, versions, owner, seconds=self._seconds)
+            acquired.append(lock)
             if unwanted.is_set():
                 lock.release()
             return lock
 
         try:
-            return await self._effects.call("locking", locked)
+            return await self._ops.call("locking", locked)
         except BaseException:
             unwanted.set()
-            await self._release_at_last(taken)
+            await self._release_at_last(acquired)
             raise
 
     async def _release_at_last(self, locks: Sequence[FileLock]) -> None:
@@ -184,6 +184,6 @@ class UploadLocks:
     async def _release(self, lock: FileLock) -> None:
         """Raises nothing."""
         try:
-            await self._effects.call("letting a lock go", lock.release)
+            await self._ops.call("letting a lock go", lock.release)
         except StripefsError as error:
             _log.warning("the lock of %r stays until it runs out: %s", lock.path, error)

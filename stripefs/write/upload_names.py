@@ -48,7 +48,7 @@ class UploadNames:
         self.versions = [self.version]
         self._next = 0
 
-    def anew(self) -> None:
+    def next_version(self) -> None:
         """Another version begins."""
         self.version = new_version()
         self.versions.append(self.version)

@@ -87,21 +87,21 @@ class SendHosts:
         """
         if not self._live:
             return self._take(ANYWHERE, load) if self._busy[ANYWHERE] < ANYWHERE_AT_ONCE else None
-        well = self._well(now)
+        well = self._usable(now)
         candidates = [host for host in well if host not in taken] or well
         best = min(candidates, key=lambda host: (self._busy[host], self._files[host], self._sent[host]))
         return self._take(best, load) if self._busy[best] < PER_HOST else None
 
     def begin_file(self, now: float) -> str:
         """The host for a file in one piece: the one that has the fewest. `end_file` is to be told."""
-        best = min(self._well(now), key=lambda host: (self._files[host], self._busy[host]), default=ANYWHERE)
+        best = min(self._usable(now), key=lambda host: (self._files[host], self._busy[host]), default=ANYWHERE)
         self._files[best] += 1
         return best
 
     def end_file(self, host: str) -> None:
         self._files[host] -= 1
 
-    def _well(self, now: float) -> list[str]:
+    def _usable(self, now: float) -> list[str]:
         return self._health.well(self._live, now) or self._live
 
     def _take(self, host: str, load: int) -> str:
@@ -156,15 +156,15 @@ _THREADS = 256
 class Uploader:
     """`run` must be running. Leftovers of failed tries are for gc."""
 
-    def __init__(self, store: Store, effects: StoreOps, io_timeout: float) -> None:
+    def __init__(self, store: Store, ops: StoreOps, io_timeout: float) -> None:
         self._store = store
-        self._effects = effects
+        self._ops = ops
         self._io_timeout = io_timeout
         self.hosts = SendHosts(store.health)
         self.retries = 0
-        self._turns: defaultdict[str, HostSlots] = defaultdict(HostSlots, {ANYWHERE: HostSlots(ANYWHERE_AT_ONCE)})
+        self._slots: defaultdict[str, HostSlots] = defaultdict(HostSlots, {ANYWHERE: HostSlots(ANYWHERE_AT_ONCE)})
         self._queue: list[PartUpload] = []
-        self._flying: dict[PartUpload, UploadAttempt] = {}
+        self._in_flight: dict[PartUpload, UploadAttempt] = {}
         self._lane = Lane("data", _THREADS)
         self._nursery: trio.Nursery | None = None
         self._pumping = False
@@ -172,8 +172,8 @@ class Uploader:
         self._looking = trio.Lock()
 
     @property
-    def flying(self) -> int:
-        return len(self._flying)
+    def in_flight(self) -> int:
+        return len(self._in_flight)
 
     @property
     def waiting(self) -> int:
@@ -186,9 +186,9 @@ class Uploader:
                 await supervise("watching what is sent", self._watch)
         finally:
             self._nursery = None
-            for shipment in [*self._queue, *self._flying]:
-                if not shipment.ended.is_set():
-                    shipment.end(DraftLost("the mount is being shut down"))
+            for part in [*self._queue, *self._in_flight]:
+                if not part.ended.is_set():
+                    part.end(DraftLost("the mount is being shut down"))
 
     async def look(self) -> None:
         """Learn the data hosts, unless they were asked for lately. Errors show when something is sent."""
@@ -197,17 +197,17 @@ class Uploader:
             if now - self._looked_at < FRESH or not self._store.capabilities.place:
                 return
             try:
-                self.hosts.known(await self._effects.call("asking for the data hosts", self._store.hosts))
+                self.hosts.known(await self._ops.call("asking for the data hosts", self._store.hosts))
             except StoreError as error:
                 _log.warning("the data hosts are not known anew: %s", error)
             self._looked_at = now
 
-    def submit(self, shipment: PartUpload) -> None:
+    def submit(self, part: PartUpload) -> None:
         if self._nursery is None:
-            shipment.end(DraftLost("the mount is being shut down"))
+            part.end(DraftLost("the mount is being shut down"))
             return
-        shipment.on_cancel = self._look_again
-        self._queue.append(shipment)
+        part.on_cancel = self._look_again
+        self._queue.append(part)
         self._pump()
 
     def _look_again(self) -> None:
@@ -221,109 +221,109 @@ class Uploader:
         try:
             at = 0
             while at < len(self._queue):
-                if not self._leaves(self._queue[at], self._nursery):
+                if not self._start(self._queue[at], self._nursery):
                     at += 1
         finally:
             self._pumping = False
 
-    def _leaves(self, shipment: PartUpload, nursery: trio.Nursery) -> bool:
+    def _start(self, part: PartUpload, nursery: trio.Nursery) -> bool:
         """True if it has left the queue: it was given up, or there was a host for it."""
-        if shipment.cancelled:
-            self._queue.remove(shipment)
-            shipment.end(DraftLost("it was given up before it was sent"))
+        if part.cancelled:
+            self._queue.remove(part)
+            part.end(DraftLost("it was given up before it was sent"))
             return True
-        host = self.hosts.choose(shipment.group.hosts, time.monotonic(), load=shipment.size)
+        host = self.hosts.choose(part.group.hosts, time.monotonic(), load=part.size)
         if host is None:
             return False
-        self._queue.remove(shipment)
-        shipment.group.hosts.add(host)
-        path, shipment.number = shipment.place()
-        shipment.attempt = self._attempt(shipment, path, host)
-        self._flying[shipment] = shipment.attempt
+        self._queue.remove(part)
+        part.group.hosts.add(host)
+        path, part.number = part.place()
+        part.attempt = self._attempt(part, path, host)
+        self._in_flight[part] = part.attempt
         nursery.start_soon(
-            partial(contain, failed=partial(self._broken, shipment)),
+            partial(contain, failed=partial(self._broken, part)),
             f"sending {shown(path)}",
-            self._fly,
-            shipment,
-            shipment.attempt,
+            self._upload,
+            part,
+            part.attempt,
         )
         return True
 
-    def _broken(self, shipment: PartUpload, error: BaseException) -> None:
+    def _broken(self, part: PartUpload, error: BaseException) -> None:
         """A task of ours failed unexpectedly: its file is told, all others go on."""
-        if not shipment.ended.is_set():
-            shipment.end(StoreError(f"sending failed unexpectedly: {error!r}"))
+        if not part.ended.is_set():
+            part.end(StoreError(f"sending failed unexpectedly: {error!r}"))
 
-    def _attempt(self, shipment: PartUpload, path: bytes, host: str) -> UploadAttempt:
+    def _attempt(self, part: PartUpload, path: bytes, host: str) -> UploadAttempt:
         token = trio.lowlevel.current_trio_token()
 
-        def flowed() -> None:
+        def sent() -> None:
             with contextlib.suppress(trio.RunFinishedError):  # of a thread that was left behind
-                token.run_sync_soon(shipment.stir)
+                token.run_sync_soon(part.notify)
 
-        return UploadAttempt(path, host, trio.current_time(), self._turns[host], flowed)
+        return UploadAttempt(path, host, trio.current_time(), self._slots[host], sent)
 
-    async def _fly(self, shipment: PartUpload, attempt: UploadAttempt) -> None:
+    async def _upload(self, part: PartUpload, attempt: UploadAttempt) -> None:
         error: Exception | None = None
         try:
-            shipment.status = await self._try(shipment, attempt)
+            part.status = await self._try(part, attempt)
         except StripefsError as failure:
             error = failure
         except Exception as failure:  # noqa: BLE001  # the border: all that a client raises reaches the writer
             error = StoreError(f"the client failed unexpectedly: {failure!r}")
         except trio.Cancelled:
-            shipment.end(DraftLost("the mount is being shut down"))
+            part.end(DraftLost("the mount is being shut down"))
             raise
         finally:
             attempt.cancel()  # a thread that was left behind is to stop
             self.hosts.done(attempt.host)
-            del self._flying[shipment]
+            del self._in_flight[part]
         if error is None:
-            self.hosts.succeeded(attempt.host, shipment.size)
-            shipment.end(None)
+            self.hosts.succeeded(attempt.host, part.size)
+            part.end(None)
         else:
-            shipment.group.hosts.discard(attempt.host)
-            await self._failed(shipment, attempt, error)
+            part.group.hosts.discard(attempt.host)
+            await self._failed(part, attempt, error)
         self._pump()
 
-    async def _try(self, shipment: PartUpload, attempt: UploadAttempt) -> Status:
+    async def _try(self, part: PartUpload, attempt: UploadAttempt) -> Status:
         with attempt.scope:
-            return await self._lane.run(f"sending {shown(attempt.path)}", send, self._store, shipment, attempt)
+            return await self._lane.run(f"sending {shown(attempt.path)}", send, self._store, part, attempt)
         raise HostFailed(f"no byte moved for {STALL:g} s", host=attempt.host, stalled=True)
 
-    async def _failed(self, shipment: PartUpload, attempt: UploadAttempt, error: Exception) -> None:
+    async def _failed(self, part: PartUpload, attempt: UploadAttempt, error: Exception) -> None:
         now = trio.current_time()
         host = attempt.host
         if isinstance(error, HostFailed):
             host = error.host or host  # the client may know that another one held it up
             failed = time.monotonic()
             if self.hosts.failed(host, failed, failed - (now - attempt.began), str(error)):
-                self._turns[host].failed()
-        if not shipment.cancelled:
-            self._effects.figures.failed(f"{shown(attempt.path)} on {host or 'the store'}", error)
-        if shipment.first_failure is None:
-            shipment.first_failure = now
-        pause = shipment.backoff.failed(now)
+                self._slots[host].failed()
+        if not part.cancelled:
+            self._ops.stats.failed(f"{shown(attempt.path)} on {host or 'the store'}", error)
+        if part.first_failure is None:
+            part.first_failure = now
+        pause = part.backoff.failed(now)
         passing = isinstance(error, (Transient, Exists))  # Exists: an answer was lost, and the name is taken by us
-        if shipment.cancelled or not passing or now + pause > shipment.first_failure + self._io_timeout:
-            shipment.end(error)
+        if part.cancelled or not passing or now + pause > part.first_failure + self._io_timeout:
+            part.end(error)
             return
         self.retries += 1
         _log.info("%s failed on %s, next try in %.1f s: %s", shown(attempt.path), attempt.host, pause, error)
         self._pump()  # others may use the host's place meanwhile
         try:
             with trio.move_on_after(pause):
-                await shipment.given_up.wait()
+                await part.given_up.wait()
         except trio.Cancelled:
-            shipment.end(DraftLost("the mount is being shut down"))
+            part.end(DraftLost("the mount is being shut down"))
             raise
-        self._queue.insert(0, shipment)
+        self._queue.insert(0, part)
 
     async def _watch(self) -> None:
         while True:
             await trio.sleep(1)
             now = trio.current_time()
-            self._effects.figures.tick(now)
-            for attempt in self._flying.values():
+            self._ops.stats.tick(now)
+            for attempt in self._in_flight.values():
                 if attempt.stalled(now, STALL):
                     attempt.scope.cancel()

@@ -13,7 +13,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store
 from stripefs.write import Layout
-from stripefs.write.file_lock import take
+from stripefs.write.file_lock import acquire
 from tests.hdfs_instance import HdfsInstance
 from tests.unit.write.world import MIB, content, load, writing
 
@@ -72,7 +72,7 @@ async def test_a_writer_dies_and_its_file_comes_back(
         # Parts that the fsync did not name; what is younger than the store's clock can tell goes next time.
         assert {item["kind"] for item in answer(0, "gc", url, "--force")["items"]} <= {"part"}
         assert load(store, name) == data
-    lease = take(store, b"/run/locked")
+    lease = acquire(store, b"/run/locked")
     found = answer(0, "gc", url, "--force")
     assert "/run/.locked.stripefs-lock" in names(store)
     lease.release()

@@ -12,7 +12,7 @@ from stripefs.errors import Busy, QuotaExceeded
 from stripefs.store.striped import StripedStore
 from stripefs.store.striped_handle import StripedHandle
 from stripefs.write import Layout
-from stripefs.write.file_lock import lock_path, take
+from stripefs.write.file_lock import acquire, lock_path
 from tests.cluster.test_write_hdfs import PARTED, SIZE, at, hidden, load
 from tests.hdfs_instance import HdfsInstance
 from tests.unit.write.world import KIB, MIB, content, save, writing
@@ -112,7 +112,7 @@ async def test_a_quota_that_is_used_up(fault_hdfs: HdfsInstance, layout: Layout)
 def test_a_lock_is_renewed_while_no_datanode_answers(fault_hdfs: HdfsInstance) -> None:
     """Only the NameNode has part in it, so no DataNode that is frozen costs a living writer its file."""
     with at(fault_hdfs, "renewed") as store:
-        lease = take(store, b"/file", ["0" * 16])
+        lease = acquire(store, b"/file", ["0" * 16])
         fault_hdfs.pause("dn1", "dn2", "dn3", "dn4")
         for _ in range(2):
             before = store.stat(lock_path(b"/file")).mtime_ns
@@ -121,15 +121,15 @@ def test_a_lock_is_renewed_while_no_datanode_answers(fault_hdfs: HdfsInstance) -
             assert store.stat(lock_path(b"/file")).mtime_ns > before
         fault_hdfs.restore()
         with pytest.raises(Busy):
-            take(store, b"/file")
+            acquire(store, b"/file")
         lease.release()
-        take(store, b"/file").release()
+        acquire(store, b"/file").release()
 
 
 def test_a_lock_is_renewed_while_no_name_is_left(fault_hdfs: HdfsInstance) -> None:
     """A quota of names leaves none for the file that tells the NameNode's time."""
     with at(fault_hdfs, "names") as store:
-        lease = take(store, b"/file", ["0" * 16])
+        lease = acquire(store, b"/file", ["0" * 16])
         webhdfs(fault_hdfs, "SETQUOTA", "/names", namespacequota=2)  # the directory counts too
         with pytest.raises(QuotaExceeded):
             store.put(b"/another", ())
@@ -140,5 +140,5 @@ def test_a_lock_is_renewed_while_no_name_is_left(fault_hdfs: HdfsInstance) -> No
             assert store.stat(lock_path(b"/file")).mtime_ns > before
         webhdfs(fault_hdfs, "SETQUOTA", "/names", namespacequota=100)
         with pytest.raises(Busy):
-            take(store, b"/file")
+            acquire(store, b"/file")
         lease.release()

@@ -19,7 +19,7 @@ and the process of a writer may be
 Three rules are judged, at the moment at which a version comes to the name and when a publication succeeds:
 
 1. Fencing. A version comes to the name only while the lock file names its writer, or as long as nobody else has been
-   granted the lock since it named this writer last. The lock is granted when `take` returns to whoever asked for it,
+   granted the lock since it named this writer last. The lock is granted when `acquire` returns to whoever asked for it,
    whether they wait for it still or not. A lock file that somebody has put without having been granted the lock fences
    nobody: its writer has looked at nothing yet.
 2. Continuity. A version that continues another one comes to the name only while that other one stands there. So what a
@@ -48,7 +48,7 @@ from stripefs.store.base import Sink, Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import CHANGES, Parser, WrappedSink, WrappedStore
 from stripefs.write import FileUpload, Layout, upload_locks
-from stripefs.write.file_lock import FileLock, lock_path, read_lock, take
+from stripefs.write.file_lock import FileLock, acquire, lock_path, read_lock
 from tests.soak.right.context import Context, Violation
 from tests.soak.right.memory_store import MemoryStore
 from tests.soak.right.publication_hdfs import ROUNDS, begin, drafts_of, play
@@ -125,7 +125,7 @@ class World:
         self.broken: list[str] = []
 
     def run(self) -> None:
-        with self.simulation.patched(), mock.patch.object(upload_locks, "take", self.take):
+        with self.simulation.patched(), mock.patch.object(upload_locks, "acquire", self.acquire):
             when = 0.0
             for _ in range(self.rng.randint(1, 3)):
                 self.add_writer(when)
@@ -156,7 +156,7 @@ class World:
         """A collector: it has the lock for a while and publishes nothing."""
         self.counters["collectors"] += 1
         try:
-            lock = self.take(client, FILE, (), f"{client.mount}/collector")
+            lock = self.acquire(client, FILE, (), f"{client.mount}/collector")
             try:
                 self.simulation.pause(self.rng.uniform(0, LEASE / 2))
             finally:
@@ -205,11 +205,11 @@ class World:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def take(self, store: Store, path: bytes, versions: Sequence[str], owner: str, **options: Any) -> FileLock:
-        """As `file_lock.take`; from now on the lock is granted to this writer."""
+    def acquire(self, store: Store, path: bytes, versions: Sequence[str], owner: str, **options: Any) -> FileLock:
+        """As `file_lock.acquire`; from now on the lock is granted to this writer."""
         assert isinstance(store, Client)
         store.owner = owner
-        lock = take(store, path, versions, owner, **options)
+        lock = acquire(store, path, versions, owner, **options)
         self.granted.add(owner)
         store.base = self.visible[-1]
         return lock

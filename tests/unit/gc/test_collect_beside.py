@@ -7,7 +7,7 @@ import threading
 
 from stripefs.gc.collect import Collected
 from stripefs.gc.rules import GcVerdict
-from stripefs.write.file_lock import take
+from stripefs.write.file_lock import acquire
 from tests.unit.gc.collecting import OLD, collect, crashes, files, kept, removed
 from tests.unit.gc.leftovers import Hooked, Place, version
 
@@ -91,7 +91,7 @@ def test_a_writer_that_begins_meanwhile_is_safe(place: Place) -> None:
 
     def before(call: str, path: bytes) -> None:
         if call == "remove" and not leases and b"/d/deep" in path:
-            leases.append(take(place.store, b"/d/model"))
+            leases.append(acquire(place.store, b"/d/model"))
 
     found = collect(place, Hooked(place.store, before))
     assert kept(found) == {GcVerdict.LEASED: 5}

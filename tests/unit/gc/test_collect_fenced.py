@@ -15,7 +15,7 @@ from stripefs.format.manifest import Manifest, Segment
 from stripefs.gc.collect import Collection, clear_for_rmdir
 from stripefs.store.striped import StripedStore
 from stripefs.write import store_clock
-from stripefs.write.file_lock import FileLock, take
+from stripefs.write.file_lock import FileLock, acquire
 from tests.store.striped_files import write_marked
 from tests.unit.gc.collecting import OLD
 from tests.unit.gc.leftovers import Hooked, Place, version
@@ -34,7 +34,7 @@ class Sleeper:
 
     def __init__(self, place: Place, locked: float) -> None:
         self.place = place
-        self.lock: FileLock = take(place.store, b"/d/model", [OURS], "mount/1")
+        self.lock: FileLock = acquire(place.store, b"/d/model", [OURS], "mount/1")
         self.source = f"/d/.model.stripefs-{OURS}-0".encode()
         parts = place.parts(OURS, DATA, 3, OLD)
         manifest = Manifest(OURS, 0, 4096, place.view.pool, (Segment(len(DATA), parts),))
@@ -123,7 +123,7 @@ def test_another_writer_comes_while_gc_is_stopped(place: Place, monkeypatch: pyt
             if lock.exists():
                 then = lock.stat().st_mtime - 3 * LEASE
                 os.utime(lock, (then, then))
-            locks.append(take(here.store, b"/d/model", [OURS], "mount/1"))
+            locks.append(acquire(here.store, b"/d/model", [OURS], "mount/1"))
             here.hidden("d", "model", f"{OURS}-0", 0)
 
         store = stopped_at(here, number, sleep)

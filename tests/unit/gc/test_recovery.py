@@ -17,7 +17,7 @@ from stripefs.store.base import Attributes, Capabilities, Identity, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import WrappedStore
 from stripefs.write import Layout
-from stripefs.write.file_lock import take
+from stripefs.write.file_lock import acquire
 from stripefs.write.upload import FileUpload
 from tests.unit.gc.leftovers import Hooked
 from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
@@ -269,11 +269,11 @@ async def test_a_store_that_cannot_join_copies(store: Store) -> None:
 async def test_a_file_that_is_being_written_is_left_alone(store: Store, tmp_path: Path) -> None:
     await synced(store, b"/model", content(SIZE))
     before = hidden(tmp_path)
-    lease = take(store, b"/model")
+    lease = acquire(store, b"/model")
     with pytest.raises(Busy):
         run(store, b"/model", to=b"/other")
     lease.release()
-    lease = take(store, b"/other")
+    lease = acquire(store, b"/other")
     with pytest.raises(Busy):
         run(store, b"/model", to=b"/other")
     lease.release()

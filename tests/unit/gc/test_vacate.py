@@ -19,7 +19,7 @@ from stripefs.gc.rules import FORCED_AGE, RECOVERABLE
 from stripefs.store.base import Capabilities, Store
 from stripefs.store.striped import StripedStore
 from stripefs.write import Layout
-from stripefs.write.file_lock import take
+from stripefs.write.file_lock import acquire
 from tests.unit.gc.collecting import collect
 from tests.unit.gc.leftovers import DAY, Hooked, Place, version
 from tests.unit.gc.shifted import Shifted
@@ -163,7 +163,7 @@ def test_a_writer_that_begins_meanwhile_loses_nothing(place: Place, caplog: pyte
 
     def before(call: str, path: bytes) -> None:
         if call == "remove" and not begun and b"clock" not in path:
-            begun.append(take(place.store, b"/d/other"))
+            begun.append(acquire(place.store, b"/d/other"))
 
     with pytest.raises(NotEmpty, match="at work"):
         clear(place, Hooked(place.store, before))

@@ -16,13 +16,13 @@ class Writer:
     """Takes memory, seals what it holds when told to, and gets it back a second later."""
 
     def __init__(self, budget, nursery):
-        self.account = budget.account(self.cut)
+        self.account = budget.account(self.flush)
         self.nursery = nursery
-        self.cuts = 0
+        self.flushes = 0
         self.done = 0
 
-    def cut(self):
-        self.cuts += 1
+    def flush(self):
+        self.flushes += 1
         self.seal()
 
     def seal(self):
@@ -33,12 +33,12 @@ class Writer:
 
     async def _land(self, size):
         await trio.sleep(1)
-        self.account.give(size)
+        self.account.release(size)
 
     async def write(self, size):
-        await self.account.take(size)
+        await self.account.acquire(size)
         self.done += size
-        self.account.settled()
+        self.account.acquired()
 
 
 @settings(max_examples=40)
@@ -79,9 +79,9 @@ async def test_nothing_is_cut_while_enough_is_on_its_way(autojump_clock):
         await busy.write(80)
         busy.seal()
         await busy.write(80)
-        assert (busy.cuts, idle.cuts) == (0, 0)
+        assert (busy.flushes, idle.flushes) == (0, 0)
         await busy.write(100)  # now the idle one's memory is needed too, after the fuller one's
-        assert (busy.cuts, idle.cuts) == (1, 1)
+        assert (busy.flushes, idle.flushes) == (1, 1)
 
 
 async def test_in_turn(autojump_clock):
@@ -111,20 +111,20 @@ async def test_more_than_the_limit_passes_alone(autojump_clock):
         writer = Writer(budget, nursery)
         await writer.write(50)
         await writer.write(300)
-        assert writer.cuts == 1
+        assert writer.flushes == 1
         assert trio.current_time() >= 1
 
 
 async def test_closing_ends_the_wait():
     budget = MemoryBudget(LIMIT)
     holder, waiting, other = (budget.account(lambda: None) for _ in range(3))
-    await holder.take(100)
+    await holder.acquire(100)
     holder.seal(100)
     taken = []
 
     async def wait(account):
         with pytest.raises(DraftLost) if account is waiting else trio.CancelScope():
-            await account.take(50)
+            await account.acquire(50)
             taken.append(account)
 
     async with trio.open_nursery() as nursery:
@@ -133,27 +133,27 @@ async def test_closing_ends_the_wait():
         await trio.testing.wait_all_tasks_blocked()
         waiting.close()
         await trio.testing.wait_all_tasks_blocked()
-        holder.give(100)
+        holder.release(100)
     assert taken == [other]
     with pytest.raises(DraftLost):
-        await waiting.take(1)
+        await waiting.acquire(1)
 
 
 async def test_cancelled_while_waiting():
     budget = MemoryBudget(LIMIT)
     holder, waiting = budget.account(lambda: None), budget.account(lambda: None)
-    await holder.take(100)
+    await holder.acquire(100)
     holder.seal(100)
     with trio.move_on_after(0.01):
-        await waiting.take(50)
-    holder.give(100)
+        await waiting.acquire(50)
+    holder.release(100)
     assert (budget.used, waiting.held) == (0, 0)
     async with trio.open_nursery() as nursery:
-        await holder.take(100)
+        await holder.acquire(100)
         holder.seal(100)
-        nursery.start_soon(waiting.take, 50)
+        nursery.start_soon(waiting.acquire, 50)
         await trio.testing.wait_all_tasks_blocked()
-        holder.give(100)  # served, and cancelled before it runs
+        holder.release(100)  # served, and cancelled before it runs
         nursery.cancel_scope.cancel()
     assert waiting.held in (0, 50)
     assert budget.used == waiting.held

@@ -20,7 +20,7 @@ from stripefs.store.striped import StripedStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.testing.throttled import ThrottledStore
 from stripefs.write import DraftLost, FileUpload, Layout, file_lock
-from stripefs.write.file_lock import FileLock, take
+from stripefs.write.file_lock import FileLock, acquire
 from tests.unit.write.world import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, writing
 
 OLD, NEXT = content(3000, seed=2), content(5000, seed=3)
@@ -128,7 +128,7 @@ async def test_an_answer_that_was_lost_and_a_lock_that_somebody_else_took(
 
     def take_over() -> None:
         age(tmp_path)
-        locks.append(take(spread(tmp_path), b"/file"))
+        locks.append(acquire(spread(tmp_path), b"/file"))
 
     async with writing(store, layout=layout) as drafts:
         draft = await drafts.begin(b"/file", replacing=None)
@@ -261,7 +261,7 @@ async def test_taking_over_keeps_what_fsync_made_durable(
         await draft.write(0, data)
         await draft.sync()
         age(tmp_path)
-        lock = take(store, b"/file")
+        lock = acquire(store, b"/file")
         lock.release()
         recover(store, StripedStore(store), b"/file", to=b"/recovered")
         assert load(store, b"/recovered") == data
@@ -304,9 +304,9 @@ async def test_who_dies_while_taking_over_leaves_that_to_the_next_one(
             with monkeypatch.context() as patch:
                 patch.setattr(file_lock, "_fence", fence)
                 with pytest.raises(ServiceDown):
-                    take(spread(tmp_path), b"/file", ["1" * 16], "first/1")
+                    acquire(spread(tmp_path), b"/file", ["1" * 16], "first/1")
             age(tmp_path)
-            take(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
+            acquire(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
 
         during(store, "rename", two_successors)
         with pytest.raises(DraftLost):
@@ -334,9 +334,9 @@ async def test_a_takeover_that_is_held_up_lets_nothing_late_through(
 
             monkeypatch.setattr(first, "compare_and_rename", held_up)
             with pytest.raises(ServiceDown):
-                take(first, b"/file", ["1" * 16], "first/1")
+                acquire(first, b"/file", ["1" * 16], "first/1")
             age(tmp_path)
-            take(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
+            acquire(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
 
         during(store, "rename", two_successors)
         with pytest.raises(DraftLost):
@@ -349,7 +349,7 @@ async def test_a_writer_whose_predecessor_lets_its_lock_go_late_overwrites_nobod
     store: ThrottledStore, tmp_path: Path, layout: Layout
 ) -> None:
     """It has compared its lock, and is about to rename, when the one before it sends the removal of its own."""
-    before = take(spread(tmp_path), b"/file")
+    before = acquire(spread(tmp_path), b"/file")
     age(tmp_path)
     async with writing(store, layout=layout) as drafts:
         draft = await drafts.begin(b"/file", replacing=None)
@@ -358,7 +358,7 @@ async def test_a_writer_whose_predecessor_lets_its_lock_go_late_overwrites_nobod
         def third() -> None:
             before.release()
             with pytest.raises(Busy):
-                take(spread(tmp_path), b"/file")
+                acquire(spread(tmp_path), b"/file")
 
         during(store, "rename", third)
         await draft.publish(final=True)

@@ -13,7 +13,7 @@ from stripefs.store.base import Kind, Status
 from stripefs.store.local import LocalStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import DraftLost
-from stripefs.write.file_lock import lock_path, take
+from stripefs.write.file_lock import acquire, lock_path
 from stripefs.write.namespace import holder, living
 
 
@@ -33,34 +33,34 @@ def names(tmp_path):
 
 
 def test_taken_and_released(store, tmp_path):
-    held = take(store, b"/file", ["0" * 16])
+    held = acquire(store, b"/file", ["0" * 16])
     document = LockDocument.from_bytes(bytes(store.get(lock_path(b"/file"))))
     assert (document.path, document.versions, held.path) == (b"/file", ("0" * 16,), b"/file")
     with pytest.raises(Busy, match=str(os.getpid())):
-        take(store, b"/file")
+        acquire(store, b"/file")
     held.assert_held()
     held.release()
     held.release()
     assert not names(tmp_path)
-    take(store, b"/file").release()
+    acquire(store, b"/file").release()
 
 
 def test_needs_a_directory(store, tmp_path):
     (tmp_path / "plain").touch()
     with pytest.raises(NotFound):
-        take(store, b"/none/file")
+        acquire(store, b"/none/file")
     with pytest.raises((NotADirectory, NotFound)):
-        take(store, b"/plain/file")
+        acquire(store, b"/plain/file")
     assert names(tmp_path) == {"plain"}
 
 
 def test_a_dead_writers_lock_is_taken_over(store, tmp_path):
-    dead = take(store, b"/file")
+    dead = acquire(store, b"/file")
     age(tmp_path, LEASE - 5)
     with pytest.raises(Busy):
-        take(store, b"/file")
+        acquire(store, b"/file")
     age(tmp_path, 10)
-    held = take(store, b"/file")
+    held = acquire(store, b"/file")
     with pytest.raises(DraftLost):
         dead.check()
     with pytest.raises(DraftLost):
@@ -110,29 +110,29 @@ def test_what_comes_late_takes_nobodys_lock_away(store, tmp_path, call):
 
     def take_over():
         age(tmp_path, LEASE + 1)
-        taken.append(take(store, b"/file", owner="next"))
+        taken.append(acquire(store, b"/file", owner="next"))
 
     late = HeldUp(bytes(tmp_path), take_over)
-    held = take(store if call == "take" else late, b"/file", owner="first")
+    held = acquire(store if call == "take" else late, b"/file", owner="first")
     if call == "take":
         age(tmp_path, LEASE + 1)
         with pytest.raises(Busy):
-            take(late, b"/file", owner="late")
+            acquire(late, b"/file", owner="late")
     elif call == "add":
         with pytest.raises(DraftLost):
-            held.add("1" * 16)
+            held.add_version("1" * 16)
     else:
         held.release()
     assert late.meanwhile is None
     taken[0].check()
     with pytest.raises(Busy):
-        take(store, b"/file", owner="other")
+        acquire(store, b"/file", owner="other")
     assert names(tmp_path) == {".file.stripefs-lock"}
 
 
 def test_there_is_always_a_lock_while_one_takes_the_place_of_another(store, tmp_path):
     """A writer that came in a moment without one would have nobody to fence."""
-    take(store, b"/file")
+    acquire(store, b"/file")
     age(tmp_path, LEASE + 1)
 
     class Watched(LocalStore):
@@ -152,7 +152,7 @@ def test_there_is_always_a_lock_while_one_takes_the_place_of_another(store, tmp_
             self._look()
 
     watched = Watched(bytes(tmp_path))
-    take(watched, b"/file").check()
+    acquire(watched, b"/file").check()
     assert watched.changes
 
 
@@ -163,7 +163,7 @@ def test_a_lock_is_let_go_though_the_answer_to_its_renewal_was_lost(tmp_path):
             raise ServiceDown("the answer was lost")
 
     store = Lossy(bytes(tmp_path))
-    held = take(store, b"/file")
+    held = acquire(store, b"/file")
     with pytest.raises(ServiceDown):
         held.renew()
     held.release()
@@ -172,22 +172,22 @@ def test_a_lock_is_let_go_though_the_answer_to_its_renewal_was_lost(tmp_path):
 
 def test_a_file_that_says_it_is_ones_lock_and_was_put_by_nobody_now_is_not(store, tmp_path):
     """A request to put it that came when the lock had been taken over and let go."""
-    held = take(store, b"/file", owner="m/1")
+    held = acquire(store, b"/file", owner="m/1")
     late = bytes(store.get(lock_path(b"/file")))
     age(tmp_path, LEASE + 1)
     with (tmp_path / ".file.stripefs-lock").open("rb"):  # so that no other file gets its number
-        take(store, b"/file").release()
+        acquire(store, b"/file").release()
         store.put(lock_path(b"/file"), [late])
         with pytest.raises(DraftLost):
             held.check()
 
 
 def test_renewing_keeps_it(store, tmp_path):
-    held = take(store, b"/file")
+    held = acquire(store, b"/file")
     age(tmp_path, LEASE + 1)
-    held.add("1" * 16)
+    held.add_version("1" * 16)
     with pytest.raises(Busy):
-        take(store, b"/file")
+        acquire(store, b"/file")
     assert LockDocument.from_bytes(bytes(store.get(lock_path(b"/file")))).versions == ("1" * 16,)
 
 
@@ -207,7 +207,7 @@ def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path):
             return super().open(path, expect)
 
     store = Silent(bytes(tmp_path))
-    held = take(store, b"/file")
+    held = acquire(store, b"/file")
     store.down = True
     for _ in range(3):
         before = os.stat(tmp_path / ".file.stripefs-lock").st_mtime_ns
@@ -228,7 +228,7 @@ class Full(LocalStore):
 
 def test_renewing_needs_no_name(store, tmp_path):
     now = [1000.0]
-    held = take(store, b"/file", clock=lambda: now[0])
+    held = acquire(store, b"/file", clock=lambda: now[0])
     held._store = Full(bytes(tmp_path))
     taken_ns = held.status.mtime_ns
     for seconds in (20.0, 40.0, 100.0):
@@ -246,12 +246,12 @@ def test_a_lock_that_a_try_before_has_taken_is_renewed(store, tmp_path):
     faulty = FaultyStore(store)
     faulty.fail_at(1, "put", kind="service", after=True)
     with pytest.raises(ServiceDown):
-        take(faulty, b"/file", owner="m/1", clock=lambda: now[0])
+        acquire(faulty, b"/file", owner="m/1", clock=lambda: now[0])
     age(tmp_path, LEASE + 1)
-    held = take(faulty, b"/file", owner="m/1", clock=lambda: now[0])
+    held = acquire(faulty, b"/file", owner="m/1", clock=lambda: now[0])
     assert held.left == pytest.approx(0.9 * LEASE)
     with pytest.raises(Busy):
-        take(store, b"/file")
+        acquire(store, b"/file")
     held.assert_held()
 
 
@@ -264,8 +264,8 @@ def test_further_versions_leave_nothing_to_be_read(tmp_path):
             return super().open(path, expect)
 
     store = Blind(bytes(tmp_path))
-    held = take(store, b"/file")
-    held.add("1" * 16)
+    held = acquire(store, b"/file")
+    held.add_version("1" * 16)
     store.blind = True
     held.check()
     held.renew()
@@ -274,11 +274,11 @@ def test_further_versions_leave_nothing_to_be_read(tmp_path):
 
 def test_renewing_where_times_cannot_be_set(store, tmp_path):
     store.capabilities = dataclasses.replace(store.capabilities, attributes=False)
-    held = take(store, b"/file")
+    held = acquire(store, b"/file")
     age(tmp_path, LEASE + 1)
     held.renew()
     with pytest.raises(Busy):
-        take(store, b"/file")
+        acquire(store, b"/file")
     held.check()
 
 
@@ -289,11 +289,11 @@ def test_a_writer_that_is_held_up_while_it_renews_does_not_take_anothers_lock_fo
         def set_attributes(self, path, attributes):
             age(tmp_path, LEASE + 1)
             late._reading = dataclasses.replace(late._reading, at=late._reading.at - LEASE - 1)
-            self.taken = take(LocalStore(bytes(tmp_path)), b"/file")
+            self.taken = acquire(LocalStore(bytes(tmp_path)), b"/file")
             super().set_attributes(path, attributes)
 
     store = Held(bytes(tmp_path))
-    late = take(store, b"/file")
+    late = acquire(store, b"/file")
     with pytest.raises(DraftLost):
         late.renew()
     with pytest.raises(DraftLost):
@@ -305,20 +305,20 @@ def test_a_writer_that_is_held_up_while_it_renews_does_not_take_anothers_lock_fo
 def test_a_lock_that_cannot_be_read_runs_out_too(store, tmp_path, left):
     store.put(lock_path(b"/file"), [left])
     with pytest.raises(Busy):
-        take(store, b"/file")
+        acquire(store, b"/file")
     age(tmp_path, LEASE + 1)
-    take(store, b"/file").check()
+    acquire(store, b"/file").check()
 
 
 def test_only_one_takes_over(store, tmp_path):
     for number in range(10):
         path = b"/file%d" % number
-        take(store, path)
+        acquire(store, path)
         age(tmp_path, LEASE + 1, f".file{number}.stripefs-lock")
 
         def attempt(_, path=path):
             try:
-                return take(store, path)
+                return acquire(store, path)
             except Busy:
                 return None
 
@@ -349,29 +349,29 @@ class Overtaken(LocalStore):
             self.left -= 1
             if not self.left:
                 self.other.remove(path)
-                take(self.other, b"/file", owner="other")
+                acquire(self.other, b"/file", owner="other")
         return super().stat(path)
 
 
 @pytest.mark.parametrize(("contended", "at"), [(False, 1), (True, 2), (True, 3)])
 def test_another_that_took_its_place_at_once_is_not_taken_for_ones_own(store, tmp_path, contended, at):
     if contended:
-        take(store, b"/file")
+        acquire(store, b"/file")
         age(tmp_path, LEASE + 1)
     overtaken = Overtaken(str(tmp_path).encode(), at)
     with pytest.raises((Busy, DraftLost)):
-        take(overtaken, b"/file").check()
+        acquire(overtaken, b"/file").check()
     assert overtaken.left <= 0
     assert b'"other"' in bytes(store.get(lock_path(b"/file")))
 
 
 def test_the_next_worker_of_a_mount_takes_over_at_once(store):
-    take(store, b"/file", owner="mount/1")
+    acquire(store, b"/file", owner="mount/1")
     with pytest.raises(Busy):
-        take(store, b"/file", owner="other/1")
+        acquire(store, b"/file", owner="other/1")
     with pytest.raises(Busy):
-        take(store, b"/file")
-    take(store, b"/file", owner="mount/2").check()
+        acquire(store, b"/file")
+    acquire(store, b"/file", owner="mount/2").check()
 
 
 def test_the_next_worker_of_a_mount_takes_over_where_no_name_is_left(tmp_path):
@@ -382,8 +382,8 @@ def test_the_next_worker_of_a_mount_takes_over_where_no_name_is_left(tmp_path):
             super().put(path, data, replace=replace)
 
     store = OneName(bytes(tmp_path))
-    take(store, b"/file", owner="mount/1")
-    take(store, b"/file", owner="mount/2").check()
+    acquire(store, b"/file", owner="mount/1")
+    acquire(store, b"/file", owner="mount/2").check()
     assert names(tmp_path) == {".file.stripefs-lock"}
 
 
@@ -392,22 +392,22 @@ def test_an_answer_that_got_lost(store, after):
     faulty = FaultyStore(store)
     faulty.fail_at(1, "put", kind="service", after=after)
     with pytest.raises(ServiceDown):
-        take(faulty, b"/file", owner="m/1")
-    held = take(faulty, b"/file", owner="m/1")
+        acquire(faulty, b"/file", owner="m/1")
+    held = acquire(faulty, b"/file", owner="m/1")
     faulty.fail_at(1, "remove", kind="service", after=after)
     with pytest.raises(ServiceDown):
         held.release()
     held.release()
-    take(store, b"/file").release()
+    acquire(store, b"/file").release()
 
 
 def test_who_writes_below_a_directory(store, tmp_path):
     (tmp_path / "run" / "deep" / "er").mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run" / "file").touch()
-    elsewhere = take(store, b"/elsewhere/file")
+    elsewhere = acquire(store, b"/elsewhere/file")
     assert living(store, b"/run") == ""
-    held = take(store, b"/run/deep/er/file", ["1" * 16], "mount/1")
+    held = acquire(store, b"/run/deep/er/file", ["1" * 16], "mount/1")
     for owner, versions in (("", ()), ("other", ()), ("mount", {"1" * 16})):
         assert f"b'/run/deep/er/file' is being written by {held.document.where}" == living(
             store, b"/run", owner, frozenset(versions)
@@ -426,7 +426,7 @@ def test_who_writes_below_a_directory(store, tmp_path):
 def test_all_names_below_a_directory_are_looked_at(store, tmp_path, monkeypatch):
     """Also behind more of them than one would like to list."""
     (tmp_path / "run" / "deep").mkdir(parents=True)
-    held = take(store, b"/run/deep/file")
+    held = acquire(store, b"/run/deep/file")
     scandir = store.scandir
 
     def crowded(path, after=b""):
@@ -445,7 +445,7 @@ def test_who_writes_a_file(store, tmp_path):
     (tmp_path / "run").mkdir()
     for path in (b"/run/file", b"/none/file"):
         assert holder(store, path) == ""
-    held = take(store, b"/run/file", ["1" * 16], "mount/1")
+    held = acquire(store, b"/run/file", ["1" * 16], "mount/1")
     for owner, versions in (("", ()), ("other", ()), ("mount", {"1" * 16})):
         who = holder(store, b"/run/file", owner, frozenset(versions))
         assert who == f"b'/run/file' is being written by {held.document.where}"
@@ -468,7 +468,7 @@ def test_what_cannot_be_told_hinders_nobody(tmp_path):
             raise PermissionDenied("sealed")
 
     (tmp_path / "run").mkdir()
-    take(LocalStore(bytes(tmp_path)), b"/run/file")
+    acquire(LocalStore(bytes(tmp_path)), b"/run/file")
     assert living(Sealed(bytes(tmp_path)), b"/run") == ""
     assert holder(Sealed(bytes(tmp_path)), b"/run/file") == ""
     assert living(LocalStore(bytes(tmp_path)), b"/run")

@@ -14,7 +14,7 @@ from stripefs.errors import ServiceDown
 from stripefs.store.local import LocalStore
 from stripefs.testing.counting import CountingStore
 from stripefs.write import FileUpload
-from stripefs.write.file_lock import take
+from stripefs.write.file_lock import acquire
 from stripefs.write.session import Heartbeat
 from stripefs.write.store_clock import ClockReading
 from tests.unit.write.world import writing
@@ -29,7 +29,7 @@ def calls(store: CountingStore) -> Counter[str]:
 @pytest.mark.parametrize("files", [1, 10, 100])
 def test_what_each_lock_costs_by_itself(tmp_path: Path, files: int) -> None:
     store = CountingStore(LocalStore(bytes(tmp_path)))
-    locks = [take(store, b"/%d" % number) for number in range(files)]
+    locks = [acquire(store, b"/%d" % number) for number in range(files)]
     before = calls(store)
     for lock in locks:
         lock.renew()

@@ -74,7 +74,7 @@ async def test_forty_hung_files_hold_up_no_decision_and_no_other_file(store: Han
                 await trio.sleep(0.01)
             store.hung = False
             # As a FLUSH does it: who writes is looked for on threads that no sink can take.
-            decisions = drafts._shared.effects.lane("decisions")
+            decisions = drafts._shared.ops.lane("decisions")
             opener = await decisions.run("looking", find_writer, threading.get_native_id())
             assert opener.pid
             await save(drafts, b"/good", content(MIB))

@@ -112,7 +112,7 @@ async def test_a_manifest_that_cannot_be_written_at_all_is_told_and_the_old_vers
 
 
 class Lost:
-    """The first part that is complete is lost when its host should say so, once all of its bytes have flowed."""
+    """The first part that is complete is lost when its host should say so, once all of its bytes have been sent."""
 
     def __init__(self, store):
         self.parts = []

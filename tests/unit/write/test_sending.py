@@ -77,8 +77,8 @@ async def test_files_in_one_piece_that_stay_open_keep_nobody_out(store):
     assert load(store, b"/open0") == content(MIB)
 
 
-def shipments():
-    """Makes shipments of one byte each."""
+def part_factory():
+    """Makes parts of one byte each."""
     numbers = itertools.count()
 
     def place():
@@ -90,43 +90,43 @@ def shipments():
 
 async def test_who_hears_of_an_end_may_send_more(store, gate):
     """As the budget does: what comes back from a file that was given up lets others' parts be cut and sent."""
-    shipment, others = shipments(), []
+    new_part, others = part_factory(), []
 
     def send_another(_):
-        others.append(shipment())
-        sender.submit(others[-1])
+        others.append(new_part())
+        uploader.submit(others[-1])
 
-    async with sending(store) as sender:
-        first = [shipment() for _ in range(HOSTS * PER_HOST)]
-        given_up = [shipment(send_another) for _ in range(5)]
+    async with sending(store) as uploader:
+        first = [new_part() for _ in range(HOSTS * PER_HOST)]
+        given_up = [new_part(send_another) for _ in range(5)]
         for each in [*first, *given_up]:
-            sender.submit(each)
-        assert sender.waiting == len(given_up)
+            uploader.submit(each)
+        assert uploader.waiting == len(given_up)
         for each in given_up:
             each.cancel()
         gate.open()
         for each in [*first, *given_up]:
             await each.ended.wait()
-        await until(lambda: len(others) == len(given_up) and all(each.landed for each in others))
-        assert all(each.landed for each in first)
-        assert not any(each.landed for each in given_up)
-        assert (sender.flying, sender.waiting) == (0, 0)
+        await until(lambda: len(others) == len(given_up) and all(each.acked for each in others))
+        assert all(each.acked for each in first)
+        assert not any(each.acked for each in given_up)
+        assert (uploader.in_flight, uploader.waiting) == (0, 0)
 
 
 async def test_what_waits_for_a_host_ends_when_it_is_given_up(store, gate):
     """Though no host has a place, and nothing else is sent or ends."""
-    shipment = shipments()
-    async with sending(store) as sender:
-        first, given_up = [shipment() for _ in range(HOSTS * PER_HOST)], [shipment() for _ in range(5)]
+    new_part = part_factory()
+    async with sending(store) as uploader:
+        first, given_up = [new_part() for _ in range(HOSTS * PER_HOST)], [new_part() for _ in range(5)]
         for each in [*first, *given_up]:
-            sender.submit(each)
+            uploader.submit(each)
         for each in given_up:
             each.cancel()
             assert not each.ended.is_set()  # a caller that gives up may be amid changes that an end would disturb
         for each in given_up:
             await each.ended.wait()
             assert isinstance(each.error, DraftLost)
-        assert (sender.flying, sender.waiting) == (len(first), 0)
+        assert (uploader.in_flight, uploader.waiting) == (len(first), 0)
         gate.open()
 
 
@@ -138,13 +138,13 @@ async def test_what_waits_for_its_next_try_ends_when_it_is_given_up(store, monke
         raise ServiceDown("away")
 
     store.create = refused
-    async with sending(store, io_timeout=1e9) as sender:
-        given_up = shipments()()
-        sender.submit(given_up)
-        await until(lambda: sender.retries == 1)
+    async with sending(store, io_timeout=1e9) as uploader:
+        given_up = part_factory()()
+        uploader.submit(given_up)
+        await until(lambda: uploader.retries == 1)
         given_up.cancel()
         await given_up.ended.wait()
-        assert (sender.flying, sender.waiting) == (0, 0)
+        assert (uploader.in_flight, uploader.waiting) == (0, 0)
 
 
 async def test_a_file_in_one_piece_that_is_not_begun_ends_when_it_is_given_up(store, tmp_path, gate):

@@ -93,7 +93,7 @@ def test_every_byte_has_its_place(width, rows, unit, pieces, striped):
 
     def ship(segment, column):
         shipped.append(column)
-        column.shipment = object()
+        column.part = object()
 
     segment = UploadSegment(100, shape, ship)
     data = b"".join(pieces)[: segment.room]
@@ -233,7 +233,7 @@ def test_names():
     assert sorted(number for _, number in seen) == [0, 1, 2]
     assert names.pooled()[0].startswith(names.folder + b"/")
     version = names.version
-    names.anew()
+    names.next_version()
     assert names.version != version
     for path in (b"/file", b"/a/b/c"):
         assert join_path(*split_path(path)) == path

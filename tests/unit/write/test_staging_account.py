@@ -53,15 +53,15 @@ def test_mounts_share_the_bound(folder: int) -> None:
     one, two = StagingQuota(folder, BOUND), StagingQuota(folder, BOUND)
     one.begin()
     two.begin()
-    assert one.take(600, 0)
+    assert one.acquire(600, 0)
     assert two.totals() == (600, 2)
-    assert not two.take(500, 0)
-    assert two.take(400, 0) is False  # past the even share of three
-    assert two.take(333, 0)
-    assert not one.take(1, 600)
+    assert not two.acquire(500, 0)
+    assert two.acquire(400, 0) is False  # past the even share of three
+    assert two.acquire(333, 0)
+    assert not one.acquire(1, 600)
     one.end(600)
     assert two.totals() == (333, 1)
-    assert two.take(400, 333)
+    assert two.acquire(400, 333)
     one.close()
     two.close()
 
@@ -69,7 +69,7 @@ def test_mounts_share_the_bound(folder: int) -> None:
 def test_a_mount_that_closes_counts_for_nothing(folder: int) -> None:
     one, two = StagingQuota(folder, BOUND), StagingQuota(folder, BOUND)
     one.begin()
-    assert one.take(700, 0)
+    assert one.acquire(700, 0)
     one.close()
     assert two.totals() == (0, 0)
     three = StagingQuota(folder, BOUND)  # in the slot of the one that went
@@ -83,7 +83,7 @@ import os, sys
 from stripefs.write.staged_file import StagingQuota
 account = StagingQuota(os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY), 1000)
 account.begin()
-account.take(700, 0)
+account.acquire(700, 0)
 print(*account.totals(), flush=True)
 sys.stdin.read()
 """
@@ -118,5 +118,5 @@ def test_a_table_of_rubbish_counts_for_nothing(folder: int, tmp_path: Path) -> N
     account = StagingQuota(folder, BOUND)
     assert account.totals() == (0, 0)
     account.begin()
-    assert account.take(BOUND * 3 // 4, 0)
+    assert account.acquire(BOUND * 3 // 4, 0)
     account.close()

@@ -69,7 +69,7 @@ async def test_hosts_that_cannot_be_asked_for_end_nothing(
 async def test_a_bug_in_sending_fails_one_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     data = content(MIB)
     async with writing(store) as drafts:
-        sender = drafts._shared.sender
+        sender = drafts._shared.uploader
         succeeded = sender.hosts.succeeded
         monkeypatch.setattr(sender.hosts, "succeeded", broken(Panic("rust"), []))
         with pytest.raises(Exception, match="failed unexpectedly"), trio.fail_after(30):

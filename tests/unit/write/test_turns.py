@@ -12,10 +12,10 @@ PATIENCE = 30
 
 
 class Sending:
-    """A thread that takes its turn at `turns` and keeps it until it is told to `end`."""
+    """A thread that takes its turn at `slots` and keeps it until it is told to `end`."""
 
-    def __init__(self, turns):
-        self.attempt = UploadAttempt(b"/part", "h1", 0.0, turns)
+    def __init__(self, slots):
+        self.attempt = UploadAttempt(b"/part", "h1", 0.0, slots)
         self.flows = threading.Event()
         self.end = threading.Event()
         self.error = None
@@ -24,7 +24,7 @@ class Sending:
 
     def _run(self):
         try:
-            with self.attempt.turns.one(self.attempt):
+            with self.attempt.slots.use(self.attempt):
                 self.flows.set()
                 assert self.end.wait(PATIENCE)
         except (Abandoned, HostFailed) as error:
@@ -48,8 +48,8 @@ def sending():
     """Makes senders; all of them are over afterwards."""
     made = []
 
-    def make(turns):
-        made.append(Sending(turns))
+    def make(slots):
+        made.append(Sending(slots))
         return made[-1]
 
     yield make
@@ -59,13 +59,13 @@ def sending():
         each.over()
 
 
-def line_of(sending, turns, count):
+def line_of(sending, slots, count):
     """One that flows and `count` that wait behind it, in order."""
-    first = sending(turns)
+    first = sending(slots)
     assert first.flows.wait(PATIENCE)
     rest = []
     for _ in range(count):
-        rest.append(sending(turns))
+        rest.append(sending(slots))
         rest[-1].waits()
     return first, *rest
 
@@ -81,11 +81,11 @@ def test_one_flows_at_a_time_and_the_first_that_came_is_next(sending):
 
 
 def test_where_the_hosts_are_unknown_several_flow(sending):
-    turns = HostSlots(2)
-    first, second = sending(turns), sending(turns)
+    slots = HostSlots(2)
+    first, second = sending(slots), sending(slots)
     assert first.flows.wait(PATIENCE)
     assert second.flows.wait(PATIENCE)
-    third = sending(turns)
+    third = sending(slots)
     third.waits()
     assert not third.flows.is_set()
     second.end.set()
@@ -98,7 +98,7 @@ def test_nobody_waits_for_one_that_was_given_up_with_its_thread(sending):
     assert second.flows.wait(PATIENCE)
     first.end.set()
     first.over()
-    third = sending(second.attempt.turns)
+    third = sending(second.attempt.slots)
     third.waits()
     assert not third.flows.is_set()
 
@@ -113,19 +113,19 @@ def test_one_that_waits_can_be_given_up(sending):
 
 
 def test_one_that_was_given_up_before_it_came_does_not_wait(sending):
-    turns = HostSlots()
-    first = sending(turns)
+    slots = HostSlots()
+    first = sending(slots)
     assert first.flows.wait(PATIENCE)
-    late = UploadAttempt(b"/part", "h1", 0.0, turns)
+    late = UploadAttempt(b"/part", "h1", 0.0, slots)
     late.cancel()
-    with pytest.raises(Abandoned), turns.one(late):
+    with pytest.raises(Abandoned), slots.use(late):
         pass
     assert not first.end.is_set()
 
 
 def test_a_host_that_fails_fails_all_that_wait_for_it_at_once(sending):
     first, second, third = line_of(sending, HostSlots(), 2)
-    first.attempt.turns.failed()
+    first.attempt.slots.failed()
     second.over()
     third.over()
     assert isinstance(second.error, HostFailed)
@@ -133,7 +133,7 @@ def test_a_host_that_fails_fails_all_that_wait_for_it_at_once(sending):
     first.end.set()
     first.over()
     assert first.error is None
-    assert sending(first.attempt.turns).flows.wait(PATIENCE)
+    assert sending(first.attempt.slots).flows.wait(PATIENCE)
 
 
 def test_waiting_for_a_turn_is_no_stall():
