@@ -30,12 +30,12 @@ LOST = 0.8
 eight hosts of 40 MB/s. To leave a good disk alone costs far more: where a program keeps the processors from those who
 read, one of 800 MB/s came below the store's 250 for a while."""
 
-LOST_FILLING = 4.0
+LOST_FRESH = 4.0
 """The same while what is read is being written, half of what can be lost: where four processes read 2 GiB as one after
 the other fetches it, each gets 170 MB/s of such a disk, and one alone 240 from the store. Were it left alone, each of
 them would fetch all of it."""
 
-FILLING = 5.0
+FRESH = 5.0
 """Seconds after which nobody writes any more."""
 
 BYPASS = 60.0
@@ -90,11 +90,11 @@ class BypassPolicy:
         self.disk = BusyRate()
         self.store = BusyRate()
         self._until = 0.0
-        self._filling_until = -FILLING
+        self._fresh_until = -FRESH
 
-    def filling(self, now: float) -> None:
+    def note_fresh(self, now: float) -> None:
         """The blocks that are read were written just now."""
-        self._filling_until = now + FILLING
+        self._fresh_until = now + FRESH
 
     def bypass(self, now: float, remembered: float = 0.0) -> bool:
         """True if the disk is to be avoided. remembered: the rate at which the file came from the store when it did."""
@@ -104,7 +104,7 @@ class BypassPolicy:
         disk, store = self.disk.rate, self.store.rate or remembered
         if disk is None or disk >= SLOWER * store:
             return False
-        if self.disk.seconds - self.disk.bytes / store < (LOST_FILLING if now < self._filling_until else LOST):
+        if self.disk.seconds - self.disk.bytes / store < (LOST_FRESH if now < self._fresh_until else LOST):
             return False
         self.disk.forget()
         self._until = now + BYPASS

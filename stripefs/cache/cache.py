@@ -81,9 +81,9 @@ LOOK_EVERY = 5.0
 class OpenSegments:
     """Safe to use from many threads. Closing one that is in use waits for its last user."""
 
-    def __init__(self, place: CacheDir, figures: CacheStats) -> None:
-        self._place = place
-        self._figures = figures
+    def __init__(self, cachedir: CacheDir, stats: CacheStats) -> None:
+        self._cachedir = cachedir
+        self._stats = stats
         self._lock = threading.Lock()
         self._open: dict[tuple[bytes, int], CacheSegment] = {}
         self._looked = 0.0
@@ -98,7 +98,7 @@ class OpenSegments:
                 try:
                     segment = self._get(key, number, length, make)
                     if segment is not None:
-                        held.enter_context(segment.held())
+                        held.enter_context(segment.kept_open())
                 except StoreError:  # it was one too many since, and is closed
                     continue
                 yield segment
@@ -150,7 +150,7 @@ class OpenSegments:
             segment.close()
 
     def _opened(self, key: bytes, number: int, length: int, make: bool) -> CacheSegment | None:
-        path = self._place.segment(key, number)
+        path = self._cachedir.segment(key, number)
         try:
             segment = CacheSegment(path, key, number, length, make=make)
         except FileNotFoundError:
@@ -158,7 +158,7 @@ class OpenSegments:
                 raise
             return None
         except Damaged:
-            self._figures.add("damaged")
+            self._stats.add("damaged")
             os.unlink(path)
             return self._opened(key, number, length, make) if make else None
         with self._lock:
@@ -178,12 +178,12 @@ _log = logging.getLogger(__name__)
 class DiskHealth:
     """The disk that holds `folder`. Reading and writing are left alone each for its own failures."""
 
-    def __init__(self, folder: str, figures: CacheStats) -> None:
+    def __init__(self, folder: str, stats: CacheStats) -> None:
         self.folder = folder
         self.warn = Seldom(_log)
-        self._figures = figures
+        self._stats = stats
         self._lock = threading.Lock()
-        self._pace = BypassPolicy()
+        self._bypass = BypassPolicy()
         self._reading = Backoff(retry.FIRST_PAUSE, retry.LONGEST_PAUSE)
         self._writing = Backoff(retry.FIRST_PAUSE, retry.LONGEST_PAUSE)
 
@@ -193,7 +193,7 @@ class DiskHealth:
             now = time.monotonic()
             if self._reading.paused(now):
                 return False
-            slow = self._pace.bypass(now, remembered)
+            slow = self._bypass.bypass(now, remembered)
         if slow:
             self.warn("slow", "%s reads slower than the store; it is left alone for a minute", self.folder)
         return not slow
@@ -207,24 +207,24 @@ class DiskHealth:
         with self._lock:
             self._writing.worked()
 
-    def filling(self) -> None:
+    def note_fresh(self) -> None:
         """The blocks that are about to be read were written just now."""
         with self._lock:
-            self._pace.filling(time.monotonic())
+            self._bypass.note_fresh(time.monotonic())
 
     def reading(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Around a read of `size` bytes from the cache. Raises what happens inside."""
-        return self._timed(self._pace.disk, size)
+        return self._timed(self._bypass.disk, size)
 
     def step(self, size: int) -> int:
         """Bytes to read at once of `size` that are wanted: all, but little of a disk whose rate is not known yet, so
         that few are waited for where it turns out to be slow."""
         with self._lock:
-            return size if self._pace.disk.rate is not None else BLOCK
+            return size if self._bypass.disk.rate is not None else BLOCK
 
     def fetching(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Around a read of `size` bytes from the store. Raises what happens inside."""
-        return self._timed(self._pace.store, size)
+        return self._timed(self._bypass.store, size)
 
     @contextlib.contextmanager
     def _timed(self, busy: BusyRate, size: int) -> Iterator[None]:
@@ -241,7 +241,7 @@ class DiskHealth:
     def store_rate(self) -> float:
         """Bytes a second at which the store answers lately; 0 where that is not known."""
         with self._lock:
-            return self._pace.store.rate or 0.0
+            return self._bypass.store.rate or 0.0
 
     @contextlib.contextmanager
     def tolerant(self, what: str, *, writing: bool) -> Iterator[None]:
@@ -258,7 +258,7 @@ class DiskHealth:
             self._failed(what, error, writing)
 
     def _failed(self, what: str, error: OSError, writing: bool) -> None:
-        self._figures.add("disk_errors")
+        self._stats.add("disk_errors")
         now = time.monotonic()
         with self._lock:
             (self._writing if writing else self._reading).failed(now)
@@ -288,36 +288,36 @@ class Cache:
 
     def __init__(self, settings: CacheSettings, mountpoint: str = "", queue: int = QUEUE) -> None:
         self.settings = settings
-        self.place = CacheDir(resolve_local_dir("--cache", settings.directory, mountpoint))
-        self.place.check()
-        self.figures = CacheStats()
-        self.room = Quota(self.place, settings.size)
-        self.disk = DiskHealth(settings.directory, self.figures)
-        self.segments = OpenSegments(self.place, self.figures)
-        self.waiting = PendingBlocks()
-        self.edges = PartialBlocks()
-        self.filler = WriteQueue(queue, self.segments.tidy)
+        self.cachedir = CacheDir(resolve_local_dir("--cache", settings.directory, mountpoint))
+        self.cachedir.check()
+        self.stats = CacheStats()
+        self.quota = Quota(self.cachedir, settings.size)
+        self.disk = DiskHealth(settings.directory, self.stats)
+        self.segments = OpenSegments(self.cachedir, self.stats)
+        self.pending = PendingBlocks()
+        self.partial = PartialBlocks()
+        self.queue = WriteQueue(queue, self.segments.tidy)
         self._sizes: Sampled[dict[str, int]] = Sampled("cache size", self._look_at_sizes, {})
 
     def snapshot(self) -> dict[str, Any]:
         """Statistics for `status` and metrics: sizes in bytes, counts since the start."""
-        figures = {
+        stats = {
             "directory": self.settings.directory,
-            **self.figures.snapshot(),
-            "evicted_bytes": self.room.evicted,
-            "waiting_bytes": self.filler.waiting,
+            **self.stats.snapshot(),
+            "evicted_bytes": self.quota.evicted,
+            "waiting_bytes": self.queue.waiting,
         }
         with self.disk.tolerant("the room that is taken cannot be read", writing=False):
-            figures |= self._sizes.value()
-        return figures
+            stats |= self._sizes.value()
+        return stats
 
     def _look_at_sizes(self) -> dict[str, int]:
-        return {"used_bytes": self.room.used(), "limit_bytes": self.room.limit()}
+        return {"used_bytes": self.quota.used(), "limit_bytes": self.quota.limit()}
 
     def close(self) -> None:
         """Write what waits, for DRAIN seconds at most, and let go of all that is open. Never raises."""
-        self.filler.drain(DRAIN)
-        self.filler.close()
+        self.queue.drain(DRAIN)
+        self.queue.close()
         with self.disk.tolerant("room cannot be given back", writing=True):
-            self.room.settle()
+            self.quota.return_lease()
         self.segments.close()

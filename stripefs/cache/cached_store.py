@@ -14,7 +14,7 @@ from typing import Any
 from stripefs.cache.cache import Cache
 from stripefs.cache.eviction import checkpoint_of, matches
 from stripefs.cache.segment_format import BLOCK, SEGMENT, inside, key_of, length_of, location_of, over, runs
-from stripefs.cache.version import BlockWriter, Hold, Version
+from stripefs.cache.version import BlockLocks, BlockWriter, Version
 from stripefs.cache.write_through import PublishedVersion, WriteThrough
 from stripefs.errors import HostFailed
 from stripefs.store.base import Block, Buffer, Handle, Identity, Kind, Status, Store, Watch
@@ -86,7 +86,7 @@ class CachedHandle(WrappedHandle):
             return self.inner.read(offset, 0, host="" if host == CACHE else host, watch=watch)
         far = "" if host == CACHE else host
         if not self._version.readable:
-            self._cache.figures.add("bypassed_bytes", length)
+            self._cache.stats.add("bypassed_bytes", length)
             if host == CACHE:
                 raise HostFailed("the cache's disk fails, or is slower than the store", host=CACHE)
             return self.inner.read_on(offset, length, ahead, host=far, watch=watch)
@@ -118,10 +118,10 @@ class CachedHandle(WrappedHandle):
         """From the store, and into the cache; or from the cache after all, when another process fetched it just now:
         then the second value is True."""
         blocks = inside(offset, length, self.status.length)
-        hold = self._version.hold(blocks, watch)
+        locks = self._version.lock_blocks(blocks, watch)
         with contextlib.ExitStack() as undo:
-            if hold is not None:
-                undo.callback(hold.close)
+            if locks is not None:
+                undo.callback(locks.close)
             # Look again: the lock's last holder may have filled them just now.
             if all(self._version.here(over(offset, length))):
                 data: Buffer | None = self._near(offset, length, watch)
@@ -129,18 +129,18 @@ class CachedHandle(WrappedHandle):
                     return data, True
             with self._cache.disk.fetching(length):
                 data = self.inner.read_on(offset, length, ahead, host=host, watch=watch)
-            self._cache.figures.add("missed_bytes", length)
-            self._keep_edges(offset, blocks, memoryview(data))
-            if hold is not None and self._keep(offset, blocks, memoryview(data), hold):
+            self._cache.stats.add("missed_bytes", length)
+            self._keep_partials(offset, blocks, memoryview(data))
+            if locks is not None and self._keep(offset, blocks, memoryview(data), locks):
                 undo.pop_all()
         return data, False
 
-    def _keep(self, offset: int, blocks: range, data: memoryview, hold: Hold) -> bool:
+    def _keep(self, offset: int, blocks: range, data: memoryview, locks: BlockLocks) -> bool:
         begin = blocks.start * BLOCK - offset
         end = min(blocks.stop * BLOCK, self.status.length) - offset
-        return self._version.keep(blocks, data[begin:end], hold)
+        return self._version.keep(blocks, data[begin:end], locks)
 
-    def _keep_edges(self, offset: int, blocks: range, data: memoryview) -> None:
+    def _keep_partials(self, offset: int, blocks: range, data: memoryview) -> None:
         """The bytes before and behind `blocks`, the whole ones in `data`: parts of blocks."""
         end = offset + len(data)
         first = min(blocks.start * BLOCK, end)
@@ -148,10 +148,10 @@ class CachedHandle(WrappedHandle):
         for begin, stop in ((offset, first), (last, end)):
             for block in over(begin, stop - begin):
                 at, until = max(begin, block * BLOCK), min(stop, (block + 1) * BLOCK)
-                self._version.keep_edge(at, data[at - offset : until - offset])
+                self._version.keep_partial(at, data[at - offset : until - offset])
 
     def close(self) -> None:
-        self._version.filling.remember(self._cache.disk.store_rate())
+        self._version.writer.remember(self._cache.disk.store_rate())
         super().close()
 
 

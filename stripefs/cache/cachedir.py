@@ -104,7 +104,7 @@ class CacheDir:
         osutil.not_ours(mark)
         os.close(mark)
 
-    def left_behind(self) -> Iterator[bytes]:
+    def abandoned(self) -> Iterator[bytes]:
         """The keys of versions whose writers have gone; their marks are removed. For one caller at a time."""
         for name in _names(os.path.join(self.root, "writing")):
             if _KEY.fullmatch(name) and self._is_dead(path := self._mark(bytes.fromhex(name))):
@@ -141,7 +141,7 @@ class CacheDir:
                 if _KEY.fullmatch(name):
                     yield bytes.fromhex(name)
 
-    def pieces(self, keys: Iterable[bytes] | None = None) -> Iterator[SegmentUse]:
+    def segment_uses(self, keys: Iterable[bytes] | None = None) -> Iterator[SegmentUse]:
         """The segments of these versions, of all unless given. Segments removed meanwhile are left out."""
         for key in self.versions() if keys is None else keys:
             with contextlib.suppress(FileNotFoundError), os.scandir(self.folder(key)) as entries:
@@ -265,26 +265,26 @@ class VerifyResult:
     unreadable: list[tuple[str, str]] = field(default_factory=list)
 
 
-def cached_versions(place: CacheDir) -> Iterator[CachedVersion]:
+def cached_versions(cachedir: CacheDir) -> Iterator[CachedVersion]:
     """All versions of which there is a folder, in the order of their keys."""
-    for key in place.versions():
-        pieces = sorted(place.pieces([key]), key=lambda piece: piece.number)
+    for key in cachedir.versions():
+        pieces = sorted(cachedir.segment_uses([key]), key=lambda piece: piece.number)
         yield CachedVersion(
             key,
-            place.about(key),
-            place.pinned(key),
-            place.is_written(key),
+            cachedir.about(key),
+            cachedir.pinned(key),
+            cachedir.is_written(key),
             sum(piece.size for piece in pieces),
             max((piece.used for piece in pieces), default=0.0),
             tuple(piece.number for piece in pieces),
         )
 
 
-def verify_version(place: CacheDir, version: CachedVersion) -> VerifyResult:
+def verify_version(cachedir: CacheDir, version: CachedVersion) -> VerifyResult:
     """Read all that is here of a version and compare it."""
     found = VerifyResult()
     for number in version.numbers:
-        path = place.segment(version.key, number)
+        path = cachedir.segment(version.key, number)
         try:
             _verify_segment(path, version.key, number, found)
         except FileNotFoundError:
@@ -305,8 +305,8 @@ def _verify_segment(path: str, key: bytes, number: int, found: VerifyResult) -> 
         blocks = range(number * PER_SEGMENT, (number + 1) * PER_SEGMENT)
         slots = segment.slots(blocks)
         buffer = aligned(BLOCK)
-        for place, block in enumerate(blocks):
-            slot = slots[place * SLOT : (place + 1) * SLOT]
+        for index, block in enumerate(blocks):
+            slot = slots[index * SLOT : (index + 1) * SLOT]
             if not any(here(slot)):
                 continue
             one = range(block, block + 1)

@@ -52,8 +52,8 @@ every block asks for the lock, which in a busy process takes as long as to write
 class Quota:
     """`limit` in bytes; 0 for a tenth of the file system. Safe to use from many threads and processes."""
 
-    def __init__(self, place: CacheDir, limit: int) -> None:
-        self._place = place
+    def __init__(self, cachedir: CacheDir, limit: int) -> None:
+        self._cachedir = cachedir
         self._limit = limit
         self._lock = threading.Lock()
         self._lease = 0
@@ -77,7 +77,7 @@ class Quota:
 
     def used(self) -> int:
         """Bytes in use when somebody counted last; waits for nobody. Raises OSError."""
-        with contextlib.suppress(FileNotFoundError), open(self._place.usage, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(self._cachedir.usage, "rb") as file:
             found = file.read(_NUMBER.size)
             if len(found) == _NUMBER.size:
                 return max(0, int(_NUMBER.unpack(found)[0]) - self._lease)
@@ -123,7 +123,7 @@ class Quota:
             self._under_way -= size
             self._lease += size
 
-    def settle(self) -> None:
+    def return_lease(self) -> None:
         """Let others have what was leased and not used. Raises OSError."""
         with self._lock:
             lease, self._lease = self._lease, 0
@@ -134,31 +134,31 @@ class Quota:
     def recount(self) -> int:
         """Bytes in use, looked at. Raises OSError."""
         with self._alone() as usage:
-            used = sum(piece.size for piece in self._place.pieces())
+            used = sum(piece.size for piece in self._cachedir.segment_uses())
             self._write(usage, used)
             return used
 
     def remove(self, keys: Collection[bytes]) -> int:
         """Remove these versions, whatever keeps them; the bytes that they took. Raises OSError."""
         with self._alone() as usage:
-            pieces = list(self._place.pieces(keys))
+            pieces = list(self._cachedir.segment_uses(keys))
             for key in keys:
-                self._place.unpin(key)
-                self._place.tidy(key)
-            freed = sum(self._place.remove(piece) for piece in pieces)
-            self._write(usage, sum(piece.size for piece in self._place.pieces()))
+                self._cachedir.unpin(key)
+                self._cachedir.tidy(key)
+            freed = sum(self._cachedir.remove(piece) for piece in pieces)
+            self._write(usage, sum(piece.size for piece in self._cachedir.segment_uses()))
             return freed
 
     def begin(self, key: bytes) -> int:
         """`CacheDir.begin`, once what writers that were killed have left is gone. Raises OSError."""
         with self._alone() as usage:
             if self._sweep():
-                self._write(usage, sum(piece.size for piece in self._place.pieces()))
-            return self._place.begin(key)
+                self._write(usage, sum(piece.size for piece in self._cachedir.segment_uses()))
+            return self._cachedir.begin(key)
 
     def _sweep(self) -> int:
         """Remove versions that nobody writes any more and nobody has published; their bytes."""
-        return sum(self._place.remove(piece) for piece in self._place.pieces(self._place.left_behind()))
+        return sum(self._cachedir.remove(piece) for piece in self._cachedir.segment_uses(self._cachedir.abandoned()))
 
     def _missing(self, used: int, size: int) -> int:
         """Bytes that must be evicted before `size` more may come; none where it is not positive."""
@@ -170,20 +170,20 @@ class Quota:
     def _make_room(self, size: int, key: bytes) -> int:
         """Remove what may go; the bytes that are in use afterwards, counted anew."""
         self._sweep()
-        pieces = list(self._place.pieces())
+        pieces = list(self._cachedir.segment_uses())
         used = sum(piece.size for piece in pieces) + self._under_way  # which the disk does not show yet
         missing = self._missing(used, size)
         if missing > 0:
-            kept = self._place.kept({piece.key for piece in pieces} | {key})
+            kept = self._cachedir.kept({piece.key for piece in pieces} | {key})
             wanted = missing + min(self.limit() // SLACK, MOST_SLACK)
             for piece in victims(pieces, kept, wanted, missing, key, time.time()):
-                used -= self._place.remove(piece)
+                used -= self._cachedir.remove(piece)
                 self.evicted += piece.size
         return used
 
     def _file_system(self) -> os.statvfs_result:
         """Of the folder, or of where it will be."""
-        folder = self._place.root
+        folder = self._cachedir.root
         while True:
             try:
                 return os.statvfs(folder)
@@ -192,7 +192,7 @@ class Quota:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[int]:
-        descriptor = self._place.open_usage()
+        descriptor = self._cachedir.open_usage()
         osutil.ours(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -206,7 +206,7 @@ class Quota:
         found = os.pread(usage, _NUMBER.size, 0)
         if len(found) == _NUMBER.size:
             return int(_NUMBER.unpack(found)[0])
-        return sum(piece.size for piece in self._place.pieces())
+        return sum(piece.size for piece in self._cachedir.segment_uses())
 
     def _write(self, usage: int, used: int) -> None:
         if os.pwrite(usage, _NUMBER.pack(used), 0) != _NUMBER.size:

@@ -37,7 +37,7 @@ from stripefs.cache.segment_format import (
     check_value,
     described,
     header,
-    moved,
+    rekeyed,
 )
 from stripefs.store.allocator import PAGE
 from stripefs.store.base import Buffer
@@ -109,7 +109,7 @@ class CacheSegment:
     def read(self, blocks: range, into: memoryview, skip: int = 0, *, shared: bool = False) -> None:
         """Fill `into`, which begins where a page does, with the bytes of `blocks` from `skip`, whole pages, on; it may
         end before the last does. shared: others read the same at about this time."""
-        at = _place(blocks) + skip
+        at = _data_offset(blocks) + skip
         with self._in_use.reading():
             done = 0
             while done < len(into):
@@ -127,7 +127,7 @@ class CacheSegment:
 
     def write(self, blocks: range, data: memoryview) -> None:
         """Write the bytes of `blocks` and then their slots. `data` begins where a page does and is padded to one."""
-        at = _place(blocks)
+        at = _data_offset(blocks)
         with self._in_use.reading():
             done = 0
             while done < len(data):
@@ -138,7 +138,7 @@ class CacheSegment:
             if not self.direct:
                 _write_out(self._descriptor, at, len(data))
 
-    def settle(self, blocks: range, slots: bytes) -> None:
+    def write_slots(self, blocks: range, slots: bytes) -> None:
         """Say that these blocks, which were written, are here."""
         with self._in_use.reading():
             os.pwrite(self._descriptor, slots, SLOTS_AT + SLOT * (blocks.start % PER_SEGMENT))
@@ -149,7 +149,7 @@ class CacheSegment:
         if self.slots(one) != slot or not self.alive():
             return False
         if self.writable:
-            self.settle(one, EMPTY)
+            self.write_slots(one, EMPTY)
         return True
 
     def fits(self, block: int, slot: bytes, data: Buffer) -> bool:
@@ -176,7 +176,7 @@ class CacheSegment:
             found = os.pread(self._descriptor, HEADER, 0)
         return found == self._header or described(found) is None  # its reader finds the damage
 
-    def become(self, key: bytes, length: int, stop: int) -> bool:
+    def rekey(self, key: bytes, length: int, stop: int) -> bool:
         """Be that segment of the version `key`, of `length` bytes, without what lies from block `stop` on.
 
         False where somebody is filling it. Its name is the caller's affair, and nobody may use it here any more.
@@ -186,7 +186,7 @@ class CacheSegment:
             return False
         with self._in_use.reading():
             table = os.pread(self._descriptor, TABLE, 0)
-            os.pwrite(self._descriptor, moved(table, self._key, key, self._number, length, stop), 0)
+            os.pwrite(self._descriptor, rekeyed(table, self._key, key, self._number, length, stop), 0)
         self.unlock(every, self)
         return True
 
@@ -233,7 +233,7 @@ class CacheSegment:
             return osutil.is_locked(self._descriptor, _WANTED_AT + blocks.start, len(blocks))
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def kept_open(self) -> Iterator[None]:
         """Keeps it open, and with that its locks, whoever closes it. Raises StoreError once it is closed."""
         with self._in_use.reading():
             yield
@@ -296,7 +296,7 @@ def _make(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _place(blocks: range) -> int:
+def _data_offset(blocks: range) -> int:
     return DATA_AT + BLOCK * (blocks.start % PER_SEGMENT)
 
 

@@ -58,8 +58,8 @@ __all__ = [
     "key_of",
     "length_of",
     "location_of",
-    "moved",
     "over",
+    "rekeyed",
     "runs",
     "slot_of",
 ]
@@ -172,7 +172,7 @@ def digest_in(key: bytes, slot: bytes) -> int:
     return int.from_bytes(slot, "big") ^ int.from_bytes(key, "big")
 
 
-def moved(table: bytes, old: bytes, key: bytes, number: int, length: int, stop: int) -> bytes:
+def rekeyed(table: bytes, old: bytes, key: bytes, number: int, length: int, stop: int) -> bytes:
     """The table of a segment of the version `old` as that of segment `number` of the version `key`, a file of `length`
     bytes. Blocks from `stop` on, numbered from the file's start, are not here."""
     slots = []

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from stripefs.cache.bypass import FILLING
+from stripefs.cache.bypass import FRESH
 from stripefs.cache.cache import Cache
 from stripefs.cache.segment import CacheSegment
 from stripefs.cache.segment_format import (
@@ -33,7 +33,7 @@ from stripefs.cache.writeback import WriteJob, blocks_of
 from stripefs.store.allocator import PAGE, address_of, aligned
 from stripefs.store.base import Watch
 
-__all__ = ["BlockWriter", "Hold", "Version"]
+__all__ = ["BlockLocks", "BlockWriter", "Version"]
 
 PIECE = 8
 """Blocks written at once: 8 MiB, some milliseconds of a disk, and as long as the reader's ranges."""
@@ -75,11 +75,11 @@ class BlockWriter:
                     bytes_of = data[begin : begin + length_of(piece, self.length)]
                     written = self._fill(piece, bytes_of, digests[index : index + len(piece)])
                     self.cache.disk.worked()
-                self.cache.figures.add("filled_bytes", written)
+                self.cache.stats.add("filled_bytes", written)
 
     def _fill(self, blocks: range, data: memoryview, digests: Sequence[int]) -> int:
         if not self.cache.disk.writable():
-            self.cache.figures.add("unfilled_bytes", len(data))
+            self.cache.stats.add("unfilled_bytes", len(data))
             return 0
         written = 0
         with self.using(blocks, make=True) as segment:
@@ -94,27 +94,27 @@ class BlockWriter:
 
     def _write(self, segment: CacheSegment, blocks: range, data: memoryview, digests: Sequence[int]) -> int:
         self.describe()  # before: it says what may go for this
-        if not self.cache.room.take(_padded(len(data)), self.key):
-            self.cache.figures.add("unfilled_bytes", len(data))
+        if not self.cache.quota.take(_padded(len(data)), self.key):
+            self.cache.stats.add("unfilled_bytes", len(data))
             self.cache.disk.warn(
                 "full", "there is no room in %s for what is to be kept; see --cache-size", segment.path
             )
             return 0
         with contextlib.ExitStack() as undo:
-            undo.callback(self.cache.room.give, _padded(len(data)))
+            undo.callback(self.cache.quota.give, _padded(len(data)))
             segment.write(blocks, _direct(data))
             found = digests or [
                 digest(block, [data[begin : begin + BLOCK]])
                 for block, begin in zip(blocks, range(0, len(data), BLOCK), strict=True)
             ]
-            segment.settle(blocks, b"".join(slot_of(self.key, each) for each in found))
+            segment.write_slots(blocks, b"".join(slot_of(self.key, each) for each in found))
             undo.pop_all()
-            self.cache.room.wrote(_padded(len(data)))
+            self.cache.quota.wrote(_padded(len(data)))
         return len(data)
 
     def recall(self) -> None:
         """Learn from what stands there at which rate it came."""
-        rate = self.cache.place.about(self.key).get("rate")
+        rate = self.cache.cachedir.about(self.key).get("rate")
         if isinstance(rate, int | float) and rate > 0:
             self.remembered = float(rate)
             self.about = {**self.about, "rate": rate}
@@ -123,15 +123,15 @@ class BlockWriter:
         """Say what the version is, once. Raises OSError."""
         if not self._described:
             self._described = True
-            if self.cache.place.about(self.key) != self.about:
-                self.cache.place.describe(self.key, self.about)
+            if self.cache.cachedir.about(self.key) != self.about:
+                self.cache.cachedir.describe(self.key, self.about)
 
     def remember(self, rate: float) -> None:
         """It came from the store at so many bytes a second."""
         with self.cache.disk.tolerant("a version cannot be described", writing=True):
             if rate and self._described and abs(rate - self.remembered) > CHANGED * self.remembered:
                 self.about = {**self.about, "rate": int(rate)}
-                self.cache.place.describe(self.key, self.about)
+                self.cache.cachedir.describe(self.key, self.about)
 
 
 def _padded(size: int) -> int:
@@ -155,22 +155,22 @@ of 8 MiB within 3 s."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.05
 """Seconds between looks at a lock that another process holds."""
 
-Hold = contextlib.ExitStack
+BlockLocks = contextlib.ExitStack
 """Locks on blocks that this process fetches; `close` lets go of them."""
 
 
 class Version:
-    """The version that `filling` fills, for one handle."""
+    """The version that `writer` writes, for one handle."""
 
-    def __init__(self, filling: BlockWriter) -> None:
-        self.filling = filling
-        self.cache = filling.cache
-        self.key = filling.key
-        self.length = filling.length
-        self._using = filling.using
+    def __init__(self, writer: BlockWriter) -> None:
+        self.writer = writer
+        self.cache = writer.cache
+        self.key = writer.key
+        self.length = writer.length
+        self._using = writer.using
         self._impatient_until = 0.0
         self._shared_until = 0.0
-        filling.recall()
+        writer.recall()
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class Version:
             return bytes(len(blocks))
         found = []
         for part in by_segment(blocks):
-            flags = self.cache.waiting.flags(self.key, part)
+            flags = self.cache.pending.flags(self.key, part)
             if 0 in flags:
                 with self.cache.disk.tolerant("a segment cannot be read", writing=False):
                     flags = bytes(map(max, flags, self._here(part)))
@@ -190,7 +190,7 @@ class Version:
     @property
     def readable(self) -> bool:
         """True if the disk is worth asking now."""
-        return self.cache.disk.readable(self.filling.remembered)
+        return self.cache.disk.readable(self.writer.remembered)
 
     def _here(self, blocks: range) -> bytes:
         """Of neighbours in one segment, on disk."""
@@ -213,13 +213,13 @@ class Version:
             good = self._gather(blocks, buffer)
         if not good:
             return None
-        self.cache.figures.add("hit_bytes", length)
+        self.cache.stats.add("hit_bytes", length)
         begin = offset - blocks.start * BLOCK
         return buffer[begin : begin + length]
 
     def _gather(self, blocks: range, buffer: memoryview) -> bool:
         for part in by_segment(blocks):
-            for run, waiting in runs(part, self.cache.waiting.flags(self.key, part)):
+            for run, waiting in runs(part, self.cache.pending.flags(self.key, part)):
                 into = buffer[(run.start - blocks.start) * BLOCK :]
                 if not (self._take(run, into) if waiting else self._read(run, into)):
                     return False
@@ -227,9 +227,9 @@ class Version:
 
     def _take(self, blocks: range, into: memoryview) -> bool:
         """Copy pending blocks to the beginning of `into`, and blocks that reached the disk meanwhile from there."""
-        for place, block in enumerate(blocks):
-            pieces = self.cache.waiting.get(self.key, block)
-            rest = into[place * BLOCK :]
+        for index, block in enumerate(blocks):
+            pieces = self.cache.pending.get(self.key, block)
+            rest = into[index * BLOCK :]
             if pieces is None and not self._read(range(block, block + 1), rest):
                 return False
             for piece in pieces or ():
@@ -246,8 +246,8 @@ class Version:
             slots = segment.slots(blocks)
             if 0 in here(slots):
                 return False
-            if segment.filled_within(FILLING):
-                self.cache.disk.filling()
+            if segment.filled_within(FRESH):
+                self.cache.disk.note_fresh()
             shared = time.monotonic() < self._shared_until
             done = 0
             while done < len(into):
@@ -261,15 +261,15 @@ class Version:
 
     def _check(self, segment: CacheSegment, blocks: range, slots: bytes, data: memoryview) -> bool:
         good = True
-        for place, block in enumerate(blocks):
-            slot = slots[place * SLOT : (place + 1) * SLOT]
-            begin = place * BLOCK
+        for index, block in enumerate(blocks):
+            slot = slots[index * SLOT : (index + 1) * SLOT]
+            begin = index * BLOCK
             end = begin + length_of(range(block, block + 1), self.length)
             if not segment.fits(block, slot, data[begin:end]):
                 good = False
                 # A slot that another process changed meanwhile says nothing about these bytes.
                 if segment.clear(block, slot):
-                    self.cache.figures.add("damaged")
+                    self.cache.stats.add("damaged")
                     self.cache.disk.warn("damaged", "block %d in %s is damaged", block, segment.path)
         if not good and not segment.alive():  # it has become that of a later version
             self.cache.segments.forget(self.key, blocks.start // PER_SEGMENT)
@@ -277,7 +277,7 @@ class Version:
 
     # -- one fetch a host ----------------------------------------------------------------------------------------
 
-    def hold(self, blocks: range, watch: Watch | None) -> Hold | None:
+    def lock_blocks(self, blocks: range, watch: Watch | None) -> BlockLocks | None:
         """Keep others, here and in other processes, from fetching these blocks, after waiting for one that does.
 
         None where there can be no locks (nothing can be written), or where one is held for too long. Raises Abandoned.
@@ -285,26 +285,26 @@ class Version:
         locked = False
         if not len(blocks) or not self.cache.disk.writable():
             return None
-        with Hold() as hold:
+        with BlockLocks() as locks:
             with self.cache.disk.tolerant("a segment cannot be made", writing=True):
-                locked = all(self._lock(hold, part, watch) for part in by_segment(blocks))
-            return hold.pop_all() if locked else None
+                locked = all(self._lock(locks, part, watch) for part in by_segment(blocks))
+            return locks.pop_all() if locked else None
 
-    def _lock(self, hold: Hold, blocks: range, watch: Watch | None) -> bool:
+    def _lock(self, locks: BlockLocks, blocks: range, watch: Watch | None) -> bool:
         """True if neighbours of one segment could be locked."""
-        segment = hold.enter_context(self._using(blocks, make=True))
+        segment = locks.enter_context(self._using(blocks, make=True))
         if segment is None:
             return False
         locked = segment.lock(blocks, self) or self._wait(segment, blocks, watch)
         if locked:
-            hold.callback(segment.unlock, blocks, self)
+            locks.callback(segment.unlock, blocks, self)
         return locked
 
     def _wait(self, segment: CacheSegment, blocks: range, watch: Watch | None) -> bool:
         began = time.monotonic()
         if began < self._impatient_until:
             return False
-        self.cache.figures.add("waits")
+        self.cache.stats.add("waits")
         pause = FIRST_PAUSE
         with segment.wanted(blocks):
             while time.monotonic() < began + PATIENCE:
@@ -313,7 +313,7 @@ class Version:
                 if watch is not None:
                     watch.progress(0)  # the host that was chosen is not silent: it has not been asked yet
                 if segment.lock(blocks, self):
-                    self._shared_until = time.monotonic() + FILLING
+                    self._shared_until = time.monotonic() + FRESH
                     return True
         # The lock's holder is stopped, or very slow: from now on each fetches for itself.
         self._impatient_until = time.monotonic() + PATIENCE
@@ -321,21 +321,21 @@ class Version:
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def keep(self, blocks: range, data: memoryview, hold: Hold) -> bool:
-        """Have these neighbours written, whose bytes `data` holds, and then let go of `hold`; False when too much waits
+    def keep(self, blocks: range, data: memoryview, locks: BlockLocks) -> bool:
+        """Have these neighbours written, whose bytes `data` holds, and then release `locks`; False when too much waits
         for the disk."""
 
         def done() -> None:
-            self.cache.waiting.remove(self.key, blocks)
-            hold.close()
+            self.cache.pending.remove(self.key, blocks)
+            locks.close()
 
         for block, pieces in zip(blocks, blocks_of([data]), strict=True):
-            self.cache.waiting.add(self.key, block, pieces)
-        work = WriteJob(partial(self.filling.fill, blocks, data), len(data), done)
-        if self.cache.filler.offer(work) or (self._are_wanted(blocks) and self.cache.filler.offer(work, wait=True)):
+            self.cache.pending.add(self.key, block, pieces)
+        work = WriteJob(partial(self.writer.fill, blocks, data), len(data), done)
+        if self.cache.queue.offer(work) or (self._are_wanted(blocks) and self.cache.queue.offer(work, wait=True)):
             return True
-        self.cache.waiting.remove(self.key, blocks)
-        self.cache.figures.add("unfilled_bytes", len(data))
+        self.cache.pending.remove(self.key, blocks)
+        self.cache.stats.add("unfilled_bytes", len(data))
         return False
 
     def _are_wanted(self, blocks: range) -> bool:
@@ -347,10 +347,10 @@ class Version:
                         return True
         return False
 
-    def keep_edge(self, offset: int, data: memoryview) -> None:
+    def keep_partial(self, offset: int, data: memoryview) -> None:
         """The same for a part of one block, whose other parts come by other reads. `data` may change afterwards."""
         block = offset // BLOCK
         whole = range(block, block + 1)
-        found = self.cache.edges.add(self.key, block, length_of(whole, self.length), offset - block * BLOCK, data)
+        found = self.cache.partial.add(self.key, block, length_of(whole, self.length), offset - block * BLOCK, data)
         if found is not None:
-            self.keep(whole, memoryview(found), Hold())
+            self.keep(whole, memoryview(found), BlockLocks())

@@ -38,13 +38,13 @@ def rekey(old: bytes, length: int, new: BlockWriter, stop: int) -> None:
     those of a pinned version. Blocking; raises OSError.
     """
     cache = new.cache
-    if cache.place.pinned(old):
+    if cache.cachedir.pinned(old):
         return
-    for piece in list(cache.place.pieces([old])):
+    for piece in list(cache.cachedir.segment_uses([old])):
         if piece.number * PER_SEGMENT >= stop:
             continue
         cache.segments.forget(old, piece.number)
-        source, target = cache.place.segment(old, piece.number), cache.place.segment(new.key, piece.number)
+        source, target = cache.cachedir.segment(old, piece.number), cache.cachedir.segment(new.key, piece.number)
         with contextlib.suppress(FileNotFoundError, Damaged):  # evicted since, or no use
             segment = CacheSegment(source, old, piece.number, length)
             with contextlib.closing(segment):
@@ -52,9 +52,9 @@ def rekey(old: bytes, length: int, new: BlockWriter, stop: int) -> None:
                     _copy(segment, old, piece.number, new, stop)
                     continue
                 new.describe()
-                if segment.become(new.key, new.length, stop):
+                if segment.rekey(new.key, new.length, stop):
                     os.rename(source, target)
-    cache.place.tidy(old)
+    cache.cachedir.tidy(old)
 
 
 def _copy(segment: CacheSegment, old: bytes, number: int, new: BlockWriter, stop: int) -> None:
@@ -84,14 +84,14 @@ class UnpublishedBlocks:
 
     def __init__(self, cache: Cache, about: dict[str, Any]) -> None:
         self._cache = cache
-        self._draft = _UnpublishedWriter(cache, about)
-        self._filling: BlockWriter | None = self._draft
+        self._unpublished = _UnpublishedWriter(cache, about)
+        self._writer: BlockWriter | None = self._unpublished
         self._changed = threading.Condition()
         self._queued: dict[range, Sequence[Buffer]] = {}
         self._key = b""
         self._any = False
         self._writing = 0
-        self._settling = False
+        self._publishing = False
 
     def offer(self, blocks: range, pieces: Sequence[Buffer]) -> None:
         """Have these neighbours written, which the pieces are the bytes of, unless too much waits for the disk."""
@@ -99,9 +99,9 @@ class UnpublishedBlocks:
         size = sum(map(len, pieces))
         with self._changed:
             self._queued[blocks] = pieces
-        if not self._cache.filler.offer(WriteJob(partial(self._fill, blocks), size, partial(self._forget, blocks))):
+        if not self._cache.queue.offer(WriteJob(partial(self._fill, blocks), size, partial(self._forget, blocks))):
             self._forget(blocks)
-            self._cache.figures.add("unfilled_bytes", size)
+            self._cache.stats.add("unfilled_bytes", size)
 
     def publish(self, known: PublishedVersion, before: PublishedVersion | None) -> None:
         """They are blocks of this version, whose others are those of the one `before`."""
@@ -109,61 +109,61 @@ class UnpublishedBlocks:
             self._key = known.key
             for blocks, pieces in self._queued.items():
                 for block, each in zip(blocks, blocks_of(pieces), strict=True):
-                    self._cache.waiting.add(known.key, block, each)
+                    self._cache.pending.add(known.key, block, each)
         if self._any or before is not None:
-            self._cache.filler.urge(WriteJob(partial(self._settle, known, before), 0, lambda: None))
+            self._cache.queue.offer_first(WriteJob(partial(self._publish, known, before), 0, lambda: None))
 
     def drop(self) -> None:
         """They are blocks of no version."""
         with self._changed:
-            self._filling = None
+            self._writer = None
         if self._any:
-            self._cache.filler.urge(WriteJob(self._remove, 0, lambda: None))
+            self._cache.queue.offer_first(WriteJob(self._remove, 0, lambda: None))
 
     def _forget(self, blocks: range) -> None:
         with self._changed:
             del self._queued[blocks]
             if self._key:
-                self._cache.waiting.remove(self._key, blocks)
+                self._cache.pending.remove(self._key, blocks)
 
-    # -- on the filler's threads ---------------------------------------------------------------------------------
+    # -- on the threads of the queue -------------------------------------------------------------------------------
 
     def _fill(self, blocks: range) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._settling)
-            filling, pieces = self._filling, self._queued[blocks]
-            self._writing += filling is not None
-        if filling is None:
+            self._changed.wait_for(lambda: not self._publishing)
+            writer, pieces = self._writer, self._queued[blocks]
+            self._writing += writer is not None
+        if writer is None:
             return
         try:
             # Of what the writer gave, before anything is done with it.
             digests = [digest(block, each) for block, each in zip(blocks, blocks_of(pieces), strict=True)]
-            filling.fill(blocks, _together(pieces), digests)
+            writer.fill(blocks, _together(pieces), digests)
         finally:
             with self._changed:
                 self._writing -= 1
                 self._changed.notify_all()
 
-    def _settle(self, known: PublishedVersion, before: PublishedVersion | None) -> None:
-        filling = BlockWriter(self._cache, *known)
+    def _publish(self, known: PublishedVersion, before: PublishedVersion | None) -> None:
+        writer = BlockWriter(self._cache, *known)
         with self._changed:
-            self._settling = True
+            self._publishing = True
             self._changed.wait_for(lambda: not self._writing)
         try:
             with self._cache.disk.tolerant("what was written cannot be kept", writing=True):
                 if before is not None:
-                    rekey(before.key, before.length, filling, before.length // BLOCK)
-                rekey(self._draft.key, OPEN_END, filling, OPEN_END)
-            self._draft.end()
+                    rekey(before.key, before.length, writer, before.length // BLOCK)
+                rekey(self._unpublished.key, OPEN_END, writer, OPEN_END)
+            self._unpublished.end()
         finally:
             with self._changed:
-                self._filling, self._settling = filling, False
+                self._writer, self._publishing = writer, False
                 self._changed.notify_all()
 
     def _remove(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._writing)
-        self._draft.end()
+        self._unpublished.end()
 
 
 class _UnpublishedWriter(BlockWriter):
@@ -177,7 +177,7 @@ class _UnpublishedWriter(BlockWriter):
     def describe(self) -> None:
         with self._lock:
             if self._mark < 0:
-                self._mark = self.cache.room.begin(self.key)
+                self._mark = self.cache.quota.begin(self.key)
         super().describe()
 
     def end(self) -> None:
@@ -187,10 +187,10 @@ class _UnpublishedWriter(BlockWriter):
         if mark < 0:
             return
         with self.cache.disk.tolerant("what was not published cannot be removed", writing=True):
-            if any(self.cache.place.pieces([self.key])):
-                self.cache.room.remove([self.key])
-        self.cache.place.tidy(self.key)
-        self.cache.place.end(self.key, mark)
+            if any(self.cache.cachedir.segment_uses([self.key])):
+                self.cache.quota.remove([self.key])
+        self.cache.cachedir.tidy(self.key)
+        self.cache.cachedir.end(self.key, mark)
 
 
 def _together(pieces: Sequence[Buffer]) -> memoryview:
@@ -223,7 +223,7 @@ class WriteThrough:
         self._cache = cache
         self._known = known
         self._about = about
-        self._stretch = UnpublishedBlocks(cache, about)
+        self._blocks = UnpublishedBlocks(cache, about)
         self._before: PublishedVersion | None = None
         self._end = 0
         """Bytes of the file so far."""
@@ -246,8 +246,8 @@ class WriteThrough:
             self._begin, data = begin + skip, data[skip:]
         if not data:
             return
-        if not self._cache.filler.hold(len(data)):
-            self._cache.figures.add("unfilled_bytes", self._size + len(data))
+        if not self._cache.queue.reserve(len(data)):
+            self._cache.stats.add("unfilled_bytes", self._size + len(data))
             self._forget()
             return
         self._size += len(data)
@@ -263,21 +263,21 @@ class WriteThrough:
         """All of it is the version `status` of the file at `path` now; None where nobody can tell which it is."""
         known = self._known(path, status) if status is not None and status.length == self._end else None
         self._hand_over()
-        stretch, self._stretch = self._stretch, UnpublishedBlocks(self._cache, self._about)
+        blocks, self._blocks = self._blocks, UnpublishedBlocks(self._cache, self._about)
         if known is None:
-            stretch.drop()
+            blocks.drop()
         else:
             if self._size:  # it stays here besides, for a version in which more comes behind it
                 self._close_tail()
                 number = self._begin // BLOCK
-                stretch.offer(range(number, number + 1), list(self._gathered))
-            stretch.publish(known, self._before)
+                blocks.offer(range(number, number + 1), list(self._gathered))
+            blocks.publish(known, self._before)
         self._before = known
 
     def drop(self) -> None:
         """Unpublished bytes never will be published, and the next bytes are the file's beginning."""
-        stretch, self._stretch = self._stretch, UnpublishedBlocks(self._cache, self._about)
-        stretch.drop()
+        blocks, self._blocks = self._blocks, UnpublishedBlocks(self._cache, self._about)
+        blocks.drop()
         self._forget()
         self._before = None
         self._end = 0
@@ -293,8 +293,8 @@ class WriteThrough:
         self._gathered = [piece for each in blocks[count:] for piece in each]
         self._begin += count * BLOCK
         self._size -= count * BLOCK
-        self._cache.filler.let_go(count * BLOCK)
-        self._stretch.offer(range(first, first + count), pieces)
+        self._cache.queue.unreserve(count * BLOCK)
+        self._blocks.offer(range(first, first + count), pieces)
 
     def _close_tail(self) -> None:
         if self._tail:
@@ -302,5 +302,5 @@ class WriteThrough:
             self._tail = bytearray()
 
     def _forget(self) -> None:
-        self._cache.filler.let_go(self._size)
+        self._cache.queue.unreserve(self._size)
         self._gathered, self._tail, self._size = [], bytearray(), 0

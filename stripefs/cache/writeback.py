@@ -126,7 +126,7 @@ is slow, or hangs, makes nobody slower than that."""
 
 
 class WriteJob(NamedTuple):
-    """`act` is called on a thread of the filler, for `size` bytes that are held until then; `done` in any case."""
+    """`act` is called on a thread of the queue, for `size` bytes that are held until then; `done` in any case."""
 
     act: Callable[[], None]
     size: int
@@ -140,10 +140,10 @@ class WriteQueue:
         self._limit = limit
         self._idle = idle
         self._queue: deque[WriteJob] = deque()
-        self._under_way = 0
+        self._running = 0
         self._waiting = 0
-        self._held = 0
-        self._pace = BusyRate()
+        self._reserved = 0
+        self._rate = BusyRate()
         self._may_wait, self._counted = MOST_WAITED, time.monotonic()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -152,56 +152,56 @@ class WriteQueue:
     @property
     def waiting(self) -> int:
         """Bytes that wait to be written, or are being; not 0 either while what was written gets its name."""
-        return self._waiting or int(bool(self._queue or self._under_way))
+        return self._waiting or int(bool(self._queue or self._running))
 
     def offer(self, work: WriteJob, *, wait: bool = False) -> bool:
         """Take this over, or answer False when too much waits; `wait`: for a moment, until there is room."""
         with self._changed:
             if wait:
-                self._wait_for_room(work.size)
-            if self._closed or not self._has_room(work.size):
+                self._wait_for_space(work.size)
+            if self._closed or not self._has_space(work.size):
                 return False
             self._queue.append(work)
             self._waiting += work.size
-            self._stir()
+            self._wake()
             return True
 
-    def _has_room(self, size: int) -> bool:
-        return not self._waiting or self._waiting + self._held + size <= self._bound()
+    def _has_space(self, size: int) -> bool:
+        return not self._waiting or self._waiting + self._reserved + size <= self._bound()
 
-    def _wait_for_room(self, size: int) -> None:
+    def _wait_for_space(self, size: int) -> None:
         began = time.monotonic()
         self._may_wait = min(MOST_WAITED, self._may_wait + WAITED * (began - self._counted))
         self._counted = began
-        self._changed.wait_for(lambda: self._closed or self._has_room(size), max(0.0, self._may_wait))
+        self._changed.wait_for(lambda: self._closed or self._has_space(size), max(0.0, self._may_wait))
         self._may_wait -= time.monotonic() - began
 
-    def urge(self, work: WriteJob) -> None:
+    def offer_first(self, work: WriteJob) -> None:
         """Do this next, and after the end not at all."""
         with self._changed:
             if self._closed:
                 return
             self._queue.appendleft(work)
             self._waiting += work.size
-            self._stir()
+            self._wake()
 
-    def hold(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Count `size` more bytes that are gathered elsewhere, to be offered later; False when that is too much."""
         with self._changed:
-            if self._held + size > self._limit // 2 or self._waiting + self._held + size > self._limit:
+            if self._reserved + size > self._limit // 2 or self._waiting + self._reserved + size > self._limit:
                 return False
-            self._held += size
+            self._reserved += size
             return True
 
-    def let_go(self, size: int) -> None:
+    def unreserve(self, size: int) -> None:
         """Take that back."""
         with self._changed:
-            self._held -= size
+            self._reserved -= size
 
     def drain(self, patience: float) -> bool:
         """Wait until all is done, `patience` seconds at most; True if it is."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._queue and not self._under_way, patience)
+            return self._changed.wait_for(lambda: not self._queue and not self._running, patience)
 
     def close(self) -> None:
         """Take nothing more, and drop what waits but for what is under way."""
@@ -217,10 +217,10 @@ class WriteQueue:
 
     def _bound(self) -> int:
         """Bytes that may wait now."""
-        rate = self._pace.rate if self._pace.seconds >= LONGEST_WAIT else None  # a disk may falter for a moment
+        rate = self._rate.rate if self._rate.seconds >= LONGEST_WAIT else None  # a disk may falter for a moment
         return self._limit if rate is None else int(min(self._limit, rate * LONGEST_WAIT))
 
-    def _stir(self) -> None:
+    def _wake(self) -> None:
         if not self._threads:
             self._threads = [
                 threading.Thread(target=self._run, name=f"cache filler {number}", daemon=True)
@@ -246,8 +246,8 @@ class WriteQueue:
             if not self._queue:
                 return
             work = self._queue.popleft()
-            self._under_way += 1
-            self._pace.began(time.monotonic())
+            self._running += 1
+            self._rate.began(time.monotonic())
         try:
             work.act()
         except Exception:  # noqa: BLE001  # the border: a bug here must not end a thread that all files share
@@ -255,7 +255,7 @@ class WriteQueue:
         finally:
             work.done()
             with self._changed:
-                self._under_way -= 1
+                self._running -= 1
                 self._waiting -= work.size
-                self._pace.ended(time.monotonic(), work.size)
+                self._rate.ended(time.monotonic(), work.size)
                 self._changed.notify_all()

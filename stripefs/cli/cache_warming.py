@@ -106,7 +106,7 @@ def warm_tree(
 
 def _ensure_room(size: int, cache: Cache) -> None:
     """Raises StoreError where the cache could never hold `size` bytes, whatever is evicted."""
-    room = cache.room.capacity()
+    room = cache.quota.capacity()
     if size > room:
         raise StoreError(
             f"{format_size(size)} do not fit into the cache, which can hold {format_size(room)}; nothing was fetched",
@@ -161,7 +161,7 @@ class _Work:
         async with trio.open_nursery() as nursery:
             for _ in range(min(AT_ONCE, len(queue))):
                 nursery.start_soon(some)
-        while self._store.cache.filler.waiting:
+        while self._store.cache.queue.waiting:
             await trio.sleep(LOOK_EVERY)
         broken = {path for path, _ in self._found.trouble}
         left: list[bytes] = []
@@ -205,7 +205,7 @@ class _Work:
                 offset += size
                 self._found.fetched += size
                 self._tell(self._found, shown(file.path))
-                while self._store.cache.filler.waiting > self._reader.budget // 2:
+                while self._store.cache.queue.waiting > self._reader.budget // 2:
                     await trio.sleep(LOOK_EVERY)
 
 

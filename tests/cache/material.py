@@ -50,7 +50,7 @@ class Cached(NamedTuple):
             return read(handle, offset, handle.status.length - offset if length is None else length)
         finally:
             handle.close()
-            assert self.store.cache.filler.drain(PATIENCE)
+            assert self.store.cache.queue.drain(PATIENCE)
 
     def fetched(self, path: bytes, offset: int = 0, length: int | None = None) -> int:
         """Bytes that the directory is asked for when that is read."""

@@ -45,7 +45,7 @@ def main(job: dict[str, object]) -> None:
                 )
             if not job.get("loop"):
                 break
-        one.store.cache.filler.drain(60)
+        one.store.cache.queue.drain(60)
 
 
 def digest(store: CachedStore, path: bytes, order: random.Random, job: dict[str, object]) -> str:

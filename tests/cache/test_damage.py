@@ -40,10 +40,10 @@ def test_a_flipped_bit_costs_one_block(source: Path, folder: Path) -> None:
         flip(one.segments()[0], DATA_AT + 3 * MIB + 12345)
         before = one.counts.bytes
         assert one.read(b"/a") == data
-        assert one.store.cache.figures["damaged"] == 1
+        assert one.store.cache.stats["damaged"] == 1
         assert one.counts.bytes - before == SIZE  # the range that held it
         assert one.fetched(b"/a") == 0
-        assert one.store.cache.figures["damaged"] == 1
+        assert one.store.cache.stats["damaged"] == 1
 
 
 DAMAGE: dict[str, Callable[[Path], None]] = {
@@ -108,7 +108,7 @@ def test_segments_that_were_swapped_are_not_believed(source: Path, folder: Path)
         one.forget()
         assert one.read(b"/a") == data
         assert one.read(b"/b") == other
-        assert one.store.cache.figures["damaged"] == 2
+        assert one.store.cache.stats["damaged"] == 2
         assert one.fetched(b"/a") == one.fetched(b"/b") == 0
 
 

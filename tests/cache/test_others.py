@@ -45,8 +45,8 @@ def test_a_tool_of_another_version_keeps_its_own(source: Path, folder: Path) -> 
     with cached(source, folder, size=64 * MIB) as one:
         for name in names:
             assert one.read(name.encode()) == data[name]
-        assert one.store.cache.room.recount() <= 64 * MIB + 8192
-        one.store.cache.room.remove(list(one.store.cache.place.versions()))
+        assert one.store.cache.quota.recount() <= 64 * MIB + 8192
+        one.store.cache.quota.remove(list(one.store.cache.cachedir.versions()))
     assert {top: tree(top) for top in theirs} == before
 
 
@@ -92,7 +92,7 @@ def test_the_clock_jumps_by_years(source: Path, folder: Path, monkeypatch: pytes
         assert one.fetched(b"/d") == 0
         for name in "abcd":
             assert one.read(b"/" + name.encode()) == data[name]
-        assert one.store.cache.room.recount() <= 100 * MIB + 4 * 8192
+        assert one.store.cache.quota.recount() <= 100 * MIB + 4 * 8192
 
 
 WRITING = """
@@ -151,14 +151,14 @@ async def test_writers_that_are_killed_at_any_moment(
         async with here.writing(Layout.STRIPED) as drafts:
             await save(drafts, content(20 * MIB), path=b"/last")
         here.drain()
-        assert not list(here.cache.place.left_behind())
+        assert not list(here.cache.cachedir.abandoned())
         published = [status for batch in here.view.scandir(b"/") for status in batch if status.length > 18 * MIB]
         assert len(published) > 1
         for status in published:
             number = status.length - 18 * MIB
             if status.name != b"last":
                 assert here.load(b"/" + status.name) == content(status.length, seed=number)
-        assert here.cache.figures["damaged"] == 0
+        assert here.cache.stats["damaged"] == 0
         here.drain()
         checked = [verify_version(CacheDir(str(folder)), version) for version in cached_versions(CacheDir(str(folder)))]
         assert sum(found.blocks for found in checked) > 0

@@ -30,7 +30,7 @@ def test_a_second_load_asks_the_store_for_nothing(source: Path, folder: Path) ->
     with cached(source, folder) as later:
         assert later.read(b"/a") == data
         assert later.counts.bytes == 0
-        assert later.store.cache.figures["hit_bytes"] == len(data)
+        assert later.store.cache.stats["hit_bytes"] == len(data)
         assert len(later.segments()) == 2
 
 
@@ -113,9 +113,9 @@ def test_blocks_that_come_in_parts_are_kept_too(source: Path, folder: Path, orde
             for offset, length, _ in hosts(handle, 5 * MIB)[::order]:
                 assert bytes(handle.read(offset, length)) == data[offset : offset + length]
             handle.close()
-            assert one.store.cache.filler.drain(60)
+            assert one.store.cache.queue.drain(60)
             assert one.counts.bytes == len(data), turn
-        assert one.store.cache.edges._parts == {}
+        assert one.store.cache.partial._parts == {}
 
 
 def test_parts_of_blocks_that_nobody_completes_are_not_held_for_long(source: Path, folder: Path) -> None:
@@ -123,7 +123,7 @@ def test_parts_of_blocks_that_nobody_completes_are_not_held_for_long(source: Pat
     with cached(source, folder) as one:
         for offset in range(0, 40 * MIB, MIB):
             one.read(b"/a", offset + 5, 1000)
-        assert len(one.store.cache.edges._parts) == writeback.MOST
+        assert len(one.store.cache.partial._parts) == writeback.MOST
 
 
 def test_another_version_finds_nothing_of_the_one_before(source: Path, folder: Path) -> None:
@@ -214,7 +214,7 @@ def test_what_another_has_fetched_since_counts_as_cached(source: Path, folder: P
         (host,) = handle.locate(0, MIB)[0].hosts
         watch = RecordingWatch()
         assert bytes(handle.read(0, MIB, host=host, watch=watch)) == data[:MIB]
-        assert ours.store.cache.filler.drain(PATIENCE)
+        assert ours.store.cache.queue.drain(PATIENCE)
         assert watch.served == []
         before = ours.counts.bytes
         assert bytes(handle.read(0, MIB, host=host, watch=watch)) == data[:MIB]

@@ -44,7 +44,7 @@ def test_what_is_used_is_counted(source: Path, folder: Path) -> None:
         one.read(b"/a")
         found = one.store.cache.snapshot()["used_bytes"]
         assert 10 * MIB <= found <= 10 * MIB + OVERHEAD
-        assert one.store.cache.room.recount() - found <= OVERHEAD
+        assert one.store.cache.quota.recount() - found <= OVERHEAD
         assert sum(path.stat().st_blocks * 512 for path in one.segments()) <= 10 * MIB + OVERHEAD
 
 
@@ -59,7 +59,7 @@ def test_what_was_used_longest_ago_makes_room(source: Path, folder: Path) -> Non
         one.read(b"/c")
         assert one.fetched(b"/a") == 0
         assert one.fetched(b"/c") == 0
-        assert one.store.cache.room.recount() <= 70 * MIB
+        assert one.store.cache.quota.recount() <= 70 * MIB
         assert one.store.cache.snapshot()["evicted_bytes"] >= 30 * MIB
         one.forget()
         assert one.fetched(b"/b") == 30 * MIB
@@ -71,8 +71,8 @@ def test_a_file_larger_than_the_cache_keeps_its_beginning(source: Path, folder: 
         for _ in range(2):
             assert one.read(b"/a") == data
         assert one.fetched(b"/a") <= 105 * MIB
-        assert one.store.cache.room.recount() <= 100 * MIB
-        assert one.store.cache.figures["unfilled_bytes"] > 0
+        assert one.store.cache.quota.recount() <= 100 * MIB
+        assert one.store.cache.stats["unfilled_bytes"] > 0
 
 
 def test_who_reads_what_is_evicted_goes_on(source: Path, folder: Path) -> None:
@@ -130,7 +130,7 @@ def test_a_disk_that_others_fill_is_left_its_last_room(
     with cached(source, folder) as one:
         one.read(b"/a")
         assert one.fetched(b"/a") == 10 * MIB
-        assert one.store.cache.room.recount() <= 2 * OVERHEAD
+        assert one.store.cache.quota.recount() <= 2 * OVERHEAD
 
 
 def test_limits_by_the_size_of_the_disk() -> None:
@@ -163,7 +163,7 @@ def test_what_was_not_written_is_given_back(folder: Path) -> None:
     assert room.take(60 * MIB, A)
     room.give(60 * MIB)
     assert room.used() == 0
-    room.settle()
+    room.return_lease()
     assert Quota(CacheDir(str(folder)), 0).used() == 0
 
 
@@ -186,7 +186,7 @@ def test_room_is_leased_so_that_not_every_block_asks(folder: Path, monkeypatch: 
         assert one.take(MIB, A)
     assert other.used() == 65 * MIB
     one.give(MIB)
-    one.settle()
+    one.return_lease()
     assert one.used() == other.used() == 64 * MIB
 
 
@@ -197,8 +197,8 @@ def test_folders_of_versions_that_are_gone_go_too(source: Path, folder: Path) ->
         place = CacheDir(str(folder))
         (key,) = place.versions()
         assert place.about(key)["path"].endswith("/a")
-        assert one.store.cache.room.remove([key]) > 0
+        assert one.store.cache.quota.remove([key]) > 0
         assert not list((folder / "stripefs-1" / "versions").iterdir())
-        assert one.store.cache.room.used() == 0
+        assert one.store.cache.quota.used() == 0
         shutil.rmtree(folder)
-        assert one.store.cache.room.remove([key]) == 0
+        assert one.store.cache.quota.remove([key]) == 0

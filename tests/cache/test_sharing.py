@@ -113,7 +113,7 @@ def test_processes_in_a_cache_too_small_for_what_they_read(source: Path, folder:
         found = [line for process in processes for line in answers(process)]
     assert all(line["sha256"] == digests[line["path"]] for line in found)
     with cached(source, folder, size=150 * MIB) as one:
-        assert one.store.cache.room.recount() <= 150 * MIB + 3 * 8192
+        assert one.store.cache.quota.recount() <= 150 * MIB + 3 * 8192
 
 
 def test_who_dies_while_it_fills_leaves_nothing_wrong_and_no_lock(source: Path, folder: Path) -> None:
@@ -129,7 +129,7 @@ def test_who_dies_while_it_fills_leaves_nothing_wrong_and_no_lock(source: Path, 
                 process.send_signal(signal.SIGKILL)
     with cached(source, folder, *STORE) as one:
         assert one.read(b"/a") == data["/a"]
-        assert one.store.cache.figures["waits"] == 0
+        assert one.store.cache.stats["waits"] == 0
         assert one.fetched(b"/a") == 0
 
 
@@ -145,7 +145,7 @@ def test_a_holder_that_stands_still_is_not_waited_for_forever(
         descriptor = os.open(segment, os.O_RDWR)
         assert osutil.try_lock(descriptor, _LOCKS_AT, 64)
         assert one.read(b"/a") == data
-        assert one.store.cache.figures["waits"] == 1  # and then no more: each fetches for itself
+        assert one.store.cache.stats["waits"] == 1  # and then no more: each fetches for itself
         os.close(descriptor)
         assert other.read(b"/a") == data
         handle.close()
@@ -176,11 +176,11 @@ def test_a_forked_child_keeps_no_lock_of_its_parent(folder: Path) -> None:
         segment = CacheSegment(place.segment(bytes(16), 0), bytes(16), 0, 64 * MIB)
         with closing(segment):
             assert not segment.lock(range(1), segment)
-            assert list(place.left_behind()) == []
+            assert list(place.abandoned()) == []
             parent.kill()
             parent.wait()
             assert segment.lock(range(64), segment)
-            assert list(place.left_behind()) == [bytes(16)]
+            assert list(place.abandoned()) == [bytes(16)]
         os.kill(child, 0)
     finally:
         parent.kill()
@@ -211,7 +211,7 @@ def test_a_second_try_of_one_reader_does_not_wait_for_the_first(source: Path, fo
             both = [pool.submit(handle.read, 0, len(data)) for _ in range(2)]
             assert [bytes(each.result()) for each in both] == [data, data]
         handle.close()
-        assert one.store.cache.figures["waits"] == 0
+        assert one.store.cache.stats["waits"] == 0
 
 
 def test_whoever_waited_finds_what_was_fetched(source: Path, folder: Path) -> None:
@@ -223,7 +223,7 @@ def test_whoever_waited_finds_what_was_fetched(source: Path, folder: Path) -> No
             eventually(lambda: is_fetched(one), "a lock on what is being fetched")
             assert other.read(b"/a") == data
             assert fetching.result() == data
-        assert other.store.cache.figures["waits"] == 1
+        assert other.store.cache.stats["waits"] == 1
         assert (one.counts.bytes, other.counts.bytes) == (len(data), 0)
 
 
@@ -244,7 +244,7 @@ def test_what_others_wait_for_is_kept_though_much_waits_for_the_disk(source: Pat
     slowly = ("counting+delayed", "?delay=1s&on=read")
     with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
         disk = threading.Event()
-        one.store.cache.filler.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
+        one.store.cache.queue.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
         with ThreadPoolExecutor(2) as pool:
             fetching = pool.submit(one.read, b"/a")
             eventually(lambda: is_fetched(one), "a lock on what is being fetched")
@@ -260,14 +260,14 @@ def test_a_disk_that_hangs_is_not_waited_for_long(source: Path, folder: Path) ->
     slowly = ("counting+delayed", "?delay=1s&on=read")
     with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
         disk = threading.Event()
-        one.store.cache.filler.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
+        one.store.cache.queue.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
         with closing(one.store.open(b"/a")) as handle, ThreadPoolExecutor(1) as pool:
             fetching = pool.submit(handle.read, 0, len(data))
             eventually(lambda: is_fetched(one), "a lock on what is being fetched")
             assert other.read(b"/a") == data
             assert bytes(fetching.result()) == data
         assert (one.counts.bytes, other.counts.bytes) == (len(data), len(data))
-        assert one.store.cache.figures["unfilled_bytes"] == len(data)
+        assert one.store.cache.stats["unfilled_bytes"] == len(data)
         disk.set()
 
 

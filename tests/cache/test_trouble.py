@@ -57,7 +57,7 @@ def test_a_disk_that_takes_nothing_costs_nothing_but_its_help(
             patch.setattr(CacheSegment, "write", failing(number))
             for _ in range(2):
                 assert one.read(b"/a") == data
-            assert one.store.cache.figures["disk_errors"] > 0
+            assert one.store.cache.stats["disk_errors"] > 0
             assert one.store.cache.snapshot()["used_bytes"] < MIB  # its room was given back
         assert one.read(b"/a") == data
         assert one.fetched(b"/a") == 0
@@ -88,12 +88,12 @@ def test_a_disk_that_failed_is_left_alone_for_a_while(
         with monkeypatch.context() as patch:
             patch.setattr(CacheSegment, "read", failing(errno.EIO))
             one.read(b"/a")
-        assert one.store.cache.figures["disk_errors"] == 1
+        assert one.store.cache.stats["disk_errors"] == 1
         handle = one.store.open(b"/a")
         with pytest.raises(HostFailed) as caught:  # so that whoever plans reads asks the other hosts meanwhile
             handle.read(0, MIB, host=CACHE)
         assert caught.value.host == CACHE
-        assert one.store.cache.figures["bypassed_bytes"] > 0
+        assert one.store.cache.stats["bypassed_bytes"] > 0
         monkeypatch.setattr(cache.time, "monotonic", lambda: now + 3600.0)
         assert len(handle.read(0, MIB, host=CACHE)) == MIB
         handle.close()
@@ -114,14 +114,14 @@ def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) 
         patch.setattr(bypass, "SLOWER", 0.9)
         patch.setattr(bypass, "LEAST_BUSY", 0.01)
         patch.setattr(CacheSegment, "read", slowly)
-        measured = one.store.cache.disk._pace.store
+        measured = one.store.cache.disk._bypass.store
         measured.bytes, measured.seconds = 1 << 30, 1.0  # however slow this machine is
-        before = one.store.cache.figures["hit_bytes"]
+        before = one.store.cache.stats["hit_bytes"]
         handle = one.store.open(b"/a")
         assert read(handle, 0, 40 * MIB) == data
         handle.close()
-        assert one.store.cache.figures["hit_bytes"] - before < 40 * MIB
-        assert one.store.cache.figures["bypassed_bytes"] > 0
+        assert one.store.cache.stats["hit_bytes"] - before < 40 * MIB
+        assert one.store.cache.stats["bypassed_bytes"] > 0
 
 
 @pytest.mark.root
@@ -163,11 +163,11 @@ def test_what_waits_for_the_disk_is_not_fetched_again(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write(source / "a", 20 * MIB + 77)
-    let_go = threading.Event()
+    unreserve = threading.Event()
     whole = CacheSegment.write
 
     def wait(segment: CacheSegment, blocks: range, content: memoryview) -> None:
-        assert let_go.wait(PATIENCE)
+        assert unreserve.wait(PATIENCE)
         whole(segment, blocks, content)
 
     monkeypatch.setattr(CacheSegment, "write", wait)
@@ -180,10 +180,10 @@ def test_what_waits_for_the_disk_is_not_fetched_again(
             assert bytes(handle.read(3 * MIB - 5, 10)) == data[3 * MIB - 5 :][:10]
             assert one.counts.bytes == len(data)
         finally:
-            let_go.set()
+            unreserve.set()
         handle.close()
-        assert one.store.cache.filler.drain(PATIENCE)
-        assert not one.store.cache.waiting._blocks
+        assert one.store.cache.queue.drain(PATIENCE)
+        assert not one.store.cache.pending._blocks
         assert one.fetched(b"/a") == 0
 
 
@@ -245,7 +245,7 @@ def test_a_reader_never_waits_for_the_disk(source: Path, folder: Path) -> None:
     """Blocks that the queue does not take are not kept."""
     written: list[int] = []
     ended: list[int] = []
-    filler = WriteQueue(3 * MIB, lambda: None)
+    queue = WriteQueue(3 * MIB, lambda: None)
 
     def hang(number: int) -> None:
         written.append(number)
@@ -255,38 +255,38 @@ def test_a_reader_never_waits_for_the_disk(source: Path, folder: Path) -> None:
     def fill(number: int) -> WriteJob:
         return WriteJob(partial(hang, number), 2 * MIB, lambda: ended.append(number))
 
-    assert filler.offer(fill(0))
-    assert not filler.offer(fill(2))
-    assert filler.waiting == 2 * MIB
+    assert queue.offer(fill(0))
+    assert not queue.offer(fill(2))
+    assert queue.waiting == 2 * MIB
     ended.append(-1)
-    assert filler.drain(PATIENCE)
-    assert filler.offer(fill(4))
-    assert filler.drain(PATIENCE)
-    filler.close()
+    assert queue.drain(PATIENCE)
+    assert queue.offer(fill(4))
+    assert queue.drain(PATIENCE)
+    queue.close()
     assert written == [0, 4]
     assert ended == [-1, 0, 4]
-    assert not filler.offer(fill(6))
+    assert not queue.offer(fill(6))
 
 
 def test_one_fill_is_taken_however_large(source: Path, folder: Path) -> None:
-    filler = WriteQueue(MIB, lambda: None)
-    assert filler.offer(WriteJob(lambda: None, 8 * MIB, lambda: None))
-    assert filler.drain(PATIENCE)
-    filler.close()
+    queue = WriteQueue(MIB, lambda: None)
+    assert queue.offer(WriteJob(lambda: None, 8 * MIB, lambda: None))
+    assert queue.drain(PATIENCE)
+    queue.close()
 
 
 def test_a_bug_in_one_fill_ends_neither_the_thread_nor_its_lock(
     source: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended: list[int] = []
-    filler = WriteQueue(MIB, lambda: None)
+    queue = WriteQueue(MIB, lambda: None)
 
     def bug() -> None:
         raise ValueError("a bug")
 
     for _ in range(2):
-        assert filler.offer(WriteJob(bug, MIB, lambda: ended.append(1)))
-        assert filler.drain(PATIENCE)
-    filler.close()
+        assert queue.offer(WriteJob(bug, MIB, lambda: ended.append(1)))
+        assert queue.drain(PATIENCE)
+    queue.close()
     assert ended == [1, 1]
     assert "please report this" in caplog.text

@@ -84,7 +84,7 @@ async def test_what_waits_for_the_disk_is_here_from_the_moment_of_publication(
             assert here.counts.bytes == 0
             gate.open.set()
         here.drain()
-        assert here.cache.waiting._blocks == {}
+        assert here.cache.pending._blocks == {}
         assert here.absent() == []
 
 
@@ -94,13 +94,13 @@ async def test_a_writer_never_waits_for_the_disk(source: Path, folder: Path, mon
     with world(source, folder, queue=20 * MIB) as here:
         async with here.writing(Layout.STRIPED) as drafts:
             await save(drafts, data)
-            assert here.cache.filler.waiting <= 20 * MIB
-            assert here.cache.figures["unfilled_bytes"] >= 30 * MIB
+            assert here.cache.queue.waiting <= 20 * MIB
+            assert here.cache.stats["unfilled_bytes"] >= 30 * MIB
         gate.open.set()
         here.drain()
         assert here.load() == data
         assert 30 * MIB <= here.counts.bytes < 60 * MIB
-        assert here.cache.filler._held == 0
+        assert here.cache.queue._reserved == 0
 
 
 async def test_a_version_that_grows(source: Path, folder: Path) -> None:
@@ -117,7 +117,7 @@ async def test_a_version_that_grows(source: Path, folder: Path) -> None:
                 assert here.load() == data[:end]
             await draft.abandon()
         assert here.counts.bytes == 0
-        assert here.cache.figures["damaged"] == 0
+        assert here.cache.stats["damaged"] == 0
         assert here.left() == {"about", "000000", "000001"}  # those of the versions before are none any more
 
 
@@ -137,7 +137,7 @@ async def test_what_is_appended_to_what_is_here(source: Path, folder: Path, firs
         assert here.absent() == ([(block, MIB)] if first % MIB else [])
         assert here.load() == data
         assert bytes(reader.read(MIB, MIB)) == data[MIB : 2 * MIB]  # the version before, from the store
-        assert here.cache.figures["damaged"] == 0
+        assert here.cache.stats["damaged"] == 0
         reader.close()
 
 
@@ -164,7 +164,7 @@ async def test_files_that_no_pattern_fits_are_not_kept(source: Path, folder: Pat
             await save(drafts, content(SIZE), path=b"/model.pt")
         here.drain()
         assert here.absent(b"/model.pt") == []
-        assert here.cache.figures["filled_bytes"] == SIZE
+        assert here.cache.stats["filled_bytes"] == SIZE
 
 
 async def test_a_full_cache_keeps_what_is_written_last(source: Path, folder: Path) -> None:
@@ -174,7 +174,7 @@ async def test_a_full_cache_keeps_what_is_written_last(source: Path, folder: Pat
                 await save(drafts, content(30 * MIB, seed=number), path=b"/step-%d" % number)
                 here.drain()
         assert here.absent(b"/step-5") == []
-        assert here.cache.room.recount() <= 100 * MIB + 6 * 8192
+        assert here.cache.quota.recount() <= 100 * MIB + 6 * 8192
 
 
 async def test_the_newest_checkpoint_makes_room_while_it_is_written(source: Path, folder: Path) -> None:

@@ -36,8 +36,8 @@ async def test_what_is_not_published_leaves_nothing(source: Path, folder: Path, 
             await draft.abandon()
         here.drain()
         assert here.left() == set()
-        assert here.cache.room.used() == 0
-        assert here.cache.filler._held == 0
+        assert here.cache.quota.used() == 0
+        assert here.cache.queue._reserved == 0
 
 
 async def test_a_name_that_was_taken_away_leaves_nothing(source: Path, folder: Path) -> None:
@@ -81,7 +81,7 @@ async def test_what_a_killed_writer_has_left_goes_when_the_next_one_begins(sourc
             await save(drafts, content(9 * MIB), path=b"/other")
         here.drain()
         assert here.left() == {"about", "000000"}
-        assert here.cache.room.used() == here.cache.room.recount()
+        assert here.cache.quota.used() == here.cache.quota.recount()
         assert here.absent(b"/other") == []
 
 
@@ -157,7 +157,7 @@ async def test_a_bit_that_flips_on_the_way_to_the_disk_is_found_out(
             await save(drafts, data)
         here.drain()
         assert here.load() == data
-        assert here.cache.figures["damaged"] == 4  # a block each time that some are handed over
+        assert here.cache.stats["damaged"] == 4  # a block each time that some are handed over
 
 
 async def test_a_disk_that_takes_nothing_costs_the_writer_nothing(
@@ -174,7 +174,7 @@ async def test_a_disk_that_takes_nothing_costs_the_writer_nothing(
         here.drain()
         assert here.load() == data
         assert here.counts.bytes == SIZE
-        assert here.cache.figures["disk_errors"] > 0
+        assert here.cache.stats["disk_errors"] > 0
 
 
 async def test_a_folder_that_is_removed_meanwhile(source: Path, folder: Path) -> None:

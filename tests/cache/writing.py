@@ -46,7 +46,7 @@ class World:
                 nursery.cancel_scope.cancel()
 
     def drain(self) -> None:
-        assert self.cache.filler.drain(PATIENCE)
+        assert self.cache.queue.drain(PATIENCE)
 
     def load(self, path: bytes = b"/model") -> bytes:
         handle = self.store.open(path)

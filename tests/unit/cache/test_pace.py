@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stripefs.cache.bypass import BYPASS, FILLING, FORGETS, LONG_BUSY, BusyRate, BypassPolicy
+from stripefs.cache.bypass import BYPASS, FORGETS, FRESH, LONG_BUSY, BusyRate, BypassPolicy
 
 MIB = 1 << 20
 
@@ -47,67 +47,67 @@ def test_little_says_nothing_and_old_is_forgotten() -> None:
 
 
 def test_a_disk_slower_than_the_store_is_left_alone_for_a_while() -> None:
-    pace = BypassPolicy()
-    assert not pace.bypass(0.0)
-    end = read(pace.store, 200 * MIB, 1.0)
-    assert not pace.bypass(end)
-    end = read(pace.disk, 100 * MIB, 2.0, start=end)
-    assert pace.bypass(end)
-    assert pace.bypass(end + BYPASS - 1)
-    assert not pace.bypass(end + BYPASS + 1)  # it may show that it has become faster
-    end = read(pace.disk, 500 * MIB, 1.0, start=end + BYPASS + 1)
-    assert not pace.bypass(end)
+    bypass = BypassPolicy()
+    assert not bypass.bypass(0.0)
+    end = read(bypass.store, 200 * MIB, 1.0)
+    assert not bypass.bypass(end)
+    end = read(bypass.disk, 100 * MIB, 2.0, start=end)
+    assert bypass.bypass(end)
+    assert bypass.bypass(end + BYPASS - 1)
+    assert not bypass.bypass(end + BYPASS + 1)  # it may show that it has become faster
+    end = read(bypass.disk, 500 * MIB, 1.0, start=end + BYPASS + 1)
+    assert not bypass.bypass(end)
 
 
 def test_what_nobody_measured_in_this_process_is_remembered_with_the_file() -> None:
-    pace = BypassPolicy()
-    end = read(pace.disk, 100 * MIB, 2.0)
-    assert not pace.bypass(end)
-    assert not pace.bypass(end, remembered=100 * MIB)
-    assert pace.bypass(end, remembered=200 * MIB)
+    bypass = BypassPolicy()
+    end = read(bypass.disk, 100 * MIB, 2.0)
+    assert not bypass.bypass(end)
+    assert not bypass.bypass(end, remembered=100 * MIB)
+    assert bypass.bypass(end, remembered=200 * MIB)
 
 
 def test_a_disk_that_hangs_is_slow_although_no_read_of_it_ends() -> None:
-    pace = BypassPolicy()
-    end = read(pace.store, 100 * MIB, 1.0)
-    pace.disk.began(end)
-    assert not pace.bypass(end + LONG_BUSY / 2)
-    assert pace.bypass(end + LONG_BUSY)
+    bypass = BypassPolicy()
+    end = read(bypass.store, 100 * MIB, 1.0)
+    bypass.disk.began(end)
+    assert not bypass.bypass(end + LONG_BUSY / 2)
+    assert bypass.bypass(end + LONG_BUSY)
 
 
 def test_a_disk_nearly_as_fast_spares_the_store() -> None:
-    pace = BypassPolicy()
-    end = read(pace.store, 100 * MIB, 1.0)
-    assert not pace.bypass(read(pace.disk, 95 * MIB, 1.0, start=end))
+    bypass = BypassPolicy()
+    end = read(bypass.store, 100 * MIB, 1.0)
+    assert not bypass.bypass(read(bypass.disk, 95 * MIB, 1.0, start=end))
 
 
 def test_what_a_disk_cost_counts_not_that_it_faltered() -> None:
-    pace = BypassPolicy()
-    end = read(pace.store, 250 * MIB, 1.0)
-    end = read(pace.disk, 125 * MIB, 1.0, start=end)
-    assert not pace.bypass(end)
-    end = read(pace.disk, 800 * MIB, 1.0, start=end)
-    assert not pace.bypass(end)
-    end = read(pace.disk, 10 * MIB, 1.0, start=end)
-    end = read(pace.disk, 10 * MIB, 3.0, start=end)
-    assert pace.bypass(end)
+    bypass = BypassPolicy()
+    end = read(bypass.store, 250 * MIB, 1.0)
+    end = read(bypass.disk, 125 * MIB, 1.0, start=end)
+    assert not bypass.bypass(end)
+    end = read(bypass.disk, 800 * MIB, 1.0, start=end)
+    assert not bypass.bypass(end)
+    end = read(bypass.disk, 10 * MIB, 1.0, start=end)
+    end = read(bypass.disk, 10 * MIB, 3.0, start=end)
+    assert bypass.bypass(end)
 
 
 def test_what_is_being_written_may_cost_more() -> None:
-    pace = BypassPolicy()
-    end = read(pace.store, 250 * MIB, 1.0)
-    pace.filling(end)
-    end = read(pace.disk, 170 * MIB, 3.5, start=end)
-    assert not pace.bypass(end)
-    assert pace.bypass(end + FILLING)
+    bypass = BypassPolicy()
+    end = read(bypass.store, 250 * MIB, 1.0)
+    bypass.note_fresh(end)
+    end = read(bypass.disk, 170 * MIB, 3.5, start=end)
+    assert not bypass.bypass(end)
+    assert bypass.bypass(end + FRESH)
 
 
 def test_what_is_being_written_does_not_come_at_any_price() -> None:
-    pace = BypassPolicy()
-    end = read(pace.store, 250 * MIB, 1.0)
-    end = read(pace.disk, 10 * MIB, 8.0, start=end)
-    pace.filling(end)
-    assert not pace.bypass(end)
-    end = read(pace.disk, 10 * MIB, 2.0, start=end)
-    pace.filling(end)
-    assert pace.bypass(end)
+    bypass = BypassPolicy()
+    end = read(bypass.store, 250 * MIB, 1.0)
+    end = read(bypass.disk, 10 * MIB, 8.0, start=end)
+    bypass.note_fresh(end)
+    assert not bypass.bypass(end)
+    end = read(bypass.disk, 10 * MIB, 2.0, start=end)
+    bypass.note_fresh(end)
+    assert bypass.bypass(end)

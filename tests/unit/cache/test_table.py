@@ -18,7 +18,7 @@ from stripefs.cache.segment_format import (
     digest,
     header,
     here,
-    moved,
+    rekeyed,
 )
 
 KEY, OTHER = bytes(range(16)), bytes(range(1, 17))
@@ -68,13 +68,13 @@ def test_a_table_becomes_that_of_another_version_without_a_look_at_the_bytes() -
     for block, data in slots.items():
         at = HEADER + SLOT * (block - first)
         table[at : at + SLOT] = check_value(KEY, block, data)
-    found = moved(bytes(table), KEY, OTHER, 3, 5 << 30, first + 60)
+    found = rekeyed(bytes(table), KEY, OTHER, 3, 5 << 30, first + 60)
     assert len(found) == TABLE
     assert described(found) == (OTHER, 3, 5 << 30)
     assert here(found[HEADER:]) == bytes(block in (first, first + 7) for block in range(first, first + 64))
     assert found[HEADER : HEADER + SLOT] == check_value(OTHER, first, b"one")
     assert found[HEADER + 7 * SLOT :][:SLOT] == check_value(OTHER, first + 7, b"two")
-    assert moved(b"", KEY, OTHER, 3, 5 << 30, OPEN_END) == header(OTHER, 3, 5 << 30).ljust(TABLE, b"\0")
+    assert rekeyed(b"", KEY, OTHER, 3, 5 << 30, OPEN_END) == header(OTHER, 3, 5 << 30).ljust(TABLE, b"\0")
 
 
 def test_empty_slots_are_absent_blocks() -> None:
