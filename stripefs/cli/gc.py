@@ -48,7 +48,7 @@ def command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_source(settings, inside) as store, status_line() as show:
         view = view_of(store, settings)
-        found = Collection(store, view, force=force, dry_run=dry_run, tell=lambda path: show(shown(path))).run()
+        found = Collection(store, view, force=force, dry_run=dry_run, progress=lambda path: show(shown(path))).run()
     if as_json:
         click.echo(json.dumps(as_dict(store.url, found, dry_run=dry_run, force=force), indent=2))
     else:

@@ -39,7 +39,7 @@ from stripefs.errors import (
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import LEASE, DocumentError, Record
 from stripefs.gc import deferred_delete
-from stripefs.gc.fsync_records import aside, exists, is_spent, read_chain, versions_of
+from stripefs.gc.fsync_records import aside, exists, is_obsolete, read_chain, versions_of
 from stripefs.gc.rules import AGE, FORCED_AGE, Circumstances, GcVerdict, HiddenKind, Item, judge
 from stripefs.gc.scan import AT_ONCE, Scan, ScanResult, orphans
 from stripefs.gc.walk import retry_transient
@@ -103,7 +103,7 @@ class Collection:
         *,
         force: bool = False,
         dry_run: bool = False,
-        tell: Callable[[bytes], None] = lambda _path: None,
+        progress: Callable[[bytes], None] = lambda _path: None,
         most: int = MOST,
         folder: bytes = b"",
     ) -> None:
@@ -114,25 +114,25 @@ class Collection:
         self._store, self._view, self._force, self._dry_run = store, view, force, dry_run
         self._clock = StoreClock(store, folder or (reserved_names.POOL if exists(store, reserved_names.POOL) else b"/"))
         age = FORCED_AGE if force else AGE
-        self._search = Scan(store, view, self._clock, age=age, most=most, tell=tell, trouble=self._trouble)
+        self._scan = Scan(store, view, self._clock, age=age, most=most, progress=progress, failed=self._trouble)
         self._found = Collected()
-        self._found_by_walk = True
-        self._asleep: dict[bytes, frozenset[str]] = {}  # locks that ran out, and the versions that each names
+        self._of_whole_tree = True
+        self._expired: dict[bytes, frozenset[str]] = {}  # locks that ran out, and the versions that each names
         self._fenced: set[str] = set()  # whose writers can publish no more
 
     def run(self) -> Collected:
         """Raises what listing the root raises; errors further down are in `trouble`."""
         after, beside = "", True
         while True:
-            seen, after = self._search.run(after, beside=beside)
+            seen, after = self._scan.run(after, beside=beside)
             removed = self._found.removed
-            self._asleep.update(seen.asleep)
+            self._expired.update(seen.expired)
             facts = self._judge_records(seen, first=beside)
             if beside:
                 self._judge_beside(seen, facts)
-            facts = replace(facts, leased=facts.leased | (frozenset().union(*self._asleep.values()) - self._fenced))
+            facts = replace(facts, leased=facts.leased | (frozenset().union(*self._expired.values()) - self._fenced))
             self._judge_pool(seen, facts)
-            self._judge_strays(seen, facts)
+            self._judge_orphans(seen, facts)
             # The next search finds the suspects that found no place in this one, if this one has removed some.
             beside = seen.full and not self._dry_run and self._found.removed > removed
             if seen.full and not beside:
@@ -145,8 +145,8 @@ class Collection:
 
         Raises NotEmpty where something else is in it, and then nothing is removed; also the errors of listing it.
         """
-        self._found_by_walk = False
-        seen = self._search.directory(folder)
+        self._of_whole_tree = False
+        seen = self._scan.directory(folder)
         if seen.locked:  # all else here may be of the same writer
             for item in (*seen.suspects.values(), *seen.records.values()):
                 self._found.keep(GcVerdict.LEASED, item.length)
@@ -156,7 +156,7 @@ class Collection:
         seen.leased |= used
         facts = self._judge_records(seen, first=True)
         if self._store.capabilities.put_if_absent:
-            facts = replace(facts, ended=frozenset().union(*seen.asleep.values()))
+            facts = replace(facts, ended=frozenset().union(*seen.expired.values()))
         self._judge_beside(seen, facts)
         return self._found
 
@@ -194,7 +194,7 @@ class Collection:
             key=lambda item: (item.name, item.kind is not HiddenKind.RECORD, item.kind is HiddenKind.LOCK, item.path),
         )
         for name, group in itertools.groupby(order, key=lambda item: item.name):
-            self._clear(name, list(group), facts)
+            self._remove_beside(name, list(group), facts)
 
     def _record(self, pieces: dict[int, Item]) -> tuple[Record | None, Set[int]]:
         """The record that the newest of `pieces` ends, and the numbers of those it is made of; None and none where
@@ -202,7 +202,7 @@ class Collection:
         paths = {number: item.path for number, item in pieces.items()}
         try:
             record, needed = retry_transient(lambda: read_chain(self._store, paths))
-            if not retry_transient(lambda: is_spent(self._store, self._view, record, paths[max(paths)])):
+            if not retry_transient(lambda: is_obsolete(self._store, self._view, record, paths[max(paths)])):
                 return record, needed
         except (NotFound, DocumentError):
             pass
@@ -212,20 +212,20 @@ class Collection:
         """Remove the versions of the pool that nobody needs."""
         for version in sorted(seen.candidates):
             path = reserved_names.version_folder(version)
-            with self._told(path), contextlib.suppress(NotFound):
+            with self._collecting_errors(path), contextlib.suppress(NotFound):
                 found = retry_transient(partial(deferred_delete.stored, self._store, version))
                 item = Item(path, HiddenKind.VERSION, b"", version, found.length, found.changed_ns)
                 verdict = judge(item, replace(facts, now_ns=self._clock.now_ns()))
                 if verdict is not GcVerdict.RUBBISH:
                     self._found.keep(verdict, item.length)
-                elif found.odd:
+                elif found.foreign:
                     raise StoreError("it holds what no writer put there")
                 else:
                     if not self._dry_run:
                         retry_transient(partial(deferred_delete.remove_version, self._store, version))
                     self._count(item)
 
-    def _judge_strays(self, seen: ScanResult, facts: Circumstances) -> None:
+    def _judge_orphans(self, seen: ScanResult, facts: Circumstances) -> None:
         """Remove what lies in the folders of versions that files need, and is not needed by these."""
 
         def look(version: str) -> list[Item] | StoreError:
@@ -238,61 +238,61 @@ class Collection:
         versions = [version for version, (path, _) in sorted(seen.named.items()) if path]
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="gc") as threads:
             for version, found in zip(versions, threads.map(look, versions), strict=True):
-                with self._told(reserved_names.version_folder(version)):
+                with self._collecting_errors(reserved_names.version_folder(version)):
                     if isinstance(found, StoreError):
                         raise found
                     for item in found:
-                        self._clear_stray(item, replace(facts, now_ns=self._clock.now_ns()))
+                        self._clear_orphan(item, replace(facts, now_ns=self._clock.now_ns()))
 
-    def _clear_stray(self, item: Item, facts: Circumstances) -> None:
+    def _clear_orphan(self, item: Item, facts: Circumstances) -> None:
         verdict = judge(item, facts)
         if verdict is not GcVerdict.RUBBISH:
             self._found.keep(verdict, item.length)
             return
         if not self._dry_run:
             with contextlib.suppress(NotFound):
-                retry_transient(partial(self._take_away, item.path))
+                retry_transient(partial(self._remove_path, item.path))
         self._count(item)
 
-    def _clear(self, name: bytes, group: list[Item], facts: Circumstances) -> None:
+    def _remove_beside(self, name: bytes, group: list[Item], facts: Circumstances) -> None:
         """Remove what of the hidden things of one file is rubbish."""
-        doomed = []
+        removable = []
         for item in group:
             verdict = judge(item, facts)
             if verdict is GcVerdict.RUBBISH:
-                doomed.append(item)
+                removable.append(item)
             else:
                 self._found.keep(verdict, item.length)
-        if self._dry_run or not doomed:
-            for item in doomed:
-                self._fenced.update(self._asleep.get(item.path, ()))
+        if self._dry_run or not removable:
+            for item in removable:
+                self._fenced.update(self._expired.get(item.path, ()))
                 self._count(item)
             return
-        with self._told(name), contextlib.suppress(NotFound):  # the directory is gone
-            while doomed:
+        with self._collecting_errors(name), contextlib.suppress(NotFound):  # the directory is gone
+            while removable:
                 try:
-                    self._clear_locked(name, doomed, facts)
+                    self._remove_locked(name, removable, facts)
                     return
                 except (NoSpace, QuotaExceeded):
                     # Writers find no room for a lock either. When one of these is gone there may be some.
-                    if doomed[0].kind is HiddenKind.LOCK:
+                    if removable[0].kind is HiddenKind.LOCK:
                         raise
-                    with self._told(doomed[0].path):
-                        self._remove(doomed.pop(0), facts)
+                    with self._collecting_errors(removable[0].path):
+                        self._remove(removable.pop(0), facts)
 
-    def _clear_locked(self, name: bytes, doomed: list[Item], facts: Circumstances) -> None:
-        """Takes from `doomed` what is done with."""
+    def _remove_locked(self, name: bytes, removable: list[Item], facts: Circumstances) -> None:
+        """Takes from `removable` what is done with."""
         try:
             with self._locked(name) as lock:
-                while doomed:
+                while removable:
                     if lock is not None:
                         lock.renew_if_due()
                         lock.assert_held()
-                    item = doomed.pop(0)
-                    with self._told(item.path):
+                    item = removable.pop(0)
+                    with self._collecting_errors(item.path):
                         self._remove(item, facts)
         except (Busy, DraftLost, LeaseEnded):
-            for item in doomed:
+            for item in removable:
                 self._found.keep(GcVerdict.LEASED, item.length)
 
     def _remove(self, item: Item, facts: Circumstances) -> None:
@@ -310,12 +310,12 @@ class Collection:
                 if verdict is not GcVerdict.RUBBISH:
                     self._found.keep(verdict, item.length)
                     return
-                retry_transient(partial(self._take_away, path))
+                retry_transient(partial(self._remove_path, path))
             except NotFound:
                 return  # another gc, or its writer has published it after all
         self._count(item)
 
-    def _take_away(self, path: bytes) -> None:
+    def _remove_path(self, path: bytes) -> None:
         try:
             self._store.remove(path)
         except IsADirectory:
@@ -333,7 +333,7 @@ class Collection:
         owner = reserved_names.new_version()  # by which a second try knows what the first has done
         before: set[str] = set()
         # A whole tree is searched without haste, so there a writer that sleeps has twice the lease.
-        seconds = FORCED_AGE if self._found_by_walk else LEASE
+        seconds = FORCED_AGE if self._of_whole_tree else LEASE
         lock = retry_transient(lambda: acquire(self._store, name, (), owner, before=before, seconds=seconds))
         try:
             if before:
@@ -351,7 +351,7 @@ class Collection:
         return frozenset() if manifest is None else frozenset(manifest.versions)
 
     @contextmanager
-    def _told(self, path: bytes) -> Iterator[None]:
+    def _collecting_errors(self, path: bytes) -> Iterator[None]:
         """An error of one thing is told at the end, and stops nothing else."""
         try:
             yield

@@ -34,14 +34,14 @@ __all__ = ["DeferredDelete", "StoredVersion", "put_tombstone", "remove_version",
 class StoredVersion:
     """Contents of the folder of a version: so many files of so many bytes; the newest time among them and the folder.
 
-    0 stands for a time that the store does not know; `odd` for a folder that holds what no writer put there.
+    0 stands for a time that the store does not know; `foreign` for a folder that holds what no writer put there.
     """
 
     version: str
     files: int = 0
     length: int = 0
     changed_ns: int = 0
-    odd: bool = False
+    foreign: bool = False
 
 
 def versions(store: Store, after: str = "") -> Iterator[tuple[str, int]]:
@@ -57,14 +57,14 @@ def versions(store: Store, after: str = "") -> Iterator[tuple[str, int]]:
 def stored(store: Store, version: str) -> StoredVersion:
     """Facts about the folder of `version` now. Raises NotFound."""
     folder = version_folder(version)
-    changed_ns, files, length, odd = store.stat(folder).mtime_ns, 0, 0, False
+    changed_ns, files, length, foreign = store.stat(folder).mtime_ns, 0, 0, False
     for batch in store.scandir(folder):
         for status in batch:
             files += 1
             length += status.length
             changed_ns = max(changed_ns, status.mtime_ns)
-            odd = odd or status.kind is not Kind.FILE
-    return StoredVersion(version, files, length, changed_ns, odd)
+            foreign = foreign or status.kind is not Kind.FILE
+    return StoredVersion(version, files, length, changed_ns, foreign)
 
 
 def put_tombstone(store: Store, version: str) -> None:

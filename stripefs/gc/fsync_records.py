@@ -27,7 +27,7 @@ __all__ = [
     "aside",
     "exists",
     "find",
-    "is_spent",
+    "is_obsolete",
     "is_version_of",
     "length_of",
     "pooled",
@@ -108,7 +108,7 @@ def _listed(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
 def _read(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> list[FoundRecord]:
     folder = split_path(path)[0]
     found = []
-    spoiled: DocumentError | None = None
+    damaged: DocumentError | None = None
     for entries in listed.values():
         pieces = {number: join_path(folder, status.name) for number, status in sorted(entries.items(), reverse=True)}
         newest = max(entries)
@@ -117,11 +117,11 @@ def _read(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> li
         except BrokenChain:
             raise
         except DocumentError as error:
-            spoiled = error
+            damaged = error
         else:
             found.append(FoundRecord(pieces[newest], record, entries[newest].mtime_ns, tuple(pieces.values())))
-    if spoiled is not None and not found:
-        raise spoiled
+    if damaged is not None and not found:
+        raise damaged
     return sorted(found, key=lambda each: -each.changed_ns)
 
 
@@ -160,7 +160,7 @@ def versions_of(record: Record) -> frozenset[str]:
     return frozenset(part[0] for part in named if part)
 
 
-def is_spent(store: Store, view: StripedStore, record: Record, path: bytes) -> bool:
+def is_obsolete(store: Store, view: StripedStore, record: Record, path: bytes) -> bool:
     """True if a record at `path` is of no use: its file is published, or none of its parts is left."""
     found = FoundRecord(path, record, 0)
     if record.layout == "striped":

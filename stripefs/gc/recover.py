@@ -27,7 +27,7 @@ from stripefs.gc.fsync_records import (
     aside,
     exists,
     find,
-    is_spent,
+    is_obsolete,
     is_version_of,
     length_of,
     pooled,
@@ -104,18 +104,20 @@ def _plan_joined(store: Store, view: StripedStore, found: FoundRecord) -> Recove
     while rest:
         at = found.place(store, rest[0].parts[0])
         drafts = (found.draft, aside(found.draft)) if rest is record.segments else ()
-        carrier, count = _carrier(store, (*drafts, at), rest)
+        joined, count = _find_joined(store, (*drafts, at), rest)
         if not count:
             there = length_of(store, at)
             lost = f"{shown(at)} " + ("is missing" if there is None else f"has {there} bytes, not {rest[0].length}")
             break
-        pieces.append(carrier)
-        length += carrier[1]
+        pieces.append(joined)
+        length += joined[1]
         rest = rest[count:]
     return RecoveryPlan(found, length, lost, tuple(pieces), base=base)
 
 
-def _carrier(store: Store, paths: Sequence[bytes], segments: Sequence[RecordSegment]) -> tuple[tuple[bytes, int], int]:
+def _find_joined(
+    store: Store, paths: Sequence[bytes], segments: Sequence[RecordSegment]
+) -> tuple[tuple[bytes, int], int]:
     """That of `paths` which holds the first of `segments`, with its length, and how many of them; 0 where none does.
 
     A writer or a recovery may have joined those behind it to it since, or died while it did, and joined to the last of
@@ -203,7 +205,7 @@ def recover(
     if not records:
         raise NotFound(f"{shown(path)} has no record of an fsync", hint="only what was made durable can be recovered")
     found = records[0]
-    if is_spent(store, view, found.record, found.path):
+    if is_obsolete(store, view, found.record, found.path):
         raise NotFound(f"what the record of {shown(path)} names is published already, or gone")
     target = to or path
     if dry_run:

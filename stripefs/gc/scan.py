@@ -1,10 +1,10 @@
 """Scan of a store for gc: pool versions that no file names, hidden things beside files, orphaned parts, live writers.
 
-The pool is listed first: its versions are candidates. Then the tree is walked. Manifests strike the versions they name;
-live locks name the files of writers; every other hidden file is a suspect. While old candidates are left the tree is
-walked again: a file that was moved during a walk, from where the walk had not been to where it had, is seen by the
-next one, and only directories that changed meanwhile are looked into. When a walk strikes nothing more, the candidates
-that are left are named by no file.
+The pool is listed first: its versions are candidates. Then the tree is walked. A version that a manifest names is no
+candidate any more; live locks name the files of writers; every other hidden file is a suspect. While old candidates are
+left the tree is walked again: a file that was moved during a walk, from where the walk had not been to where it had, is
+seen by the next one, and only directories that changed meanwhile are looked into. When a walk drops no more candidates,
+those that are left are named by no file.
 
 `orphans` are parts in the folder of a version that a file needs, which that file does not need: a part that was written
 twice because its first host failed, or parts behind the last publication of a writer that died. Their version stays as
@@ -99,7 +99,7 @@ class ScanResult:
 
     candidates: versions of the pool that no manifest names, and whether they are old. named: the old ones that one
     does, with the file and how many objects it needs of them; no file where several do. leased: versions, and locked:
-    files, that live locks name. asleep: the locks that ran out, by path, and the versions that each names. records and
+    files, that live locks name. expired: the locks that ran out, by path, and the versions that each names. records and
     suspects: other hidden files beside files, by path. full: True if there were too many suspects. complete: every
     directory was listed and every manifest and live lock read.
     """
@@ -108,7 +108,7 @@ class ScanResult:
     named: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     leased: set[str] = field(default_factory=set)
     locked: set[bytes] = field(default_factory=set)
-    asleep: dict[bytes, frozenset[str]] = field(default_factory=dict)
+    expired: dict[bytes, frozenset[str]] = field(default_factory=dict)
     records: dict[bytes, Item] = field(default_factory=dict)
     suspects: dict[bytes, Item] = field(default_factory=dict)
     full: bool = False
@@ -117,7 +117,7 @@ class ScanResult:
 
 class Scan:
     """`age`: seconds after which a version counts as old. At most `most` candidates and as many suspects are taken;
-    records are few. `tell` is called with each directory, `trouble` with what cannot be listed or read."""
+    records are few. `progress` is called with each directory, `failed` with what cannot be listed or read."""
 
     def __init__(
         self,
@@ -127,11 +127,11 @@ class Scan:
         *,
         age: float,
         most: int,
-        tell: Callable[[bytes], None],
-        trouble: Callable[[bytes, StoreError], None],
+        progress: Callable[[bytes], None],
+        failed: Callable[[bytes, StoreError], None],
     ) -> None:
         self._store, self._view, self._clock = store, view, clock
-        self._age, self._most, self._tell, self._told = age, most, tell, trouble
+        self._age, self._most, self._progress, self._failed = age, most, progress, failed
 
     def run(self, after: str, *, beside: bool) -> tuple[ScanResult, str]:
         """Scan once, for versions of the pool behind `after`; where the next search is to begin, "" for none.
@@ -151,15 +151,15 @@ class Scan:
         seen = ScanResult()
         for batch in self._store.scandir(folder):
             for entry in batch:
-                known = entry.name == reserved_names.LAYOUT_NAME or _meaning(entry.name)[0] is not None
-                if not (known and _is_left(entry)):
+                known = entry.name == reserved_names.LAYOUT_NAME or _parse(entry.name)[0] is not None
+                if not (known and _is_leftover(entry)):
                     raise NotEmpty(f"{folder!r} is not empty: {entry.name!r} is in it")
                 self._look_beside(seen, Listed(folder, 0, batch), entry, beside=True)
         return seen
 
     def _trouble(self, seen: ScanResult, path: bytes, error: StoreError) -> None:
         seen.complete = False
-        self._told(path, error)
+        self._failed(path, error)
 
     def _candidates(self, seen: ScanResult, after: str) -> str:
         """Versions of the pool behind `after`, as many as there is room for; the last of them, "" at the end."""
@@ -171,20 +171,20 @@ class Scan:
         return ""
 
     def _walk(self, seen: ScanResult, threads: ThreadPoolExecutor, *, beside: bool, since_ns: int = 0) -> int:
-        """Look at the whole tree, or at the directories that changed since then; the number of old candidates struck.
+        """Look at the whole tree, or at the directories that changed since then; how many old candidates were dropped.
 
         beside: take suspects.
         """
 
-        struck = 0
+        dropped = 0
         for listed in walk(self._store, partial(self._trouble, seen)):
-            self._tell(listed.folder)
+            self._progress(listed.folder)
             if not since_ns or not listed.changed_ns or listed.changed_ns >= since_ns:
-                struck += self._strike(seen, threads, listed)
+                dropped += self._drop_named(seen, threads, listed)
                 for entry in listed.entries:
-                    if _is_left(entry):
+                    if _is_leftover(entry):
                         self._look_beside(seen, listed, entry, beside)
-        return struck
+        return dropped
 
     def _confirm(self, seen: ScanResult, threads: ThreadPoolExecutor) -> None:
         """Walk again until nothing more turns out to be named."""
@@ -195,9 +195,9 @@ class Scan:
                 return
         self._trouble(seen, b"/", StoreError("files are being moved about, so nobody knows which versions they name"))
 
-    def _strike(self, seen: ScanResult, threads: ThreadPoolExecutor, listed: Listed) -> int:
-        """Strike the candidates that the manifests of a batch name; the number of those that are, or may be, old."""
-        struck = 0
+    def _drop_named(self, seen: ScanResult, threads: ThreadPoolExecutor, listed: Listed) -> int:
+        """Drop the candidates that the manifests of a batch name; the number of those that are, or may be, old."""
+        dropped = 0
         entries = [e for e in listed.entries if e.kind is EntryKind.FILE and _looks_like_manifest(e)]
         for start in range(0, len(entries), AT_ONCE) if seen.candidates else ():
             some = entries[start : start + AT_ONCE]
@@ -206,10 +206,12 @@ class Scan:
                     self._trouble(seen, listed.path(entry), named)
                 elif named is None:
                     # Perhaps it was moved to where this walk has been already: it takes another one.
-                    struck += older(entry.mtime_ns, self._age, self._began_ns)
+                    dropped += older(entry.mtime_ns, self._age, self._began_ns)
                 else:
-                    struck += sum(_name(seen, version, listed.path(entry), count) for version, count in named.items())
-        return struck
+                    dropped += sum(
+                        _note_named(seen, version, listed.path(entry), count) for version, count in named.items()
+                    )
+        return dropped
 
     def _named(self, path: bytes, entry: Status) -> Mapping[str, int] | StoreError | None:
         """The versions that the file at `path` needs, and how many objects of each.
@@ -228,7 +230,7 @@ class Scan:
                     continue
                 failure = error
             except ManifestError as error:
-                if entry.marked and not self._stands(path, entry):
+                if entry.marked and not self._is_unchanged(path, entry):
                     return None
                 failure = error
             except StoreError as error:
@@ -246,7 +248,7 @@ class Scan:
         heading = ManifestHeader.from_bytes(data)
         return self._view.manifest_in(path, data) if heading.outside else Manifest.from_bytes(data)
 
-    def _stands(self, path: bytes, entry: Status) -> bool:
+    def _is_unchanged(self, path: bytes, entry: Status) -> bool:
         """True if the file at `path` is still the one that was listed."""
         try:
             return retry_transient(lambda: self._store.stat(path)).identity == entry.identity
@@ -255,7 +257,7 @@ class Scan:
 
     def _look_beside(self, seen: ScanResult, listed: Listed, entry: Status, beside: bool) -> None:
         """Take note of what is hidden beside a file."""
-        kind, stem, version = _meaning(entry.name)
+        kind, stem, version = _parse(entry.name)
         if kind is None:
             return  # made by a program newer than this one
         item = Item(
@@ -266,7 +268,7 @@ class Scan:
             seen.leased.update(self._protected(seen, item))
             return
         if kind is HiddenKind.LOCK:
-            seen.asleep[item.path] = self._protected(seen, item)
+            seen.expired[item.path] = self._protected(seen, item)
         if kind is HiddenKind.RECORD:
             seen.records[item.path] = item
         elif beside and len(seen.suspects) < self._most:
@@ -289,7 +291,7 @@ class Scan:
         return frozenset()
 
 
-def _name(seen: ScanResult, version: str, path: bytes, count: int) -> bool:
+def _note_named(seen: ScanResult, version: str, path: bytes, count: int) -> bool:
     """Note that the file at `path` names a version; True if that was an old candidate so far."""
     old = seen.candidates.pop(version, False)
     if old:
@@ -307,14 +309,14 @@ def _looks_like_manifest(entry: Status) -> bool:
     return not reserved_names.is_hidden(entry.name) and (entry.marked or may_be_manifest(entry.length))
 
 
-def _is_left(entry: Status) -> bool:
+def _is_leftover(entry: Status) -> bool:
     """True if it is a hidden file, or the hidden directory by which HDFS clients make one of another name."""
     found = reserved_names.parse_reserved(entry.name)
     directory = entry.kind is EntryKind.DIRECTORY and found is not None and found.kind == "part"
     return directory or (entry.kind is EntryKind.FILE and reserved_names.is_hidden(entry.name))
 
 
-def _meaning(name: bytes) -> tuple[HiddenKind | None, bytes, str]:
+def _parse(name: bytes) -> tuple[HiddenKind | None, bytes, str]:
     """Kind of a hidden name, the stem of the file that it belongs to, and its version."""
     found = reserved_names.parse_reserved(name)
     if found is not None:

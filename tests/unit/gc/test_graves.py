@@ -161,16 +161,16 @@ def test_what_is_no_version_is_never_buried(store: LocalStore) -> None:
 def test_the_pool(store: LocalStore) -> None:
     assert versions(store, A) == [B]
     found = stored(store, A)
-    assert (found.files, found.length, found.odd) == (3, 30, False)
+    assert (found.files, found.length, found.foreign) == (3, 30, False)
     assert found.changed_ns == max(store.stat(b"/.stripefs/%s%s" % (A.encode(), p)).mtime_ns for p in (b"", b"/2"))
     remove_version(store, A)
     remove_version(store, A)
     assert versions(store) == [B]
 
 
-def test_a_folder_that_holds_more_than_parts_is_odd(store: LocalStore, tmp_path: Path) -> None:
+def test_a_folder_that_holds_more_than_parts_is_foreign(store: LocalStore, tmp_path: Path) -> None:
     (tmp_path / ".stripefs" / A / "folder").mkdir()
     (tmp_path / ".stripefs" / "notes").mkdir()
     (tmp_path / ".stripefs" / ("c" * 16)).write_text("a file")
     assert versions(store) == [A, B]
-    assert stored(store, A).odd
+    assert stored(store, A).foreign
