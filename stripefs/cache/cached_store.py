@@ -13,7 +13,19 @@ from typing import Any
 
 from stripefs.cache.cache import Cache
 from stripefs.cache.eviction import checkpoint_of, matches
-from stripefs.cache.segment_format import BLOCK, SEGMENT, inside, key_of, length_of, location_of, over, runs
+from stripefs.cache.segment_format import (
+    SEGMENT,
+    clip,
+    inside,
+    key_of,
+    length_of,
+    location_of,
+    next_block,
+    offset_of,
+    over,
+    runs,
+    segments_over,
+)
 from stripefs.cache.version import BlockLocks, BlockWriter, Version
 from stripefs.cache.write_through import PublishedVersion, WriteThrough
 from stripefs.errors import HostFailed
@@ -41,7 +53,7 @@ class CachedHandle(WrappedHandle):
         """(offset, length) of each run of bytes that is not here, in order."""
         blocks = over(0, self.status.length)
         missing = [run for run, cached in runs(blocks, self._version.here(blocks)) if not cached]
-        return [(run.start * BLOCK, length_of(run, self.status.length)) for run in missing]
+        return [(offset_of(run.start), length_of(run, self.status.length)) for run in missing]
 
     # -- where bytes lie -----------------------------------------------------------------------------------------
 
@@ -53,8 +65,7 @@ class CachedHandle(WrappedHandle):
         end = min(offset + length, self.status.length)
         if length <= 0 or offset >= end:
             return ()
-        first = offset // SEGMENT * SEGMENT
-        stop = min(-(-end // SEGMENT) * SEGMENT, self.status.length)
+        first, stop = segments_over(offset, end, self.status.length)
         if not self._doubted and all(self._version.here(over(first, stop - first))):
             return [Block(at, min(SEGMENT, stop - at), (CACHE,)) for at in range(first, stop, SEGMENT)]
         return [piece for block in self.inner.locate(offset, length) for piece in self._cut(block)]
@@ -66,12 +77,12 @@ class CachedHandle(WrappedHandle):
         """Chunks are counted from where blocks begin, so a block is cut at its first grid line in any case: else the
         chunks of one that is cut, and of the same one that is not, would be different ones."""
         end = block.offset + block.length
-        grid = min(end, -(-block.offset // BLOCK) * BLOCK)
+        grid = min(end, next_block(block.offset))
         pieces = []
         for begin, stop in ((block.offset, grid), (grid, end)):
             blocks = over(begin, stop - begin)
             for run, cached in runs(blocks, self._version.here(blocks)):
-                first, last = max(run.start * BLOCK, begin), min(run.stop * BLOCK, stop)
+                first, last = clip(run, begin, stop)
                 pieces.append(Block(first, last - first, (CACHE, *block.hosts) if cached else block.hosts))
         return pieces
 
@@ -94,12 +105,11 @@ class CachedHandle(WrappedHandle):
         parts: list[Buffer] = []
         all_near = True
         for run, cached in runs(blocks, self._version.here(blocks)):
-            begin = max(offset, run.start * BLOCK)
-            size = min(offset + length, run.stop * BLOCK) - begin
+            begin, end = clip(run, offset, offset + length)
             self._doubted |= not cached and host == CACHE
-            part = self._near(begin, size, watch) if cached else None
+            part = self._near(begin, end - begin, watch) if cached else None
             if part is None:
-                part, near = self._far(begin, size, ahead, far, watch)
+                part, near = self._far(begin, end - begin, ahead, far, watch)
                 all_near &= near
             parts.append(part)
         if all_near and host != CACHE and watch is not None:
@@ -136,18 +146,18 @@ class CachedHandle(WrappedHandle):
         return data, False
 
     def _keep(self, offset: int, blocks: range, data: memoryview, locks: BlockLocks) -> bool:
-        begin = blocks.start * BLOCK - offset
-        end = min(blocks.stop * BLOCK, self.status.length) - offset
-        return self._version.keep(blocks, data[begin:end], locks)
+        begin, end = clip(blocks, 0, self.status.length)
+        return self._version.keep(blocks, data[begin - offset : end - offset], locks)
 
     def _keep_partials(self, offset: int, blocks: range, data: memoryview) -> None:
         """The bytes before and behind `blocks`, the whole ones in `data`: parts of blocks."""
         end = offset + len(data)
-        first = min(blocks.start * BLOCK, end)
-        last = max(min(blocks.stop * BLOCK, self.status.length), first)
+        whole_begin, whole_end = clip(blocks, 0, self.status.length)
+        first = min(whole_begin, end)
+        last = max(whole_end, first)
         for begin, stop in ((offset, first), (last, end)):
             for block in over(begin, stop - begin):
-                at, until = max(begin, block * BLOCK), min(stop, (block + 1) * BLOCK)
+                at, until = clip(range(block, block + 1), begin, stop)
                 self._version.keep_partial(at, data[at - offset : until - offset])
 
     def close(self) -> None:

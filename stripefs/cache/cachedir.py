@@ -26,11 +26,11 @@ from typing import Any
 
 from stripefs import osutil
 from stripefs.cache.eviction import Retention, SegmentUse
-from stripefs.cache.segment import CacheSegment, Damaged
-from stripefs.cache.segment_format import BLOCK, PER_SEGMENT, SLOT, TABLE, described, here, length_of
+from stripefs.cache.segment import CacheSegment, Damaged, whole_pages
+from stripefs.cache.segment_format import BLOCK, SLOT, TABLE, described, here, length_of, segment_blocks
 from stripefs.errors import ConfigError
 from stripefs.osutil import atomic_file
-from stripefs.store.allocator import PAGE, aligned
+from stripefs.store.allocator import aligned
 
 __all__ = ["CacheDir", "CachedVersion", "VerifyResult", "cached_versions", "verify_version"]
 
@@ -302,7 +302,7 @@ def _verify_segment(path: str, key: bytes, number: int, found: VerifyResult) -> 
     length = told[2]
     segment = CacheSegment(path, key, number, length)
     with contextlib.closing(segment):
-        blocks = range(number * PER_SEGMENT, (number + 1) * PER_SEGMENT)
+        blocks = segment_blocks(number)
         slots = segment.slots(blocks)
         buffer = aligned(BLOCK)
         for index, block in enumerate(blocks):
@@ -311,7 +311,7 @@ def _verify_segment(path: str, key: bytes, number: int, found: VerifyResult) -> 
                 continue
             one = range(block, block + 1)
             size = length_of(one, length)
-            data = buffer[: -(-size // PAGE) * PAGE]
+            data = buffer[: whole_pages(size)]
             segment.read(one, data)
             found.blocks += 1
             found.size += size

@@ -30,20 +30,21 @@ from stripefs.cache.segment_format import (
     EMPTY,
     FILE_LENGTH,
     HEADER,
-    PER_SEGMENT,
     SLOT,
     SLOTS_AT,
     TABLE,
     check_value,
     described,
     header,
+    index_in_segment,
     rekeyed,
+    segment_blocks,
 )
 from stripefs.store.allocator import PAGE
 from stripefs.store.base import Buffer
 from stripefs.store.common import InUse
 
-__all__ = ["CacheSegment", "Damaged"]
+__all__ = ["CacheSegment", "Damaged", "whole_pages"]
 
 TOUCH_EVERY = 60.0
 """Seconds by which the time of last use may be off: else every read would write."""
@@ -61,6 +62,11 @@ _WRITE_OUT = 1 | 2 | 4  # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER of
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+
+def whole_pages(size: int) -> int:
+    """The bytes that `size` bytes take where only whole pages are read and written."""
+    return -(-size // PAGE) * PAGE
 
 
 class Damaged(Exception):
@@ -101,7 +107,7 @@ class CacheSegment:
 
     def slots(self, blocks: range) -> bytes:
         """The slots of these blocks; empty ones, too, for what lies past the end of a file that was cut."""
-        first = blocks.start % PER_SEGMENT
+        first = index_in_segment(blocks)
         with self._in_use.reading():
             found = os.pread(self._descriptor, SLOT * len(blocks), SLOTS_AT + SLOT * first)
         return found.ljust(SLOT * len(blocks), b"\0")
@@ -141,7 +147,7 @@ class CacheSegment:
     def write_slots(self, blocks: range, slots: bytes) -> None:
         """Say that these blocks, which were written, are here."""
         with self._in_use.reading():
-            os.pwrite(self._descriptor, slots, SLOTS_AT + SLOT * (blocks.start % PER_SEGMENT))
+            os.pwrite(self._descriptor, slots, SLOTS_AT + SLOT * index_in_segment(blocks))
 
     def clear(self, block: int, slot: bytes) -> bool:
         """Clear this block's slot, unless that has changed or the segment is gone; False then."""
@@ -181,7 +187,7 @@ class CacheSegment:
 
         False where somebody is filling it. Its name is the caller's affair, and nobody may use it here any more.
         """
-        every = range(self._number * PER_SEGMENT, (self._number + 1) * PER_SEGMENT)
+        every = segment_blocks(self._number)
         if not self.lock(every, self):
             return False
         with self._in_use.reading():
@@ -297,7 +303,7 @@ def _make(path: str, flags: int) -> int:
 
 
 def _data_offset(blocks: range) -> int:
-    return DATA_AT + BLOCK * (blocks.start % PER_SEGMENT)
+    return DATA_AT + BLOCK * index_in_segment(blocks)
 
 
 def _write_out(descriptor: int, at: int, length: int) -> None:
@@ -306,4 +312,4 @@ def _write_out(descriptor: int, at: int, length: int) -> None:
         number = ctypes.get_errno()
         if number not in (errno.ESPIPE, errno.EINVAL, errno.ENOSYS):  # not every file system has it
             raise OSError(number, os.strerror(number))
-    os.posix_fadvise(descriptor, at, -(-length // PAGE) * PAGE, os.POSIX_FADV_DONTNEED)
+    os.posix_fadvise(descriptor, at, whole_pages(length), os.POSIX_FADV_DONTNEED)

@@ -47,20 +47,28 @@ __all__ = [
     "SLOT",
     "SLOTS_AT",
     "TABLE",
+    "block_at",
     "by_segment",
     "check_value",
+    "clip",
     "described",
     "digest",
     "digest_in",
     "header",
     "here",
+    "index_in_segment",
     "inside",
     "key_of",
     "length_of",
     "location_of",
+    "next_block",
+    "offset_of",
     "over",
     "rekeyed",
     "runs",
+    "segment_blocks",
+    "segment_of",
+    "segments_over",
     "slot_of",
 ]
 
@@ -73,9 +81,49 @@ PER_SEGMENT = 64
 SEGMENT = BLOCK * PER_SEGMENT
 
 
+def offset_of(block: int) -> int:
+    """The offset in the file at which a block begins."""
+    return block * BLOCK
+
+
+def block_at(offset: int) -> int:
+    """The block that holds the byte at `offset`."""
+    return offset // BLOCK
+
+
+def next_block(offset: int) -> int:
+    """The offset of the first block that begins at `offset` or behind it."""
+    return -(-offset // BLOCK) * BLOCK
+
+
+def clip(blocks: range, begin: int, end: int) -> tuple[int, int]:
+    """The bytes [begin, end) of a file, as far as they lie in these neighbours: where they begin and end."""
+    return max(begin, offset_of(blocks.start)), min(end, offset_of(blocks.stop))
+
+
+def segment_of(blocks: range) -> int:
+    """The segment in which these neighbours begin."""
+    return blocks.start // PER_SEGMENT
+
+
+def index_in_segment(blocks: range) -> int:
+    """How many blocks of their segment lie before these neighbours."""
+    return blocks.start % PER_SEGMENT
+
+
+def segment_blocks(number: int) -> range:
+    """The blocks of segment `number`, as many as fit there."""
+    return range(number * PER_SEGMENT, (number + 1) * PER_SEGMENT)
+
+
+def segments_over(offset: int, end: int, file_length: int) -> tuple[int, int]:
+    """The offsets at which the segments begin and end that overlap the bytes [offset, end) of a file."""
+    return offset // SEGMENT * SEGMENT, min(-(-end // SEGMENT) * SEGMENT, file_length)
+
+
 def over(offset: int, length: int) -> range:
     """The blocks that overlap [offset, offset + length)."""
-    return range(offset // BLOCK, -(-(offset + length) // BLOCK)) if length > 0 else range(0)
+    return range(block_at(offset), block_at(offset + length - 1) + 1) if length > 0 else range(0)
 
 
 def inside(offset: int, length: int, file_length: int) -> range:
@@ -88,14 +136,15 @@ def inside(offset: int, length: int, file_length: int) -> range:
 
 def length_of(blocks: range, file_length: int) -> int:
     """Bytes of these neighbours, the file's last block being short."""
-    return max(0, min(blocks.stop * BLOCK, file_length) - blocks.start * BLOCK)
+    begin, end = clip(blocks, 0, file_length)
+    return max(0, end - begin)
 
 
 def by_segment(blocks: range) -> Iterator[range]:
     """`blocks`, cut where segments end."""
     start = blocks.start
     while start < blocks.stop:
-        stop = min(blocks.stop, (start // PER_SEGMENT + 1) * PER_SEGMENT)
+        stop = min(blocks.stop, segment_blocks(start // PER_SEGMENT).stop)
         yield range(start, stop)
         start = stop
 

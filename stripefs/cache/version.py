@@ -16,17 +16,19 @@ from typing import Any
 
 from stripefs.cache.bypass import FRESH
 from stripefs.cache.cache import Cache
-from stripefs.cache.segment import CacheSegment
+from stripefs.cache.segment import CacheSegment, whole_pages
 from stripefs.cache.segment_format import (
     BLOCK,
-    PER_SEGMENT,
     SLOT,
+    block_at,
     by_segment,
     digest,
     here,
     length_of,
+    offset_of,
     over,
     runs,
+    segment_of,
     slot_of,
 )
 from stripefs.cache.writeback import WriteJob, blocks_of
@@ -58,7 +60,7 @@ class BlockWriter:
 
     def using(self, blocks: range, *, make: bool = False) -> AbstractContextManager[CacheSegment | None]:
         """The segment of these neighbours; None where there is none and none is to be made."""
-        return self.cache.segments.using(self.key, blocks.start // PER_SEGMENT, self.length, make=make)
+        return self.cache.segments.using(self.key, segment_of(blocks), self.length, make=make)
 
     def fill(self, blocks: range, data: memoryview, digests: Sequence[int] = ()) -> None:
         """Write these neighbours, whose bytes `data` holds, but for those that are here.
@@ -94,14 +96,14 @@ class BlockWriter:
 
     def _write(self, segment: CacheSegment, blocks: range, data: memoryview, digests: Sequence[int]) -> int:
         self.describe()  # before: it says what may go for this
-        if not self.cache.quota.take(_padded(len(data)), self.key):
+        if not self.cache.quota.take(whole_pages(len(data)), self.key):
             self.cache.stats.add("unfilled_bytes", len(data))
             self.cache.disk.warn(
                 "full", "there is no room in %s for what is to be kept; see --cache-size", segment.path
             )
             return 0
         with contextlib.ExitStack() as undo:
-            undo.callback(self.cache.quota.give, _padded(len(data)))
+            undo.callback(self.cache.quota.give, whole_pages(len(data)))
             segment.write(blocks, _direct(data))
             found = digests or [
                 digest(block, [data[begin : begin + BLOCK]])
@@ -109,7 +111,7 @@ class BlockWriter:
             ]
             segment.write_slots(blocks, b"".join(slot_of(self.key, each) for each in found))
             undo.pop_all()
-            self.cache.quota.wrote(_padded(len(data)))
+            self.cache.quota.wrote(whole_pages(len(data)))
         return len(data)
 
     def recall(self) -> None:
@@ -134,15 +136,11 @@ class BlockWriter:
                 self.cache.cachedir.describe(self.key, self.about)
 
 
-def _padded(size: int) -> int:
-    return -(-size // PAGE) * PAGE
-
-
 def _direct(data: memoryview) -> memoryview:
     """`data` as O_DIRECT wants it: from where a page begins to where one ends; a copy only where it is not so."""
     if not data.readonly and not len(data) % PAGE and not address_of(data) % PAGE:
         return data
-    padded = aligned(_padded(len(data)))
+    padded = aligned(whole_pages(len(data)))
     padded[: len(data)] = data
     padded[len(data) :] = bytes(len(padded) - len(data))
     return padded
@@ -200,21 +198,21 @@ class Version:
             found = here(segment.slots(blocks))
             if 0 not in found or segment.alive():
                 return found
-        self.cache.segments.forget(self.key, blocks.start // PER_SEGMENT)  # evicted; there may be a new one
+        self.cache.segments.forget(self.key, segment_of(blocks))  # evicted; there may be a new one
         with self._using(blocks) as segment:
             return here(segment.slots(blocks)) if segment is not None else bytes(len(blocks))
 
     def read(self, offset: int, length: int) -> memoryview | None:
         """These bytes, each of whose blocks was checked; None where one is not here, or is damaged."""
         blocks = over(offset, length)
-        buffer = aligned(-(-length_of(blocks, self.length) // PAGE) * PAGE)
+        buffer = aligned(whole_pages(length_of(blocks, self.length)))
         good = False
         with self.cache.disk.tolerant("a segment cannot be read", writing=False):
             good = self._gather(blocks, buffer)
         if not good:
             return None
         self.cache.stats.add("hit_bytes", length)
-        begin = offset - blocks.start * BLOCK
+        begin = offset - offset_of(blocks.start)
         return buffer[begin : begin + length]
 
     def _gather(self, blocks: range, buffer: memoryview) -> bool:
@@ -239,7 +237,7 @@ class Version:
 
     def _read(self, blocks: range, into: memoryview) -> bool:
         """Read neighbours of one segment to the beginning of `into` and check them."""
-        into = into[: -(-length_of(blocks, self.length) // PAGE) * PAGE]
+        into = into[: whole_pages(length_of(blocks, self.length))]
         with self._using(blocks) as segment:
             if segment is None:
                 return False
@@ -272,7 +270,7 @@ class Version:
                     self.cache.stats.add("damaged")
                     self.cache.disk.warn("damaged", "block %d in %s is damaged", block, segment.path)
         if not good and not segment.alive():  # it has become that of a later version
-            self.cache.segments.forget(self.key, blocks.start // PER_SEGMENT)
+            self.cache.segments.forget(self.key, segment_of(blocks))
         return good
 
     # -- one fetch a host ----------------------------------------------------------------------------------------
@@ -349,8 +347,8 @@ class Version:
 
     def keep_partial(self, offset: int, data: memoryview) -> None:
         """The same for a part of one block, whose other parts come by other reads. `data` may change afterwards."""
-        block = offset // BLOCK
+        block = block_at(offset)
         whole = range(block, block + 1)
-        found = self.cache.partial.add(self.key, block, length_of(whole, self.length), offset - block * BLOCK, data)
+        found = self.cache.partial.add(self.key, block, length_of(whole, self.length), offset - offset_of(block), data)
         if found is not None:
             self.keep(whole, memoryview(found), BlockLocks())

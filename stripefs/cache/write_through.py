@@ -21,11 +21,23 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from stripefs.cache.cache import Cache
-from stripefs.cache.segment import CacheSegment, Damaged
-from stripefs.cache.segment_format import BLOCK, EMPTY, KEY, OPEN_END, PER_SEGMENT, SLOT, digest, digest_in, length_of
+from stripefs.cache.segment import CacheSegment, Damaged, whole_pages
+from stripefs.cache.segment_format import (
+    BLOCK,
+    EMPTY,
+    KEY,
+    OPEN_END,
+    SLOT,
+    block_at,
+    digest,
+    digest_in,
+    length_of,
+    next_block,
+    segment_blocks,
+)
 from stripefs.cache.version import BlockWriter
 from stripefs.cache.writeback import WriteJob, blocks_of
-from stripefs.store.allocator import PAGE, aligned
+from stripefs.store.allocator import aligned
 from stripefs.store.base import Buffer, Status
 
 __all__ = ["PublishedVersion", "UnpublishedBlocks", "WriteThrough", "rekey"]
@@ -41,7 +53,7 @@ def rekey(old: bytes, length: int, new: BlockWriter, stop: int) -> None:
     if cache.cachedir.pinned(old):
         return
     for piece in list(cache.cachedir.segment_uses([old])):
-        if piece.number * PER_SEGMENT >= stop:
+        if segment_blocks(piece.number).start >= stop:
             continue
         cache.segments.forget(old, piece.number)
         source, target = cache.cachedir.segment(old, piece.number), cache.cachedir.segment(new.key, piece.number)
@@ -58,7 +70,7 @@ def rekey(old: bytes, length: int, new: BlockWriter, stop: int) -> None:
 
 
 def _copy(segment: CacheSegment, old: bytes, number: int, new: BlockWriter, stop: int) -> None:
-    every = range(number * PER_SEGMENT, min((number + 1) * PER_SEGMENT, stop))
+    every = range(segment_blocks(number).start, min(segment_blocks(number).stop, stop))
     slots = segment.slots(every)
     buffer = aligned(BLOCK)
     for index, block in enumerate(every):
@@ -66,7 +78,7 @@ def _copy(segment: CacheSegment, old: bytes, number: int, new: BlockWriter, stop
         if slot != EMPTY:
             one = range(block, block + 1)
             size = length_of(one, new.length)
-            segment.read(one, buffer[: -(-size // PAGE) * PAGE])
+            segment.read(one, buffer[: whole_pages(size)])
             if segment.fits(block, slot, buffer[:size]):
                 new.fill(one, buffer[:size], [digest_in(old, slot)])
 
@@ -152,7 +164,7 @@ class UnpublishedBlocks:
         try:
             with self._cache.disk.tolerant("what was written cannot be kept", writing=True):
                 if before is not None:
-                    rekey(before.key, before.length, writer, before.length // BLOCK)
+                    rekey(before.key, before.length, writer, block_at(before.length))
                 rekey(self._unpublished.key, OPEN_END, writer, OPEN_END)
             self._unpublished.end()
         finally:
@@ -242,7 +254,7 @@ class WriteThrough:
         """The next bytes of the file, which do not change any more."""
         begin, self._end = self._end, self._end + len(data)
         if not self._size:
-            skip = -begin % BLOCK  # of a block whose beginning is not here
+            skip = next_block(begin) - begin  # of a block whose beginning is not here
             self._begin, data = begin + skip, data[skip:]
         if not data:
             return
@@ -269,7 +281,7 @@ class WriteThrough:
         else:
             if self._size:  # it stays here besides, for a version in which more comes behind it
                 self._close_tail()
-                number = self._begin // BLOCK
+                number = block_at(self._begin)
                 blocks.offer(range(number, number + 1), list(self._gathered))
             blocks.publish(known, self._before)
         self._before = known
@@ -289,7 +301,7 @@ class WriteThrough:
             return
         self._close_tail()
         blocks = blocks_of(self._gathered)
-        first, pieces = self._begin // BLOCK, [piece for each in blocks[:count] for piece in each]
+        first, pieces = block_at(self._begin), [piece for each in blocks[:count] for piece in each]
         self._gathered = [piece for each in blocks[count:] for piece in each]
         self._begin += count * BLOCK
         self._size -= count * BLOCK

@@ -135,7 +135,7 @@ def holder(
 def _alive(
     store: Store, folder: bytes, locks: Iterable[tuple[bytes, int]], owner: str, versions: Set[str], seconds: float
 ) -> str:
-    """Whose is the first of these locks that lives. The store's clock is read in `folder`."""
+    """The first writer whose lock, of these, lives. The store's clock is read in `folder`."""
     clock: StoreClock | None = None
     try:
         for path, mtime_ns in locks:

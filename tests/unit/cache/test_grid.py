@@ -5,7 +5,24 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cache.segment_format import BLOCK, PER_SEGMENT, by_segment, inside, length_of, over, runs
+from stripefs.cache.segment_format import (
+    BLOCK,
+    PER_SEGMENT,
+    SEGMENT,
+    block_at,
+    by_segment,
+    clip,
+    index_in_segment,
+    inside,
+    length_of,
+    next_block,
+    offset_of,
+    over,
+    runs,
+    segment_blocks,
+    segment_of,
+    segments_over,
+)
 
 LENGTHS = st.integers(1, 200 * BLOCK)
 
@@ -37,6 +54,19 @@ def test_segments_cut_neighbours_without_a_gap(start: int, count: int) -> None:
     assert [block for part in parts for block in part] == list(blocks)
     assert all(len({block // PER_SEGMENT for block in part}) == 1 for part in parts)
     assert len({part.start // PER_SEGMENT for part in parts}) == len(parts)
+
+
+@given(LENGTHS, st.data())
+def test_a_byte_lies_in_one_block_of_one_segment(file_length: int, data: st.DataObject) -> None:
+    offset = data.draw(st.integers(0, file_length - 1))
+    block = block_at(offset)
+    blocks = range(block, block + 1)
+    assert offset_of(block) <= offset < offset_of(block + 1)
+    assert next_block(offset) in (offset, offset_of(block + 1))
+    assert clip(blocks, offset, file_length) == (offset, min(file_length, offset_of(block + 1)))
+    assert segment_blocks(segment_of(blocks))[index_in_segment(blocks)] == block
+    first, stop = segments_over(offset, offset + 1, file_length)
+    assert first == segment_of(blocks) * SEGMENT <= offset < stop == min(first + SEGMENT, file_length)
 
 
 @given(st.lists(st.booleans()), st.integers(0, 100))
