@@ -2,8 +2,8 @@
 parts, memory; in this order. No turns, no lock.
 
 Up to `policy.small` bytes stay in memory as the *head*, since the file may end there and be plain. When it grows past
-that, or its memory is wanted, its layout is settled and the bytes go into segments. All methods but `drain` and `read`
-run at once, without letting other tasks in, so that the budget may `cut` between any two awaits.
+that, or its memory is wanted, its layout is chosen and the bytes go into segments. All methods but `drain` and `read`
+run at once, without letting other tasks in, so that the budget may `flush` between any two awaits.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ STOPPING = 10.0
 
 
 class FileContents:
-    """block: the store's own block size in bytes, 0 for none. copy: gets all that comes in, and is told what is not
-    published; of what is, `Commit` tells it."""
+    """block: the store's own block size in bytes, 0 for none. observer: gets all that comes in, and is told
+    what is not published; `Commit` tells it what is."""
 
     def __init__(
         self, shared: UploadContext, wanted: Layout, block: int, names: UploadNames, observer: WriteObserver
@@ -72,7 +72,7 @@ class FileContents:
         self._distribute(data)
 
     def choose_layout(self) -> None:
-        """The layout is settled now, if it was not, and the head goes into segments."""
+        """The layout is chosen now, if it was not, and the head goes into segments."""
         if self.layout is None:
             self.layout = self._shared.layout(self.wanted)
         if self.head is not None:
@@ -88,7 +88,7 @@ class FileContents:
         self.moves += 1
 
     def replace(self, objects: list[UploadBase]) -> None:
-        """The objects of which `objects` has told now lie in these."""
+        """The bytes of all that `objects` names lie in these objects now."""
         self.stored, self.segments = objects, []
         self.moves += 1
 
@@ -106,10 +106,10 @@ class FileContents:
                 self._open = UploadSegment(start, self._shape(), self._send)
                 self.segments.append(self._open)
             segment = self._open
-            take = min(len(data), segment.room)
+            take = min(len(data), segment.space)
             segment.add(data[:take])
             data = data[take:]
-            if not segment.room:
+            if not segment.space:
                 self.seal()
 
     def _before(self) -> list[UploadBase]:

@@ -66,7 +66,7 @@ class MemoryAccount:
 
     def flush(self) -> None:
         self._flush()
-        assert not self.open, "cutting leaves nothing open"
+        assert not self.open, "flushing leaves nothing open"
 
     def close(self) -> None:
         """Nothing is taken any more: waiting writers get DraftLost. Sealed bytes come back as they do."""

@@ -119,7 +119,7 @@ def living(
 ) -> str:
     """The writer of a file somewhere below `folder`, for people; "" for nobody, or where that cannot be told.
 
-    owner: names the mount that asks, as in `take`; of its own locks only those of `versions` live. All names
+    owner: names the mount that asks, as in `acquire`; of its own locks only those of `versions` live. All names
     are looked at, a million of which take a NameNode ten seconds. Blocks; raises Transient.
     """
     return _alive(store, folder, _locks(store, folder), owner, versions, seconds)

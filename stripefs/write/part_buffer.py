@@ -94,7 +94,7 @@ class UploadSegment:
         return self.start + self.length
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         return self.shape.length - self.length
 
     @property

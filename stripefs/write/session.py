@@ -131,7 +131,7 @@ class UploadManager:
         self._owner = owner or new_version()
         self._shared = UploadContext.of(store, policy, bury, copies)
         self._quotas = QuotaDirectories(self._shared.store)
-        self._drafts: dict[bytes, FileUpload | None] = {}
+        self._uploads: dict[bytes, FileUpload | None] = {}
         self._all: set[FileUpload] = set()
         self.heartbeat = Heartbeat(lambda: self._all, lease)
         self._unresolved: dict[bytes, tuple[FileUpload, float]] = {}
@@ -169,7 +169,7 @@ class UploadManager:
         """Begin a new version of the file at `path` (`replacing`: the identity of the one that was seen there).
 
         Takes the lock of `path`. append: the new version begins with the bytes of the one it replaces, and
-        `draft.length` starts at its length. attributes: mode, owner, group, times that the published file gets.
+        `upload.length` starts at its length. attributes: mode, owner, group, times that the published file gets.
         layout: None is the policy's. Nothing is visible before `FileUpload.publish`. A directory must exist above.
 
         Raises Busy (another writer, here or elsewhere), Exists (`replacing` is None, and something came to the name
@@ -177,26 +177,26 @@ class UploadManager:
         """
         if not self._shared.store.capabilities.put:
             raise Unsupported(f"{self._shared.store.url} cannot be written to")
-        if path in self._drafts:
+        if path in self._uploads:
             raise Busy(f"{path!r} is being written through this mount already")
-        self._drafts[path] = None
+        self._uploads[path] = None
         try:
             await self._ensure_resolved(path)
-            draft = await self._begin(path, replacing, append, attributes or Attributes(), layout)
+            upload = await self._begin(path, replacing, append, attributes or Attributes(), layout)
         except BaseException:
-            del self._drafts[path]
+            del self._uploads[path]
             raise
-        self._drafts[path] = draft
-        return draft
+        self._uploads[path] = upload
+        return upload
 
     async def _ensure_resolved(self, path: bytes) -> None:
-        """Raises Busy where the lock of this mount stays for what may yet come: `take` would think its writer dead."""
-        draft, until = self._unresolved.get(path, (None, 0.0))
-        if draft is None:
+        """Raises Busy where the lock stays for what may yet come: `acquire` would take its writer for dead."""
+        upload, until = self._unresolved.get(path, (None, 0.0))
+        if upload is None:
             return
         if trio.current_time() < until:
-            await draft.resolve()
-            if not draft.resolved:
+            await upload.resolve()
+            if not upload.resolved:
                 raise Busy(f"{path!r} may yet be published as it was written last")
         del self._unresolved[path]
 
@@ -212,19 +212,19 @@ class UploadManager:
             if replacing is None:
                 await self._ensure_absent(path)
             manifest = await shared.manifest(path) if replacing is not None else None
-            draft = FileUpload(shared, locks, names, layout, attributes, manifest, self, alone=replacing is None)
+            upload = FileUpload(shared, locks, names, layout, attributes, manifest, self, alone=replacing is None)
         except BaseException:
             await locks.release_name()
             raise
-        self._all.add(draft)
+        self._all.add(upload)
         if append:
             try:
                 status = await shared.ops.call("looking at what is continued", partial(shared.view.stat, path))
-                await draft.continue_file(status, manifest)
+                await upload.continue_file(status, manifest)
             except BaseException:
-                await draft.abandon()
+                await upload.abandon()
                 raise
-        return draft
+        return upload
 
     async def _allowed(self, path: bytes, layout: Layout) -> Layout:
         """Parts in the pool would escape a directory's quota."""
@@ -255,7 +255,7 @@ class UploadManager:
 
     def get(self, path: bytes) -> FileUpload | None:
         """The upload of this mount that writes `path` now."""
-        return self._drafts.get(path)
+        return self._uploads.get(path)
 
     def writer_below(self, folder: bytes) -> str:
         """The writer of a file below a directory, on any node, as `living` tells it. Blocks."""
@@ -278,32 +278,32 @@ class UploadManager:
     @property
     def versions(self) -> frozenset[str]:
         """Versions of all open uploads, also of those whose name was removed."""
-        return frozenset(version for draft in list(self._all) for version in draft.versions)
+        return frozenset(version for upload in list(self._all) for version in upload.versions)
 
-    def closed(self, draft: FileUpload) -> None:
+    def closed(self, upload: FileUpload) -> None:
         """An upload reports that it is closed."""
-        if not draft.resolved and draft in self._all:
-            _log.warning("the lock of %r stays until it runs out: it may yet be published", draft.path)
-            self._unresolved[draft.path] = (draft, trio.current_time() + self._lease)
-        self._all.discard(draft)
-        self.detached(draft)
+        if not upload.resolved and upload in self._all:
+            _log.warning("the lock of %r stays until it runs out: it may yet be published", upload.path)
+            self._unresolved[upload.path] = (upload, trio.current_time() + self._lease)
+        self._all.discard(upload)
+        self.detached(upload)
 
-    def detached(self, draft: FileUpload) -> None:
+    def detached(self, upload: FileUpload) -> None:
         """An upload reports that it will not be published at its path."""
-        for path in [path for path, found in self._drafts.items() if found is draft]:
-            del self._drafts[path]
+        for path in [path for path, found in self._uploads.items() if found is upload]:
+            del self._uploads[path]
 
-    def moved(self, draft: FileUpload, old: bytes) -> None:
+    def moved(self, upload: FileUpload, old: bytes) -> None:
         """An upload reports that its path was `old` and has changed."""
-        if self._drafts.get(old) is draft:
-            del self._drafts[old]
-        self._drafts[draft.path] = draft
+        if self._uploads.get(old) is upload:
+            del self._uploads[old]
+        self._uploads[upload.path] = upload
 
     @property
     def busy(self) -> bool:
         """True while an upload is open or begins, or one that was given up may yet be published."""
         now = trio.current_time()
-        return bool(self._all or self._drafts) or any(until > now for _, until in self._unresolved.values())
+        return bool(self._all or self._uploads) or any(until > now for _, until in self._unresolved.values())
 
     @property
     def memory(self) -> int:
@@ -318,12 +318,12 @@ class UploadManager:
             "files": len(self._all),
             "drafts": [
                 {
-                    "path": shown(draft.path),
-                    "layout": draft.layout.value if draft.layout is not None else "",
-                    "length": draft.length,
-                    "memory": draft.held,
+                    "path": shown(upload.path),
+                    "layout": upload.layout.value if upload.layout is not None else "",
+                    "length": upload.length,
+                    "memory": upload.held,
                 }
-                for draft in self._all
+                for upload in self._all
             ],
             "throughput": stats.pace.rate,
             "memory_bytes": self.memory,
@@ -345,6 +345,6 @@ class UploadManager:
     async def aclose(self) -> None:
         """Abandon what is still open, but for what a record names, and let the locks go."""
         async with trio.open_nursery() as nursery:
-            for draft in list(self._all):
-                abandon = partial(draft.abandon, recoverable=True)
-                nursery.start_soon(contain, f"giving up {draft.path!r}", abandon)
+            for upload in list(self._all):
+                abandon = partial(upload.abandon, recoverable=True)
+                nursery.start_soon(contain, f"giving up {upload.path!r}", abandon)

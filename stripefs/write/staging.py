@@ -154,24 +154,24 @@ class StagedUpload:
             self._change()
             await self._thread(self._file.truncate, length)
 
-    async def publish(self, draft: StagingTarget, final: bool) -> Status:
+    async def publish(self, upload: StagingTarget, final: bool) -> Status:
         """Make the content as it is now a version of its own. Raises what the upload raises, and NoSpace.
 
         The latter when a write found no room and was not made good: the version before stays then.
         """
         async with self._order:
             with self._copying():
-                await self._copy_to(draft)
-                status = await draft.publish(final)
+                await self._copy_to(upload)
+                status = await upload.publish(final)
             self.dirty = False
             return status
 
-    async def sync(self, draft: StagingTarget) -> None:
+    async def sync(self, upload: StagingTarget) -> None:
         """Make the content as it is now durable in the store without showing it. Raises as `publish` does."""
         async with self._order:
             with self._copying():
-                await self._copy_to(draft)
-                await draft.sync()
+                await self._copy_to(upload)
+                await upload.sync()
 
     async def close(self) -> None:
         """Let go of the file and its space, behind a call that hangs. Never raises."""
@@ -191,14 +191,14 @@ class StagedUpload:
             self._copied = None
             raise
 
-    async def _copy_to(self, draft: StagingTarget) -> None:
+    async def _copy_to(self, upload: StagingTarget) -> None:
         self._file.check_whole()
-        if self._copied == (draft, self._changes):
+        if self._copied == (upload, self._changes):
             return
-        await draft.rewind()
+        await upload.rewind()
         for offset in range(0, self._file.length, _PIECE):
-            await draft.write(offset, await self._thread(self._file.read, offset, _PIECE))
-        self._copied = (draft, self._changes)
+            await upload.write(offset, await self._thread(self._file.read, offset, _PIECE))
+        self._copied = (upload, self._changes)
 
     async def _thread(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
         if self._hung:

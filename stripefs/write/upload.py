@@ -1,6 +1,6 @@
 """One new version of one file, from its first byte to its publication: turns, errors, the lock.
 
-Calls that change a draft take turns. Memory for a write is waited for within its turn, since what follows must come
+Calls that change an upload take turns. Memory for a write is waited for within its turn, since what follows must come
 behind it; parts travel meanwhile, and `abandon` and `detach` end the wait.
 """
 
@@ -38,13 +38,13 @@ PIECE = 1 << 20
 class UploadListener(Protocol):
     """Listener to the outcome of an upload."""
 
-    def closed(self, draft: FileUpload) -> None:
+    def closed(self, upload: FileUpload) -> None:
         """It is closed."""
 
-    def detached(self, draft: FileUpload) -> None:
+    def detached(self, upload: FileUpload) -> None:
         """It will not be published at its path any more."""
 
-    def moved(self, draft: FileUpload, old: bytes) -> None:
+    def moved(self, upload: FileUpload, old: bytes) -> None:
         """It was to be at `old`."""
 
 
@@ -137,7 +137,7 @@ class FileUpload:
         """Take all of `data`; returns when it is in memory, which waits while the memory of the mount is full.
 
         `data` must not change afterwards when it is `bytes` (kept without a copy); other buffers are copied.
-        Raises NotSequential (nothing taken) unless offset == length; the draft's failure.
+        Raises NotSequential (nothing taken) unless offset == length; the upload's failure.
         """
         async with self._turn:
             self._check()
@@ -295,7 +295,7 @@ class FileUpload:
     async def resolve(self) -> None:
         """Let the lock go, if what was cut off can have no effect any more, or none by being taken back: `resolved`.
 
-        First of all when a draft is given up, since others wait for it, and what else there is to do may take long.
+        First of all when an upload is given up, since others wait for it, and what else there is to do may take long.
         """
         self.resolved = await self._commit.resolve(recoverable=self._kept)
         if self.resolved:

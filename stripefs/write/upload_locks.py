@@ -34,7 +34,7 @@ LAST = 5.0
 
 
 class UploadLocks:
-    """Begins with none; `take` comes first. renewals: for calls that may not wait for any other one.
+    """Begins with none; `acquire` comes first. renewals: for calls that may not wait for any other one.
 
     seconds: of a lease, the same for all who write to this store.
     """
@@ -58,7 +58,7 @@ class UploadLocks:
         return self._lock.left if self._lock is not None else math.inf
 
     async def acquire(self, path: bytes, version: str, owner: str) -> None:
-        """Raises what `file_lock.take` raises."""
+        """Raises what `file_lock.acquire` raises."""
         self._lock = await self._acquire(path, (version,), owner)
 
     async def ensure_lease(self, until: float = math.inf) -> None:
@@ -110,7 +110,7 @@ class UploadLocks:
     async def moving(self, path: bytes, leaves: bytes = b"") -> AsyncIterator[None]:
         """Around giving the file the name `path`: that lock is held too, then it alone; after an error the old one.
 
-        leaves: the version of what stays in the old directory, b"" for nothing. Raises what `file_lock.take` raises.
+        leaves: the version of what stays in the old directory, b"" for nothing. Raises what `file_lock.acquire` raises.
         """
         old = self._lock
         if old is None:
@@ -152,7 +152,7 @@ class UploadLocks:
         return [*([] if self._lock is None else [self._lock]), *self._guards]
 
     async def _acquire(self, path: bytes, versions: Sequence[str], owner: str) -> FileLock:
-        """`file_lock.take`; a lock that comes when its caller has given up waiting for it is let go."""
+        """`file_lock.acquire`; a lock that comes when its caller has given up waiting for it is released."""
         acquired: list[FileLock] = []
         unwanted = threading.Event()
 

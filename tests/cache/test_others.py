@@ -148,8 +148,8 @@ async def test_writers_that_are_killed_at_any_moment(
         for writer in writers:
             writer.communicate(timeout=PATIENCE)
     with world(source, folder) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            await save(drafts, content(20 * MIB), path=b"/last")
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, content(20 * MIB), path=b"/last")
         here.drain()
         assert not list(here.cache.cachedir.abandoned())
         published = [status for batch in here.view.scandir(b"/") for status in batch if status.length > 18 * MIB]

@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("at_once")
 async def test_the_next_reader_of_the_host_asks_nobody(source: Path, folder: Path, layout: Layout, step: int) -> None:
     data = content(SIZE)
     with world(source, folder) as here:
-        async with here.writing(layout) as drafts:
-            await save(drafts, data, step)
+        async with here.writing(layout) as uploads:
+            await save(uploads, data, step)
         here.drain()
         assert here.load() == data
         assert here.counts.bytes == 0
@@ -38,8 +38,8 @@ async def test_the_next_reader_of_the_host_asks_nobody(source: Path, folder: Pat
 async def test_of_any_length(source: Path, folder: Path, size: int) -> None:
     data = content(size)
     with world(source, folder, queue=1 << 30) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            await save(drafts, data)
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, data)
         here.drain()
         assert here.load() == data
         assert here.counts.bytes == (size if size < MIB else 0)
@@ -50,8 +50,8 @@ async def test_of_any_length(source: Path, folder: Path, size: int) -> None:
 async def test_small_writes(source: Path, folder: Path) -> None:
     data = content(2 * MIB + 5)
     with world(source, folder) as here:
-        async with here.writing(Layout.PLAIN) as drafts:
-            await save(drafts, data, 1009)
+        async with here.writing(Layout.PLAIN) as uploads:
+            await save(uploads, data, 1009)
         here.drain()
         assert here.absent() == []
         assert here.load() == data
@@ -76,10 +76,10 @@ async def test_what_waits_for_the_disk_is_here_from_the_moment_of_publication(
 ) -> None:
     gate, data = Gate(monkeypatch), content(SIZE)
     with world(source, folder) as here:
-        async with here.writing(Layout.CONCAT) as drafts:
-            draft = await drafts.begin(b"/model", replacing=None)
-            await put(draft, data)
-            await draft.publish(final=False)
+        async with here.writing(Layout.CONCAT) as uploads:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, data)
+            await upload.publish(final=False)
             assert await trio.to_thread.run_sync(here.load) == data
             assert here.counts.bytes == 0
             gate.open.set()
@@ -92,8 +92,8 @@ async def test_a_writer_never_waits_for_the_disk(source: Path, folder: Path, mon
     """Blocks for which memory has no room are not kept, and those that are kept are right."""
     gate, data = Gate(monkeypatch), content(60 * MIB)
     with world(source, folder, queue=20 * MIB) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            await save(drafts, data)
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, data)
             assert here.cache.queue.waiting <= 20 * MIB
             assert here.cache.stats["unfilled_bytes"] >= 30 * MIB
         gate.open.set()
@@ -107,15 +107,15 @@ async def test_a_version_that_grows(source: Path, folder: Path) -> None:
     """Each is here as a whole, whatever its end was before."""
     data = content(100 * MIB)
     with world(source, folder, queue=1 << 30) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            draft = await drafts.begin(b"/model", replacing=None)
+        async with here.writing(Layout.STRIPED) as uploads:
+            upload = await uploads.begin(b"/model", replacing=None)
             for end in (SIZE, SIZE + 10, 70 * MIB, 100 * MIB):
-                await put(draft, data[draft.length : end])
-                await draft.publish(final=False)
+                await put(upload, data[upload.length : end])
+                await upload.publish(final=False)
                 here.drain()
                 assert here.absent() == []
                 assert here.load() == data[:end]
-            await draft.abandon()
+            await upload.abandon()
         assert here.counts.bytes == 0
         assert here.cache.stats["damaged"] == 0
         assert here.left() == {"about", "000000", "000001"}  # those of the versions before are none any more
@@ -125,13 +125,13 @@ async def test_a_version_that_grows(source: Path, folder: Path) -> None:
 async def test_what_is_appended_to_what_is_here(source: Path, folder: Path, first: int) -> None:
     data = content(80 * MIB)
     with world(source, folder, queue=1 << 30) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            await save(drafts, data[:first])
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, data[:first])
             here.drain()
             reader = here.store.open(b"/model")
-            draft = await drafts.begin(b"/model", replacing=here.view.stat(b"/model").identity, append=True)
-            await put(draft, data[first:])
-            await draft.publish(final=True)
+            upload = await uploads.begin(b"/model", replacing=here.view.stat(b"/model").identity, append=True)
+            await put(upload, data[first:])
+            await upload.publish(final=True)
         here.drain()
         block = first // MIB * MIB  # which nobody wrote all of
         assert here.absent() == ([(block, MIB)] if first % MIB else [])
@@ -144,13 +144,13 @@ async def test_what_is_appended_to_what_is_here(source: Path, folder: Path, firs
 async def test_what_was_begun_anew(source: Path, folder: Path) -> None:
     data = content(SIZE, seed=2)
     with world(source, folder) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            draft = await drafts.begin(b"/model", replacing=None)
-            await put(draft, content(SIZE))
-            await draft.rewind()
-            await put(draft, data)
-            await draft.sync()
-            await draft.publish(final=True)
+        async with here.writing(Layout.STRIPED) as uploads:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, content(SIZE))
+            await upload.rewind()
+            await put(upload, data)
+            await upload.sync()
+            await upload.publish(final=True)
         here.drain()
         assert here.absent() == []
         assert here.load() == data
@@ -159,9 +159,9 @@ async def test_what_was_begun_anew(source: Path, folder: Path) -> None:
 
 async def test_files_that_no_pattern_fits_are_not_kept(source: Path, folder: Path) -> None:
     with world(source, folder, match=("*.pt",)) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            await save(drafts, content(SIZE))
-            await save(drafts, content(SIZE), path=b"/model.pt")
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, content(SIZE))
+            await save(uploads, content(SIZE), path=b"/model.pt")
         here.drain()
         assert here.absent(b"/model.pt") == []
         assert here.cache.stats["filled_bytes"] == SIZE
@@ -169,9 +169,9 @@ async def test_files_that_no_pattern_fits_are_not_kept(source: Path, folder: Pat
 
 async def test_a_full_cache_keeps_what_is_written_last(source: Path, folder: Path) -> None:
     with world(source, folder, size=100 * MIB, queue=1 << 30) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
+        async with here.writing(Layout.STRIPED) as uploads:
             for number in range(6):
-                await save(drafts, content(30 * MIB, seed=number), path=b"/step-%d" % number)
+                await save(uploads, content(30 * MIB, seed=number), path=b"/step-%d" % number)
                 here.drain()
         assert here.absent(b"/step-5") == []
         assert here.cache.quota.recount() <= 100 * MIB + 6 * 8192
@@ -180,8 +180,8 @@ async def test_a_full_cache_keeps_what_is_written_last(source: Path, folder: Pat
 async def test_the_newest_checkpoint_makes_room_while_it_is_written(source: Path, folder: Path) -> None:
     settings = {"size": 100 * MIB, "match": ("step-*",), "keep_newest": 2, "queue": 1 << 30}
     with world(source, folder, **settings) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
+        async with here.writing(Layout.STRIPED) as uploads:
             for number in range(4):
-                await save(drafts, content(40 * MIB, seed=number), path=b"/step-%d" % number)
+                await save(uploads, content(40 * MIB, seed=number), path=b"/step-%d" % number)
                 here.drain()
         assert here.absent(b"/step-2") == here.absent(b"/step-3") == []

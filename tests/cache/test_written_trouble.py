@@ -28,12 +28,12 @@ pytestmark = pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_what_is_not_published_leaves_nothing(source: Path, folder: Path, layout: Layout) -> None:
     with world(source, folder) as here:
-        async with here.writing(layout) as drafts:
-            draft = await drafts.begin(b"/model", replacing=None)
-            await put(draft, content(SIZE))
+        async with here.writing(layout) as uploads:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, content(SIZE))
             here.drain()
             assert len(here.left()) == 3  # its description, its mark as being written, and a segment
-            await draft.abandon()
+            await upload.abandon()
         here.drain()
         assert here.left() == set()
         assert here.cache.quota.used() == 0
@@ -42,12 +42,12 @@ async def test_what_is_not_published_leaves_nothing(source: Path, folder: Path, 
 
 async def test_a_name_that_was_taken_away_leaves_nothing(source: Path, folder: Path) -> None:
     with world(source, folder) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            draft = await drafts.begin(b"/model", replacing=None)
-            await put(draft, content(SIZE))
-            await draft.detach()
-            await put(draft, content(SIZE))
-            await draft.publish(final=True)
+        async with here.writing(Layout.STRIPED) as uploads:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, content(SIZE))
+            await upload.detach()
+            await put(upload, content(SIZE))
+            await upload.publish(final=True)
         here.drain()
         assert here.left() == set()
 
@@ -77,8 +77,8 @@ async def test_what_a_killed_writer_has_left_goes_when_the_next_one_begins(sourc
     assert killed.returncode == -signal.SIGKILL
     with world(source, folder) as here:
         assert len(here.left()) == 3
-        async with here.writing(Layout.STRIPED) as drafts:
-            await save(drafts, content(9 * MIB), path=b"/other")
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, content(9 * MIB), path=b"/other")
         here.drain()
         assert here.left() == {"about", "000000"}
         assert here.cache.quota.used() == here.cache.quota.recount()
@@ -87,13 +87,13 @@ async def test_what_a_killed_writer_has_left_goes_when_the_next_one_begins(sourc
 
 async def test_what_others_are_writing_stays(source: Path, folder: Path) -> None:
     with world(source, folder) as here, world(source, folder) as other:
-        async with here.writing(Layout.STRIPED) as drafts, other.writing(Layout.STRIPED) as theirs:
-            draft = await drafts.begin(b"/model", replacing=None)
-            await put(draft, content(SIZE))
+        async with here.writing(Layout.STRIPED) as uploads, other.writing(Layout.STRIPED) as theirs:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, content(SIZE))
             here.drain()
             await save(theirs, content(9 * MIB), path=b"/other")
             other.drain()
-            await draft.publish(final=True)
+            await upload.publish(final=True)
         here.drain()
         assert here.absent() == here.absent(b"/other") == []
 
@@ -114,10 +114,10 @@ async def test_a_file_that_somebody_else_put_there_meanwhile(
 
     data, other = content(SIZE), content(SIZE, seed=2)
     with world(source, folder) as here:
-        async with here.writing(layout) as drafts:
+        async with here.writing(layout) as uploads:
             with monkeypatch.context() as patch:
                 patch.setattr(Commit, "look", look)
-                await save(drafts, data)
+                await save(uploads, data)
         here.drain()
         assert here.left() == set()
         assert here.load() == other
@@ -132,10 +132,10 @@ async def test_a_status_of_another_length_is_believed_by_nobody(
         return replace(await whole(commit), length=SIZE - MIB)
 
     with world(source, folder) as here:
-        async with here.writing(Layout.CONCAT) as drafts:
+        async with here.writing(Layout.CONCAT) as uploads:
             with monkeypatch.context() as patch:
                 patch.setattr(Commit, "look", look)
-                await save(drafts, content(SIZE))
+                await save(uploads, content(SIZE))
         here.drain()
         assert here.left() == set()
 
@@ -153,8 +153,8 @@ async def test_a_bit_that_flips_on_the_way_to_the_disk_is_found_out(
 
     monkeypatch.setattr(write_through, "_together", flipping)
     with world(source, folder) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            await save(drafts, data)
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, data)
         here.drain()
         assert here.load() == data
         assert here.cache.stats["damaged"] == 4  # a block each time that some are handed over
@@ -169,8 +169,8 @@ async def test_a_disk_that_takes_nothing_costs_the_writer_nothing(
     monkeypatch.setattr(CacheSegment, "write", fail)
     data = content(SIZE)
     with world(source, folder) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            await save(drafts, data)
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, data)
         here.drain()
         assert here.load() == data
         assert here.counts.bytes == SIZE
@@ -180,13 +180,13 @@ async def test_a_disk_that_takes_nothing_costs_the_writer_nothing(
 async def test_a_folder_that_is_removed_meanwhile(source: Path, folder: Path) -> None:
     data = content(SIZE)
     with world(source, folder) as here:
-        async with here.writing(Layout.STRIPED) as drafts:
-            draft = await drafts.begin(b"/model", replacing=None)
-            await put(draft, data[: 9 * MIB])
+        async with here.writing(Layout.STRIPED) as uploads:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, data[: 9 * MIB])
             here.drain()
             subprocess.run(["rm", "-r", str(folder)], check=True)
-            await put(draft, data[9 * MIB :])
-            await draft.publish(final=True)
+            await put(upload, data[9 * MIB :])
+            await upload.publish(final=True)
         here.drain()
         assert here.load() == data
         here.drain()

@@ -37,12 +37,12 @@ class World:
 
     @asynccontextmanager
     async def writing(self, layout: Layout) -> AsyncIterator[UploadManager]:
-        drafts = UploadManager(self.view, policy(layout=layout), copies=self.store.written)
+        uploads = UploadManager(self.view, policy(layout=layout), copies=self.store.written)
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
-                await nursery.start(drafts.run)
-                yield drafts
-                await drafts.aclose()
+                await nursery.start(uploads.run)
+                yield uploads
+                await uploads.aclose()
                 nursery.cancel_scope.cancel()
 
     def drain(self) -> None:
@@ -81,12 +81,12 @@ def world(source: Path, folder: Path, **settings: object) -> Iterator[World]:
         made.close()
 
 
-async def put(draft: FileUpload, data: bytes, step: int = MIB) -> None:
+async def put(upload: FileUpload, data: bytes, step: int = MIB) -> None:
     for at in range(0, len(data), step):
-        await draft.write(draft.length, data[at : at + step])
+        await upload.write(upload.length, data[at : at + step])
 
 
-async def save(drafts: UploadManager, data: bytes, step: int = MIB, path: bytes = b"/model") -> None:
-    draft = await drafts.begin(path, replacing=None)
-    await put(draft, data, step)
-    await draft.publish(final=True)
+async def save(uploads: UploadManager, data: bytes, step: int = MIB, path: bytes = b"/model") -> None:
+    upload = await uploads.begin(path, replacing=None)
+    await put(upload, data, step)
+    await upload.publish(final=True)

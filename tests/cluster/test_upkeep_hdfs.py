@@ -53,19 +53,19 @@ async def test_a_writer_dies_and_its_file_comes_back(
     store.mkdir(b"/run")
     data = content(40 * MIB)
     for name, layout in ((b"/run/striped", Layout.STRIPED), (b"/run/joined", Layout.CONCAT)):
-        async with writing(store, layout=layout, unit=4 * MIB, memory=256 * MIB, io_timeout=60.0) as drafts:
-            draft = await drafts.begin(name, replacing=None)
+        async with writing(store, layout=layout, unit=4 * MIB, memory=256 * MIB, io_timeout=60.0) as uploads:
+            upload = await uploads.begin(name, replacing=None)
             for at in range(0, len(data), MIB):
-                await draft.write(at, data[at : at + MIB])
-            await draft.sync()
-            await draft.write(len(data), content(20 * MIB))
+                await upload.write(at, data[at : at + MIB])
+            await upload.sync()
+            await upload.write(len(data), content(20 * MIB))
             found = answer(0, "gc", url, "--dry-run")  # the writer lives, and a day has not passed
             assert found["removed"] == 0
             found = answer(0, "gc", url, "--force")
             assert not [
-                item for item in found["items"] if draft.version in item["path"] or name.decode() in item["path"]
+                item for item in found["items"] if upload.version in item["path"] or name.decode() in item["path"]
             ]
-            await draft.abandon(recoverable=True)
+            await upload.abandon(recoverable=True)
         assert answer(0, "gc", url)["removed"] == 0
         assert answer(0, "recover", f"{url}{name.decode()}", "--dry-run")["bytes"] == len(data)
         assert answer(0, "recover", f"{url}{name.decode()}")["complete"]

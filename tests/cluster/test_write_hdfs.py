@@ -63,37 +63,37 @@ async def test_layouts(hdfs: HdfsInstance) -> None:
     """Written, synced, continued after a publication, appended to, replaced; read back whole and evenly spread."""
     data = content(SIZE)
     with at(hdfs, "layouts") as store:
-        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as drafts:
+        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as uploads:
             for layout in LAYOUTS:
                 path = b"/" + layout.value.encode()
-                draft = await drafts.begin(path, replacing=None, layout=layout, attributes=Attributes(mode=0o640))
+                upload = await uploads.begin(path, replacing=None, layout=layout, attributes=Attributes(mode=0o640))
                 with pytest.raises(Busy):
-                    await drafts.begin(path, replacing=None)
-                await draft.write(0, data[: 8 * MIB])
-                await draft.sync()
-                await draft.publish(final=False)
+                    await uploads.begin(path, replacing=None)
+                await upload.write(0, data[: 8 * MIB])
+                await upload.sync()
+                await upload.publish(final=False)
                 assert await load(store, path) == data[: 8 * MIB]
-                await draft.write(8 * MIB, data[8 * MIB :])
-                assert await draft.read(7 * MIB, 2 * MIB) == data[7 * MIB : 9 * MIB]
-                status = await draft.publish(final=True)
+                await upload.write(8 * MIB, data[8 * MIB :])
+                assert await upload.read(7 * MIB, 2 * MIB) == data[7 * MIB : 9 * MIB]
+                status = await upload.publish(final=True)
                 assert (status.length, status.mode) == (SIZE, 0o640)
                 assert await load(store, path) == data
                 if layout is not Layout.PLAIN:
                     assert len(hosts_of(store, path)) == 4
                     assert max(hosts_of(store, path).values()) < SIZE / 2
-                draft = await drafts.begin(path, replacing=status.identity, append=True)
-                await draft.write(SIZE, b"behind")
-                status = await draft.publish(final=True)
+                upload = await uploads.begin(path, replacing=status.identity, append=True)
+                await upload.write(SIZE, b"behind")
+                status = await upload.publish(final=True)
                 assert await load(store, path) == data + b"behind"
-                await save(drafts, path, data[:5], layout=layout, replacing=status.identity)
+                await save(uploads, path, data[:5], layout=layout, replacing=status.identity)
                 assert await load(store, path) == data[:5]
         assert hidden(store) == []
 
 
 async def test_many_small_files(hdfs: HdfsInstance) -> None:
     with at(hdfs, "small") as store:
-        async with writing(store, io_timeout=60.0) as drafts, trio.open_nursery() as nursery:
+        async with writing(store, io_timeout=60.0) as uploads, trio.open_nursery() as nursery:
             for number in range(20):
-                nursery.start_soon(save, drafts, b"/%d" % number, b"x" * number)
+                nursery.start_soon(save, uploads, b"/%d" % number, b"x" * number)
         names = [(s.name, s.length) for batch in store.scandir(b"/") for s in batch]
         assert sorted(names) == sorted((b"%d" % number, number) for number in range(20))

@@ -26,14 +26,14 @@ async def test_a_datanode_is_killed_on_the_way(fault_hdfs: HdfsInstance, layout:
     """Its parts go elsewhere from memory; what it held already has another replica."""
     data = content(3 * SIZE)
     with at(fault_hdfs, f"killed-{layout.value}") as store:
-        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as drafts:
-            draft = await drafts.begin(b"/file", replacing=None, layout=layout)
-            await draft.write(0, data[:SIZE])
+        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as uploads:
+            upload = await uploads.begin(b"/file", replacing=None, layout=layout)
+            await upload.write(0, data[:SIZE])
             await trio.to_thread.run_sync(fault_hdfs.kill, "dn2")
             for begin in range(SIZE, len(data), MIB):
-                await draft.write(begin, data[begin : begin + MIB])
-            await draft.publish(final=True)
-            assert drafts.status()["retries"]
+                await upload.write(begin, data[begin : begin + MIB])
+            await upload.publish(final=True)
+            assert uploads.status()["retries"]
         assert await load(store, b"/file") == data
 
 
@@ -41,11 +41,11 @@ async def test_a_frozen_datanode(fault_hdfs: HdfsInstance) -> None:
     """It may be the second replica of a part too, which then goes elsewhere until nobody waits for the frozen one."""
     data = content(24 * MIB)
     with at(fault_hdfs, "frozen") as store:
-        async with writing(store, io_timeout=90.0, small=MIB, unit=MIB, deadline=200.0) as drafts:
-            draft = await drafts.begin(b"/file", replacing=None, layout=Layout.STRIPED)
+        async with writing(store, io_timeout=90.0, small=MIB, unit=MIB, deadline=200.0) as uploads:
+            upload = await uploads.begin(b"/file", replacing=None, layout=Layout.STRIPED)
             await trio.to_thread.run_sync(fault_hdfs.pause, "dn1")
-            await draft.write(0, data)
-            await draft.publish(final=True)
+            await upload.write(0, data)
+            await upload.publish(final=True)
         await trio.to_thread.run_sync(fault_hdfs.restore)  # `load` asks one replica, which may be there
         assert await load(store, b"/file") == data
 
@@ -53,14 +53,14 @@ async def test_a_frozen_datanode(fault_hdfs: HdfsInstance) -> None:
 async def test_the_namenode_comes_again(fault_hdfs: HdfsInstance) -> None:
     data = content(SIZE)
     with at(fault_hdfs, "namenode") as store:
-        async with writing(store, memory=16 * MIB, io_timeout=90.0, small=MIB, unit=256 * KIB) as drafts:
-            draft = await drafts.begin(b"/file", replacing=None)
-            await draft.write(0, data[: 4 * MIB])
+        async with writing(store, memory=16 * MIB, io_timeout=90.0, small=MIB, unit=256 * KIB) as uploads:
+            upload = await uploads.begin(b"/file", replacing=None)
+            await upload.write(0, data[: 4 * MIB])
             await trio.to_thread.run_sync(fault_hdfs.kill, "nn")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trio.to_thread.run_sync, fault_hdfs.restart, "nn")
-                await draft.write(4 * MIB, data[4 * MIB :])
-                await draft.publish(final=True)
+                await upload.write(4 * MIB, data[4 * MIB :])
+                await upload.publish(final=True)
         assert await load(store, b"/file") == data
 
 
@@ -68,8 +68,8 @@ async def test_an_open_striped_file_goes_on_without_the_namenode(fault_hdfs: Hdf
     """Its parts are pinned by the reading of their tables, which look-ahead fetches."""
     data = content(SIZE)
     with at(fault_hdfs, "away") as store:
-        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as drafts:
-            await save(drafts, b"/f", data, layout=Layout.STRIPED)
+        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as uploads:
+            await save(uploads, b"/f", data, layout=Layout.STRIPED)
         handle = StripedStore(store).open(b"/f")
         assert isinstance(handle, StripedHandle)
         handle.locate(0, SIZE)
@@ -94,17 +94,17 @@ async def test_a_quota_that_is_used_up(fault_hdfs: HdfsInstance, layout: Layout)
     """The writer learns of it, the old version stays, and what was written goes when it is given up."""
     folder = f"quota-{layout.value}"
     with at(fault_hdfs, folder) as store:
-        async with writing(store, memory=16 * MIB, io_timeout=30.0, small=MIB, unit=256 * KIB) as drafts:
-            await save(drafts, b"/file", content(MIB), layout=layout)
+        async with writing(store, memory=16 * MIB, io_timeout=30.0, small=MIB, unit=256 * KIB) as uploads:
+            await save(uploads, b"/file", content(MIB), layout=layout)
             replaced = StripedStore(store).stat(b"/file").identity
             webhdfs(fault_hdfs, "SETQUOTA", f"/{folder}", namespacequota=1000, storagespacequota=16 * MIB)
-            draft = await drafts.begin(b"/file", replacing=replaced, layout=layout)
+            upload = await uploads.begin(b"/file", replacing=replaced, layout=layout)
             with pytest.raises(QuotaExceeded):
-                await draft.write(0, content(3 * SIZE))
+                await upload.write(0, content(3 * SIZE))
             for _ in range(2):
                 with pytest.raises(QuotaExceeded):
-                    await draft.publish(final=False)
-            await draft.abandon()
+                    await upload.publish(final=False)
+            await upload.abandon()
         assert await load(store, b"/file") == content(MIB)
         assert hidden(store) == []
 

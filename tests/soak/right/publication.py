@@ -167,20 +167,20 @@ class World:
     async def _write(self, client: Client) -> None:
         rng = self.rng
         view = StripedStore(client)
-        async with drafts_of(view, policy(io_timeout=rng.choice(TIMEOUTS)), LEASE, client.mount) as drafts:
+        async with drafts_of(view, policy(io_timeout=rng.choice(TIMEOUTS)), LEASE, client.mount) as uploads:
             self.counters["writers"] += 1
             try:
                 append = rng.random() < 0.4
-                draft = await begin(view, drafts, rng.choice(LAYOUTS), append=append, path=FILE)
-                base = client.base if draft.published is not None else None
+                upload = await begin(view, uploads, rng.choice(LAYOUTS), append=append, path=FILE)
+                base = client.base if upload.published is not None else None
                 for final in (False, True) if rng.random() < 0.3 else (True,):
-                    base = await self._publish(client, draft, base, final=final)
+                    base = await self._publish(client, upload, base, final=final)
             except (Busy, Exists):
                 self.counters["busy"] += 1
             except StoreError:
                 self.counters["eio"] += 1
 
-    async def _publish(self, client: Client, draft: FileUpload, base: int | None, *, final: bool) -> int:
+    async def _publish(self, client: Client, upload: FileUpload, base: int | None, *, final: bool) -> int:
         """base: the version that is continued, None where the file is written from its start."""
         rng, version = self.rng, len(self.contents)
         self.counters["publications"] += 1
@@ -189,12 +189,12 @@ class World:
         if base is not None:
             self.continued[version] = base
         client.versions.append(version)
-        await draft.write(draft.length, data)
+        await upload.write(upload.length, data)
         for _ in range(rng.randint(0, 2)):
             await trio.sleep(rng.uniform(0, LEASE))
         if rng.random() < 0.3:
-            await draft.sync()
-        await draft.publish(final=final)
+            await upload.sync()
+        await upload.publish(final=final)
         if client.killed:  # and goes on since all was judged, so that its threads end
             return version
         self.closed.add(version)

@@ -89,22 +89,22 @@ def _ip(*arguments: str, check: bool = True) -> None:
 async def drafts_of(
     view: StripedStore, wanted: WritePolicy, lease: float, owner: str = ""
 ) -> AsyncIterator[UploadManager]:
-    drafts = UploadManager(view, wanted, lease=lease, owner=owner)
+    uploads = UploadManager(view, wanted, lease=lease, owner=owner)
     async with trio.open_nursery() as nursery:
-        await nursery.start(drafts.run)
+        await nursery.start(uploads.run)
         try:
-            yield drafts
+            yield uploads
         finally:
-            await drafts.aclose()
+            await uploads.aclose()
             nursery.cancel_scope.cancel()
 
 
-async def begin(view: StripedStore, drafts: UploadManager, layout: Layout, *, append: bool, path: bytes) -> FileUpload:
+async def begin(view: StripedStore, uploads: UploadManager, layout: Layout, *, append: bool, path: bytes) -> FileUpload:
     try:
         replacing = (await Lane("looking", 1).run("looking", view.stat, path)).identity
     except NotFound:
         replacing, append = None, False
-    return await drafts.begin(path, replacing=replacing, append=append, layout=layout)
+    return await uploads.begin(path, replacing=replacing, append=append, layout=layout)
 
 
 def play(context: Context, how: str, number: int, counters: Counter[str]) -> None:
@@ -178,19 +178,19 @@ async def _beside(
     found: dict[bytes, tuple[bytes | None, bool]] = {}
 
     view = StripedStore(store)
-    async with drafts_of(view, WritePolicy(io_timeout=20.0), SHORT_LEASE) as drafts:
+    async with drafts_of(view, WritePolicy(io_timeout=20.0), SHORT_LEASE) as uploads:
 
         async def write(path: bytes) -> None:
             await trio.sleep(rng.uniform(0, 3 * SHORT_LEASE))
             seen, closed = None, False
             try:
-                draft = await begin(view, drafts, rng.choice(LAYOUTS), append=False, path=path)
+                upload = await begin(view, uploads, rng.choice(LAYOUTS), append=False, path=path)
                 try:
                     seen = bytes(await trio.to_thread.run_sync(view.get, path))
                 except NotFound:
                     seen = b""
-                await draft.write(0, _content(path, 2))
-                await draft.publish(final=True)
+                await upload.write(0, _content(path, 2))
+                await upload.publish(final=True)
                 closed = True
             except StoreError:
                 closed = False
@@ -211,23 +211,23 @@ async def _first(url: str, conf: str, names: list[str], seed: float) -> None:
     rng, closed = random.Random(seed), {}
     store = open_store(_settings(url, conf))
     view = StripedStore(store)
-    async with drafts_of(view, WritePolicy(io_timeout=20.0), SHORT_LEASE) as drafts:
+    async with drafts_of(view, WritePolicy(io_timeout=20.0), SHORT_LEASE) as uploads:
 
-        async def write(path: bytes, draft: FileUpload) -> None:
+        async def write(path: bytes, upload: FileUpload) -> None:
             await trio.sleep(rng.uniform(0, 2))
             try:
-                await draft.write(0, _content(path, 1))
-                await draft.publish(final=True)
+                await upload.write(0, _content(path, 1))
+                await upload.publish(final=True)
                 closed[path] = True
             except StoreError:
                 closed[path] = False
 
         paths = [name.encode() for name in names]
-        begun = [(path, await begin(view, drafts, rng.choice(LAYOUTS), append=False, path=path)) for path in paths]
+        begun = [(path, await begin(view, uploads, rng.choice(LAYOUTS), append=False, path=path)) for path in paths]
         print("begun", flush=True)
         async with trio.open_nursery() as nursery:
-            for path, draft in begun:
-                nursery.start_soon(write, path, draft)
+            for path, upload in begun:
+                nursery.start_soon(write, path, upload)
     print(json.dumps([closed[path] for path in paths]), flush=True)
 
 

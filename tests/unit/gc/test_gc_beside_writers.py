@@ -33,30 +33,30 @@ async def test_writers_lose_nothing(tmp_path: Path) -> None:
     found: list[Collected] = []
     writers = 6
 
-    async def write(drafts: UploadManager, number: int) -> None:
+    async def write(uploads: UploadManager, number: int) -> None:
         """Versions of one file, generations of each, moves from directory to directory, and some that are given up."""
         chance = random.Random(number)
         layout = LAYOUTS[number % len(LAYOUTS)]
         path = f"/{chance.choice('ab')}/file{number}".encode()
         for turn in range(5):
             identity = StripedStore(store).stat(path).identity if path in stands else None
-            draft = await drafts.begin(path, replacing=identity, layout=layout)
+            upload = await uploads.begin(path, replacing=identity, layout=layout)
             data = b""
             for generation in range(chance.randrange(1, 3)):
                 piece = content(chance.choice([10, 200 * KIB, MIB]), turn * 10 + generation)
-                await draft.write(len(data), piece)
+                await upload.write(len(data), piece)
                 data += piece
                 if chance.random() < 0.5:
-                    await draft.sync()
-                await draft.publish(final=False)
+                    await upload.sync()
+                await upload.publish(final=False)
                 stands[path] = data
-            await draft.write(len(data), content(300 * KIB))
+            await upload.write(len(data), content(300 * KIB))
             if chance.random() < 0.3:
-                await draft.rewind()
-                await draft.write(0, data)
+                await upload.rewind()
+                await upload.write(0, data)
             else:
                 data += content(300 * KIB)
-            await draft.publish(final=True)
+            await upload.publish(final=True)
             stands[path] = data
             elsewhere = path.translate(bytes.maketrans(b"ab", b"ba"), b"")[:2] + path[2:]
             await trio.to_thread.run_sync(store.rename, path, elsewhere)
@@ -68,12 +68,12 @@ async def test_writers_lose_nothing(tmp_path: Path) -> None:
             gc = Collection(store, StripedStore(store), force=True)
             found.append(await trio.to_thread.run_sync(gc.run))
 
-    async with writing(store) as drafts, trio.open_nursery() as nursery:
+    async with writing(store) as uploads, trio.open_nursery() as nursery:
         done = trio.Event()
         nursery.start_soon(collect, done)
         async with trio.open_nursery() as busy:
             for number in range(writers):
-                busy.start_soon(write, drafts, number)
+                busy.start_soon(write, uploads, number)
         done.set()
 
     assert len(stands) == writers
@@ -94,14 +94,14 @@ async def test_writers_lose_nothing(tmp_path: Path) -> None:
 async def test_a_draft_that_is_open_for_long_loses_nothing(tmp_path: Path, layout: Layout) -> None:
     store = spread(tmp_path)
     data = content(3 * MIB)
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
         for at in range(0, len(data), MIB):
-            await draft.write(at, data[at : at + MIB])
-            await draft.sync()
+            await upload.write(at, data[at : at + MIB])
+            await upload.sync()
             found = await trio.to_thread.run_sync(Collection(store, StripedStore(store), force=True).run)
             assert (found.removed, found.trouble) == (0, [])
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert load(store, b"/file") == data
 
 
@@ -119,19 +119,19 @@ async def test_what_loses_its_name_during_a_search_stays_for_its_readers(tmp_pat
     graves = DeferredDelete(store, grace=3600.0)
     paths = [b"/file%d" % number for number in range(4)]
     async with (
-        writing(store, layout=Layout.STRIPED, bury=graves.bury) as drafts,
+        writing(store, layout=Layout.STRIPED, bury=graves.bury) as uploads,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(graves.run)
         for number, path in enumerate(paths):
-            await save(drafts, path, content(MIB, number))
+            await save(uploads, path, content(MIB, number))
         age(tmp_path)
         readers = [view.open(path) for path in paths]
         versions = {path.name for path in (tmp_path / ".stripefs").iterdir()}
 
         async def replace() -> None:
             for path in paths:
-                await save(drafts, path, content(200 * KIB), replacing=StripedStore(store).stat(path).identity)
+                await save(uploads, path, content(200 * KIB), replacing=StripedStore(store).stat(path).identity)
             await until(lambda: all((tmp_path / ".stripefs" / version / "stone").exists() for version in versions))
 
         begun: list[bytes] = []

@@ -29,22 +29,22 @@ SIZE = 3 * MIB + 12345
 async def dying(store: Store, path: bytes, **begin: object) -> AsyncIterator[FileUpload]:
     """A draft whose writer dies without publishing: its record stays, and its lock is gone, as after a minute."""
     layout = begin.pop("layout", Layout.CONCAT)
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(path, **{"replacing": None, **begin})  # type: ignore[arg-type]
-        yield draft
-        await draft.abandon(recoverable=True)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(path, **{"replacing": None, **begin})  # type: ignore[arg-type]
+        yield upload
+        await upload.abandon(recoverable=True)
 
 
 async def synced(store: Store, path: bytes, data: bytes, *, then: bytes = b"", **begin: object) -> None:
     """Write `data` in three fsyncs and die, `then` written and not made durable."""
-    async with dying(store, path, **begin) as draft:
+    async with dying(store, path, **begin) as upload:
         third = len(data) // 3
-        start = draft.length
+        start = upload.length
         for piece in (data[:third], data[third : 2 * third], data[2 * third :]):
-            await draft.write(draft.length, piece)
-            await draft.sync()
-        assert draft.length == start + len(data)
-        await draft.write(draft.length, then)
+            await upload.write(upload.length, piece)
+            await upload.sync()
+        assert upload.length == start + len(data)
+        await upload.write(upload.length, then)
 
 
 def run(store: Store, path: bytes, **options: object) -> RecoveryPlan:
@@ -99,8 +99,8 @@ async def test_the_old_version_is_replaced_only_when_it_is_named(store: Store) -
 
 
 async def save_old(store: Store) -> Identity:
-    async with writing(store) as drafts:
-        await save(drafts, b"/model", b"old")
+    async with writing(store) as uploads:
+        await save(uploads, b"/model", b"old")
     return store.stat(b"/model").identity
 
 
@@ -108,8 +108,8 @@ async def save_old(store: Store) -> Identity:
 @pytest.mark.parametrize("to", [b"", b"/other"])
 async def test_what_was_appended_comes_back(store: Store, layout: Layout, to: bytes) -> None:
     before, behind = content(2 * MIB), content(SIZE, 2)
-    async with writing(store, layout=layout) as drafts:
-        await save(drafts, b"/model", before)
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/model", before)
     identity = StripedStore(store).stat(b"/model").identity
     await synced(store, b"/model", behind, layout=layout, replacing=identity, append=True)
     if layout is Layout.STRIPED:
@@ -123,12 +123,12 @@ async def test_what_was_appended_comes_back(store: Store, layout: Layout, to: by
 
 async def test_what_continued_a_version_that_is_gone_is_refused(store: Store) -> None:
     before = content(2 * MIB)
-    async with writing(store) as drafts:
-        await save(drafts, b"/model", before)
+    async with writing(store) as uploads:
+        await save(uploads, b"/model", before)
         identity = StripedStore(store).stat(b"/model").identity
     await synced(store, b"/model", content(SIZE, 2), replacing=identity, append=True)
-    async with writing(store) as drafts:
-        await save(drafts, b"/model", b"newer", replacing=identity)
+    async with writing(store) as uploads:
+        await save(uploads, b"/model", b"newer", replacing=identity)
     with pytest.raises(StoreError, match="changed since"):
         run(store, b"/model")
     assert load(store, b"/model") == b"newer"
@@ -188,11 +188,11 @@ async def test_a_file_that_was_moved_while_it_was_written(store: Store, tmp_path
     os.mkdir(tmp_path / "a")
     os.mkdir(tmp_path / "b")
     data = content(SIZE)
-    async with dying(store, b"/a/model") as draft:
-        await draft.write(0, data)
-        async with draft.moving(b"/b/renamed"):
+    async with dying(store, b"/a/model") as upload:
+        await upload.write(0, data)
+        async with upload.moving(b"/b/renamed"):
             pass
-        await draft.sync()
+        await upload.sync()
     run(store, b"/b/renamed")
     assert load(store, b"/b/renamed") == data
 

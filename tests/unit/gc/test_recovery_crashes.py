@@ -76,15 +76,15 @@ async def test_between_any_two_calls(tmp_path: Path, layout: Layout) -> None:
 
     store = Snapshots(spread(root), look)
     store.capabilities = dataclasses.replace(store.capabilities, concat=False)
-    async with writing(store, layout=layout, small=16 * KIB, unit=4 * KIB) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+    async with writing(store, layout=layout, small=16 * KIB, unit=4 * KIB) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
         for _ in range(FSYNCS):
             start = at["asked"]
             at["asked"] = start + STEP
-            await draft.write(start, data[start : start + STEP])
-            await draft.sync()
+            await upload.write(start, data[start : start + STEP])
+            await upload.sync()
             at["promised"] = at["asked"]
-        await draft.abandon(recoverable=True)
+        await upload.abandon(recoverable=True)
     assert len(taken) > 2 * FSYNCS
     for copy, promised, asked in taken.values():
         assert recovered(copy) in (data[:promised], data[:asked])
@@ -108,12 +108,12 @@ async def chain(root: Path) -> list[Path]:
     """Two fsyncs leave a record and one that continues it."""
     store = spread(root)
     data = content(2 * STEP)
-    async with writing(store, layout=Layout.STRIPED, small=16 * KIB, unit=4 * KIB) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+    async with writing(store, layout=Layout.STRIPED, small=16 * KIB, unit=4 * KIB) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
         for start in range(0, len(data), STEP):
-            await draft.write(start, data[start : start + STEP])
-            await draft.sync()
-        await draft.abandon(recoverable=True)
+            await upload.write(start, data[start : start + STEP])
+            await upload.sync()
+        await upload.abandon(recoverable=True)
     number = {path: parse_reserved(path.name.encode()) for path in root.glob("*-record*")}
     assert len(number) == 2
     return sorted(number, key=lambda path: number[path].number)  # type: ignore[union-attr]

@@ -205,12 +205,12 @@ async def test_a_file_that_is_renamed_while_it_is_written_keeps_its_parts(
     def hidden(folder: str) -> set[str]:
         return {path.name for path in (tmp_path / folder).iterdir() if "stripefs-" in path.name}
 
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/d/model", replacing=None)
-        await draft.write(0, data[: 2 * MIB])
-        await draft.sync()
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/d/model", replacing=None)
+        await upload.write(0, data[: 2 * MIB])
+        await upload.sync()
         (record,) = (name for name in hidden("d") if name.endswith("-record"))
-        async with draft.moving(b"/e/model"):
+        async with upload.moving(b"/e/model"):
             pass
         (tmp_path / "d" / record).unlink()  # it would keep them, too
         os.utime(tmp_path / "e")
@@ -218,16 +218,16 @@ async def test_a_file_that_is_renamed_while_it_is_written_keeps_its_parts(
         assert kept
         for name in kept:
             os.utime(tmp_path / "d" / name, (1, 1))
-        assert hidden("d") - kept == {f".{draft.version}.stripefs-lock"}
+        assert hidden("d") - kept == {f".{upload.version}.stripefs-lock"}
         with pytest.raises(NotEmpty):
             await trio.to_thread.run_sync(clear_for_rmdir, store, StripedStore(store), b"/d")
         assert kept < hidden("d")
-        for name in (f"d/.{draft.version}.stripefs-lock", "e/.model.stripefs-lock"):
+        for name in (f"d/.{upload.version}.stripefs-lock", "e/.model.stripefs-lock"):
             os.utime(tmp_path / name, (1, 1))
-        await drafts.heartbeat.beat()
+        await uploads.heartbeat.beat()
         with pytest.raises(NotEmpty):
             await trio.to_thread.run_sync(clear_for_rmdir, store, StripedStore(store), b"/d")
-        await draft.write(2 * MIB, data[2 * MIB :])
-        await draft.publish(final=True)
+        await upload.write(2 * MIB, data[2 * MIB :])
+        await upload.publish(final=True)
     assert load(store, b"/e/model") == data
     await until(lambda: not hidden("d") and hidden("e") == set())

@@ -61,11 +61,11 @@ def other_writer(root: Path, data: bytes, *, append: bool = False, layout: Layou
 
     async def write() -> None:
         store = spread(root)
-        async with writing(store, layout=layout) as drafts:
+        async with writing(store, layout=layout) as uploads:
             replacing = StripedStore(store).stat(b"/file").identity if (root / "file").exists() else None
-            draft = await drafts.begin(b"/file", replacing=replacing, append=append)
-            await draft.write(draft.length, data)
-            await draft.publish(final=True)
+            upload = await uploads.begin(b"/file", replacing=replacing, append=append)
+            await upload.write(upload.length, data)
+            await upload.publish(final=True)
 
     age(root)
     with ThreadPoolExecutor(1) as thread:
@@ -78,13 +78,13 @@ async def test_a_writer_that_sleeps_right_before_the_step_overwrites_nobody(
     store: ThrottledStore, tmp_path: Path, layout: Layout, size: int
 ) -> None:
     """Its lock was compared, and its rename reaches the store when another writer has long published."""
-    async with writing(store, layout=layout) as drafts:
-        await save(drafts, b"/file", OLD)
-        draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity)
-        await draft.write(0, content(size))
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", OLD)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await upload.write(0, content(size))
         during(store, "rename", lambda: other_writer(tmp_path, NEXT))
         with pytest.raises(DraftLost):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
     assert load(store, b"/file") == NEXT
 
 
@@ -95,13 +95,13 @@ async def test_a_join_that_was_held_up_goes_behind_nobody_elses_bytes(
     """Also where the other writer has appended just as many bytes to the same file, so that it looks as if done."""
     data, more = content(MIB), content(MIB // 2, seed=5)
     theirs = content(len(more) - length, seed=6)
-    async with writing(store, layout=Layout.CONCAT) as drafts:
-        await save(drafts, b"/file", data)
-        draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity, append=True)
-        await draft.write(len(data), more)
+    async with writing(store, layout=Layout.CONCAT) as uploads:
+        await save(uploads, b"/file", data)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity, append=True)
+        await upload.write(len(data), more)
         during(store, "concat", lambda: other_writer(tmp_path, theirs, append=True))
         with pytest.raises((DraftLost, StaleVersion)):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
     assert load(store, b"/file") == data + theirs
 
 
@@ -110,12 +110,12 @@ async def test_an_answer_that_was_lost_to_a_writer_that_was_replaced_since(
     store: ThrottledStore, tmp_path: Path, layout: Layout
 ) -> None:
     """Its version stood for a moment. It is told that it may be lost, never that it stands."""
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, content(len(NEXT)))
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(len(NEXT)))
         during(store, "rename", lambda: other_writer(tmp_path, NEXT), after=True)
         with pytest.raises(DraftLost):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
     assert load(store, b"/file") == NEXT
 
 
@@ -130,11 +130,11 @@ async def test_an_answer_that_was_lost_and_a_lock_that_somebody_else_took(
         age(tmp_path)
         locks.append(acquire(spread(tmp_path), b"/file"))
 
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, data)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, data)
         during(store, "rename", take_over, after=True)
-        await draft.publish(final=True)
+        await upload.publish(final=True)
         locks[0].check()  # which the writer before has not let go
     assert load(store, b"/file") == data
 
@@ -146,9 +146,9 @@ async def test_what_is_renamed_to_a_new_files_name_stays(
 ) -> None:
     """By somebody who looked for locks before this one was taken, or does not know them."""
     (tmp_path / "other").write_bytes(b"theirs")
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, content(MIB + 9))
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(MIB + 9))
 
         def rename() -> None:
             (tmp_path / "other").rename(tmp_path / "file")
@@ -158,25 +158,25 @@ async def test_what_is_renamed_to_a_new_files_name_stays(
         else:
             during(store, "rename", rename)
         with pytest.raises(StaleVersion, match="somebody else"):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
     assert (tmp_path / "file").read_bytes() == b"theirs"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_new_file_is_replaced_by_its_own_next_version(store: ThrottledStore, layout: Layout) -> None:
     data = content(2 * MIB)
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
         for end in (9, MIB, 2 * MIB):
-            await draft.write(draft.length, data[draft.length : end])
-            await draft.publish(final=False)
-        await draft.publish(final=True)
+            await upload.write(upload.length, data[upload.length : end])
+            await upload.publish(final=False)
+        await upload.publish(final=True)
     assert load(store, b"/file") == data
 
 
-def ended(draft: FileUpload, left: float = -1.0) -> None:
+def ended(upload: FileUpload, left: float = -1.0) -> None:
     """The clock of this host says that the lease has ended, until it is renewed."""
-    lock = draft._locks._lock
+    lock = upload._locks._lock
     assert lock is not None
     lock._reading = replace(lock._reading, at=lock._reading.at - lock.left + left)
 
@@ -184,14 +184,14 @@ def ended(draft: FileUpload, left: float = -1.0) -> None:
 async def test_a_lease_that_has_ended_is_renewed_before_anything_is_published(
     store: ThrottledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with writing(store) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, OLD)
-        ended(draft)
+    async with writing(store) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, OLD)
+        ended(upload)
         renewed, renew = [], FileLock.renew
         monkeypatch.setattr(FileLock, "renew", lambda lock: (renewed.append(lock.left), renew(lock)))
         during(store, "rename", lambda: renewed.append(0.0))
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert renewed[0] < 0
     assert renewed[1] == 0.0
     assert load(store, b"/file") == OLD
@@ -208,20 +208,20 @@ async def test_a_lease_that_has_ended_and_cannot_be_renewed_is_an_error_for_the_
     def away(path: bytes) -> Any:
         raise ServiceDown("away")
 
-    async with writing(faulty, io_timeout=0.3) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, OLD)
-        ended(draft)
+    async with writing(faulty, io_timeout=0.3) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, OLD)
+        ended(upload)
         monkeypatch.setattr(faulty, "stat", away)
         calls = {
-            "write": lambda: draft.write(len(OLD), b"x"),
-            "sync": draft.sync,
-            "publish": lambda: draft.publish(final=False),
+            "write": lambda: upload.write(len(OLD), b"x"),
+            "sync": upload.sync,
+            "publish": lambda: upload.publish(final=False),
         }
         with pytest.raises(Transient):
             await calls[call]()
         monkeypatch.setattr(faulty, "stat", stat)
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert load(store, b"/file") == OLD
 
 
@@ -229,22 +229,22 @@ async def test_a_lease_that_ends_while_a_step_is_tried_again(
     store: ThrottledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No try begins after the end: the lock is renewed first."""
-    async with writing(store) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, OLD)
+    async with writing(store) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, OLD)
         rename, tries = store.rename, []
 
         def refused(source: bytes, target: bytes, **options: Any) -> None:
             if target == b"/file":
-                assert draft._locks.left > 0
+                assert upload._locks.left > 0
                 tries.append(target)
                 if len(tries) < 3:
-                    ended(draft)
+                    ended(upload)
                     raise ServiceDown("away")
             rename(source, target, **options)
 
         monkeypatch.setattr(store, "rename", refused)
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert len(tries) == 3
     assert load(store, b"/file") == OLD
 
@@ -256,17 +256,17 @@ async def test_taking_over_keeps_what_fsync_made_durable(
 ) -> None:
     """A dead writer's parts that are moved out of the way are found by `stripefs recover`."""
     data = content(size)
-    async with writing(store, layout=layout, memory=MIB) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, data)
-        await draft.sync()
+    async with writing(store, layout=layout, memory=MIB) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, data)
+        await upload.sync()
         age(tmp_path)
         lock = acquire(store, b"/file")
         lock.release()
         recover(store, StripedStore(store), b"/file", to=b"/recovered")
         assert load(store, b"/recovered") == data
         with pytest.raises(DraftLost):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
 
 
 @pytest.mark.parametrize("folder", [b"", b"/d"])
@@ -276,15 +276,15 @@ async def test_a_file_that_was_renamed_while_it_was_written_is_fenced_under_its_
     store: ThrottledStore, tmp_path: Path, layout: Layout, size: int, folder: bytes
 ) -> None:
     (tmp_path / "d").mkdir()
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/before", replacing=None)
-        await draft.write(0, content(size))
-        await draft.sync()
-        async with draft.moving(b"/file"):
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/before", replacing=None)
+        await upload.write(0, content(size))
+        await upload.sync()
+        async with upload.moving(b"/file"):
             pass
         during(store, "rename", lambda: other_writer(tmp_path, NEXT))
         with pytest.raises(DraftLost):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
     assert load(store, b"/file") == NEXT
 
 
@@ -292,9 +292,9 @@ async def test_who_dies_while_taking_over_leaves_that_to_the_next_one(
     store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lock says whom it was taken from until they are fenced."""
-    async with writing(store, layout=Layout.PLAIN) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, content(MIB))
+    async with writing(store, layout=Layout.PLAIN) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(MIB))
 
         def fence(*_: object) -> None:
             raise ServiceDown("away")
@@ -310,7 +310,7 @@ async def test_who_dies_while_taking_over_leaves_that_to_the_next_one(
 
         during(store, "rename", two_successors)
         with pytest.raises(DraftLost):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
     assert not (tmp_path / "file").exists()
     assert not [name for name in hidden(tmp_path) if name.endswith("-lock")]
 
@@ -319,9 +319,9 @@ async def test_a_takeover_that_is_held_up_lets_nothing_late_through(
     store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its answer is lost, so the one who takes over fences nobody. Its lock says whom the next one is to fence."""
-    async with writing(store, layout=Layout.PLAIN) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, content(MIB))
+    async with writing(store, layout=Layout.PLAIN) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(MIB))
 
         def two_successors() -> None:
             age(tmp_path)
@@ -340,7 +340,7 @@ async def test_a_takeover_that_is_held_up_lets_nothing_late_through(
 
         during(store, "rename", two_successors)
         with pytest.raises(DraftLost):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
     assert not (tmp_path / "file").exists()
 
 
@@ -351,9 +351,9 @@ async def test_a_writer_whose_predecessor_lets_its_lock_go_late_overwrites_nobod
     """It has compared its lock, and is about to rename, when the one before it sends the removal of its own."""
     before = acquire(spread(tmp_path), b"/file")
     age(tmp_path)
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, content(MIB + 9))
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(MIB + 9))
 
         def third() -> None:
             before.release()
@@ -361,5 +361,5 @@ async def test_a_writer_whose_predecessor_lets_its_lock_go_late_overwrites_nobod
                 acquire(spread(tmp_path), b"/file")
 
         during(store, "rename", third)
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert load(store, b"/file") == content(MIB + 9)

@@ -28,21 +28,21 @@ class CancelAt(trio.abc.Instrument):
                 self._scope.cancel()
 
 
-async def write(draft):
+async def write(upload):
     for at in range(0, len(DATA), 300_000):
-        await draft.write(at, DATA[at : at + 300_000])
+        await upload.write(at, DATA[at : at + 300_000])
         if at in (0, 600_000):
-            await draft.sync()
-    await draft.publish(final=False)
+            await upload.sync()
+    await upload.publish(final=False)
 
 
-async def cut_off(draft, step):
+async def cut_off(upload, step):
     """True if there was such a step."""
     with trio.CancelScope() as scope:
         watch = CancelAt(scope, step)
         trio.lowlevel.add_instrument(watch)
         try:
-            await write(draft)
+            await write(upload)
         finally:
             trio.lowlevel.remove_instrument(watch)
     return scope.cancelled_caught
@@ -67,21 +67,21 @@ async def test_at_each_step(tmp_path, layout):
         root = tmp_path / str(step)
         root.mkdir()
         store = spread(root)
-        async with writing(store, layout=layout) as drafts:
-            await save(drafts, b"/file", OLD)
-            draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity)
-            there_are_more = await cut_off(draft, step)
+        async with writing(store, layout=layout) as uploads:
+            await save(uploads, b"/file", OLD)
+            upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+            there_are_more = await cut_off(upload, step)
             try:
-                await draft.publish(final=False)
+                await upload.publish(final=False)
             except DraftLost:
                 pass
             else:
-                assert load(store, b"/file") == DATA[: draft.length], step
-            await draft.abandon()
+                assert load(store, b"/file") == DATA[: upload.length], step
+            await upload.abandon()
             await until(lambda root=root: not rubbish(root, layout))
-            assert drafts.status()["memory_bytes"] == 0
-            assert drafts.status()["parts_under_way"] == drafts.status()["parts_waiting"] == 0
-            assert load(store, b"/file") in (OLD, DATA[: draft.length]), step
+            assert uploads.status()["memory_bytes"] == 0
+            assert uploads.status()["parts_under_way"] == uploads.status()["parts_waiting"] == 0
+            assert load(store, b"/file") in (OLD, DATA[: upload.length]), step
 
 
 async def test_a_manifest_that_comes_late_finds_its_parts(tmp_path):
@@ -96,20 +96,20 @@ async def test_a_manifest_that_comes_late_finds_its_parts(tmp_path):
             trio.from_thread.run_sync(begun.set, trio_token=token)
             trio.from_thread.run(trio.sleep, 0.5, trio_token=token)
 
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        await save(drafts, b"/file", OLD)
-        draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity)
-        await draft.write(0, DATA)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        await save(uploads, b"/file", OLD)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await upload.write(0, DATA)
         store.rename = renamed
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(draft.publish, True)
+            nursery.start_soon(upload.publish, True)
             await begun.wait()
             nursery.cancel_scope.cancel()
         assert load(store, b"/file") == DATA
 
 
 class Held:
-    """Calls of a store's method that wait until they are `let_go`; `begun` and `ended` count them."""
+    """Calls of a store's method that wait until they are `release`; `begun` and `ended` count them."""
 
     def __init__(self, owner, name, matches=lambda *args: True):
         self._call, self._matches = getattr(owner, name), matches
@@ -127,7 +127,7 @@ class Held:
         finally:
             self.ended += 1
 
-    def let_go(self):
+    def release(self):
         self._free.set()
 
 
@@ -148,14 +148,14 @@ def locks(root):
 async def test_a_close_that_is_cut_off_before_its_last_step(tmp_path, layout, size):
     """The version is withdrawn, so that the name is free at once, and is not published later."""
     store = spread(tmp_path)
-    async with writing(store, layout=layout) as drafts:
-        await save(drafts, b"/file", OLD)
-        draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity)
-        await draft.write(0, DATA[:size])
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", OLD)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await upload.write(0, DATA[:size])
         held = Held(store, "rename", lambda source, target: target == b"/file")
-        await cut_off_while(held, draft.publish, True)
+        await cut_off_while(held, upload.publish, True)
         assert not hidden(tmp_path)
-        held.let_go()
+        held.release()
         await until(lambda: held.ended)
         assert load(store, b"/file") == OLD
 
@@ -171,16 +171,16 @@ async def test_a_close_whose_last_step_cannot_be_taken_back(tmp_path, layout, ca
             raise ServiceDown("away")
         remove(path)
 
-    async with writing(store, layout=layout) as drafts:
-        await save(drafts, b"/file", OLD)
-        draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity)
-        await draft.write(0, DATA)
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", OLD)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await upload.write(0, DATA)
         held = Held(store, "rename", lambda source, target: target == b"/file")
         store.remove = refuse
-        await cut_off_while(held, draft.publish, True)
+        await cut_off_while(held, upload.publish, True)
         assert locks(tmp_path) == {".file.stripefs-lock"}
         assert "stays until it runs out" in caplog.text
-        held.let_go()
+        held.release()
         await until(lambda: held.ended)
         assert load(store, b"/file") == DATA
 
@@ -194,18 +194,18 @@ async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
     def refuse(path):
         raise ServiceDown("away")
 
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, DATA)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA)
         held = Held(store, "rename", lambda source, target: target == b"/file")
         store.remove = refuse
-        await cut_off_while(held, draft.publish, True)
+        await cut_off_while(held, upload.publish, True)
         for _ in range(2):
             with pytest.raises(Busy):
-                await drafts.begin(b"/file", replacing=None)
+                await uploads.begin(b"/file", replacing=None)
         store.remove = remove
-        after = await drafts.begin(b"/file", replacing=None)
-        held.let_go()
+        after = await uploads.begin(b"/file", replacing=None)
+        held.release()
         await until(lambda: held.ended)
         assert not (tmp_path / "file").exists()
         await after.publish(final=True)
@@ -217,15 +217,15 @@ async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
 @pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.PLAIN])
 async def test_what_fsync_made_durable_is_not_taken_back(tmp_path, layout, size):
     store = spread(tmp_path)
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, DATA[:size])
-        await draft.sync()
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA[:size])
+        await upload.sync()
         held = Held(store, "rename", lambda source, target: target == b"/file")
-        await cut_off_while(held, draft.publish, True)
+        await cut_off_while(held, upload.publish, True)
         assert locks(tmp_path) == {".file.stripefs-lock"}
         assert any(name.endswith("-record") for name in hidden(tmp_path))
-        held.let_go()
+        held.release()
         await until(lambda: held.ended)
         assert load(store, b"/file") == DATA[:size]
 
@@ -233,28 +233,28 @@ async def test_what_fsync_made_durable_is_not_taken_back(tmp_path, layout, size)
 @pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.STRIPED])
 async def test_the_lock_does_not_wait_for_parts_that_hang(tmp_path, layout):
     store = spread(tmp_path)
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
         held = Held(store, "create")
-        await draft.write(0, DATA)
-        await cut_off_while(held, draft.publish, True)
+        await upload.write(0, DATA)
+        await cut_off_while(held, upload.publish, True)
         assert not locks(tmp_path)
-        held.let_go()
+        held.release()
         await until(lambda: not hidden(tmp_path))
         assert not (tmp_path / "file").exists()
 
 
 async def test_a_join_behind_what_is_published(tmp_path):
     store = spread(tmp_path)
-    async with writing(store, layout=Layout.CONCAT) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, DATA)
-        await draft.publish(final=False)
-        await draft.write(len(DATA), DATA)
+    async with writing(store, layout=Layout.CONCAT) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA)
+        await upload.publish(final=False)
+        await upload.write(len(DATA), DATA)
         held = Held(store, "concat", lambda target, sources: target == b"/file")
-        await cut_off_while(held, draft.publish, True)
+        await cut_off_while(held, upload.publish, True)
         assert locks(tmp_path) == {".file.stripefs-lock"}
-        held.let_go()
+        held.release()
         await until(lambda: held.ended)
         assert load(store, b"/file") in (DATA, 2 * DATA)
 
@@ -264,13 +264,13 @@ async def test_a_join_that_comes_late_leaves_nothing(tmp_path, monkeypatch):
     store = spread(tmp_path)
     monkeypatch.setattr(local_write, "_copy", local_write._copy)  # put back in the end
     held = Held(local_write, "_copy")
-    async with writing(store, layout=Layout.CONCAT, memory=MIB) as drafts:  # so little makes several parts
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, DATA)
-        await cut_off_while(held, draft.publish, True)
+    async with writing(store, layout=Layout.CONCAT, memory=MIB) as uploads:  # so little makes several parts
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA)
+        await cut_off_while(held, upload.publish, True)
         joined = Held(store, "remove")
-        held.let_go()
-        joined.let_go()
+        held.release()
+        joined.release()
         await until(lambda: joined.begun)
         await until(lambda: not hidden(tmp_path))
 
@@ -279,22 +279,22 @@ async def test_a_join_that_comes_late_leaves_nothing(tmp_path, monkeypatch):
 async def test_a_lock_that_comes_late_is_let_go(tmp_path, stage):
     store = spread(tmp_path)
     (tmp_path / "d").mkdir()
-    async with writing(store) as drafts:
+    async with writing(store) as uploads:
 
-        async def move(draft):
-            async with draft.moving(b"/d/file"):
+        async def move(upload):
+            async with upload.moving(b"/d/file"):
                 raise AssertionError("it cannot come to that")
 
-        draft = await drafts.begin(b"/file", replacing=None) if stage == "moving" else None
+        upload = await uploads.begin(b"/file", replacing=None) if stage == "moving" else None
         held = Held(store, "put")
-        if draft is None:
-            await cut_off_while(held, lambda: drafts.begin(b"/file", replacing=None))
+        if upload is None:
+            await cut_off_while(held, lambda: uploads.begin(b"/file", replacing=None))
         else:
-            await cut_off_while(held, move, draft)
-            assert draft.path == b"/file"
-        held.let_go()
+            await cut_off_while(held, move, upload)
+            assert upload.path == b"/file"
+        held.release()
         await until(lambda: held.ended)
-        await until(lambda: locks(tmp_path) == ({".file.stripefs-lock"} if draft else set()))
-        again = draft or await drafts.begin(b"/file", replacing=None)
+        await until(lambda: locks(tmp_path) == ({".file.stripefs-lock"} if upload else set()))
+        again = upload or await uploads.begin(b"/file", replacing=None)
         await again.publish(final=True)
     assert load(store, b"/file") == b""

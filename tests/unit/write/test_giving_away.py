@@ -28,16 +28,16 @@ class Refusing(WrappedStore):
 async def test_it_is_tried_and_hinders_nothing(tmp_path: Path) -> None:
     store = Refusing(spread(tmp_path))
     ours = Attributes(owner=str(os.getuid()), group=str(os.getgid()))
-    async with writing(store) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.try_owners(ours)
+    async with writing(store) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.try_owners(ours)
         with pytest.raises(PermissionDenied, match="stays ours"):
-            await draft.try_owners(Attributes(owner="somebody"))
-        await drafts.heartbeat.beat()
-        await draft.write(0, b"bytes")
+            await upload.try_owners(Attributes(owner="somebody"))
+        await uploads.heartbeat.beat()
+        await upload.write(0, b"bytes")
         lock = tmp_path / ".file.stripefs-lock"
         lock.rename(tmp_path / "aside")
-        await draft.try_owners(ours)  # a lock that somebody else holds up for a moment tells nothing
+        await upload.try_owners(ours)  # a lock that somebody else holds up for a moment tells nothing
         (tmp_path / "aside").rename(lock)
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert load(store, b"/file") == b"bytes"

@@ -38,9 +38,9 @@ def test_what_each_lock_costs_by_itself(tmp_path: Path, files: int) -> None:
     assert made.total() == 6 * files
 
 
-def end(draft: FileUpload) -> float:
+def end(upload: FileUpload) -> float:
     """When its lease ends."""
-    lock = draft._locks._lock
+    lock = upload._locks._lock
     assert lock is not None
     return lock._reading.at
 
@@ -48,17 +48,17 @@ def end(draft: FileUpload) -> float:
 @pytest.mark.parametrize("files", [1, 10, 100])
 async def test_what_a_beat_costs(tmp_path: Path, files: int) -> None:
     store = CountingStore(LocalStore(bytes(tmp_path)))
-    async with writing(store) as drafts:
+    async with writing(store) as uploads:
         for number in range(files):
-            await drafts.begin(b"/%d" % number, replacing=None)
+            await uploads.begin(b"/%d" % number, replacing=None)
         for _ in range(3):
             before = calls(store)
-            ends = [end(draft) for draft in drafts._all]
-            await drafts.heartbeat.beat()
+            ends = [end(upload) for upload in uploads._all]
+            await uploads.heartbeat.beat()
             made = calls(store) - before
             assert made == {"stat": files + 2, "put": 1, "remove": 1, "attributes": files}
             assert made.total() == 2 * files + 4
-            assert all(end(draft) > before for draft, before in zip(drafts._all, ends, strict=True))
+            assert all(end(upload) > before for upload, before in zip(uploads._all, ends, strict=True))
 
 
 class Writer:

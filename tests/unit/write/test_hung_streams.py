@@ -63,10 +63,10 @@ async def test_forty_hung_files_hold_up_no_decision_and_no_other_file(store: Han
     async def hang(number: int) -> None:
         nonlocal failed
         with pytest.raises(ServiceDown, match="no answer within 2 s"):
-            await save(drafts, b"/hung-%d" % number, content(MIB))
+            await save(uploads, b"/hung-%d" % number, content(MIB))
         failed += 1
 
-    async with writing(store, layout=Layout.PLAIN, io_timeout=2.0, memory=HUNG * 4 * MIB) as drafts:
+    async with writing(store, layout=Layout.PLAIN, io_timeout=2.0, memory=HUNG * 4 * MIB) as uploads:
         async with trio.open_nursery() as nursery:
             for number in range(HUNG):
                 nursery.start_soon(hang, number)
@@ -74,10 +74,10 @@ async def test_forty_hung_files_hold_up_no_decision_and_no_other_file(store: Han
                 await trio.sleep(0.01)
             store.hung = False
             # As a FLUSH does it: who writes is looked for on threads that no sink can take.
-            decisions = drafts._shared.ops.lane("decisions")
+            decisions = uploads._shared.ops.lane("decisions")
             opener = await decisions.run("looking", find_writer, threading.get_native_id())
             assert opener.pid
-            await save(drafts, b"/good", content(MIB))
+            await save(uploads, b"/good", content(MIB))
             assert failed < HUNG
         assert failed == HUNG
         store.opened.set()

@@ -14,10 +14,10 @@ SIZES = [0, 1, 128 * KIB - 1, 128 * KIB, 3 * MIB + 17, 20 * MIB + 4321]
 async def test_bytes_come_back(tmp_path, layout, size):
     store = spread(tmp_path)
     data = content(size)
-    async with writing(store, layout=layout) as drafts:
-        await save(drafts, b"/file", data)
-        assert not drafts.status()["files"]
-        assert drafts.status()["memory_bytes"] == 0
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", data)
+        assert not uploads.status()["files"]
+        assert uploads.status()["memory_bytes"] == 0
     assert load(store, b"/file") == data
     assert StripedStore(store).stat(b"/file").length == size
     striped = {name for name in hidden(tmp_path) if name.startswith(".stripefs/")}
@@ -29,10 +29,10 @@ async def test_bytes_come_back(tmp_path, layout, size):
 async def test_a_big_file_replaces_a_big_file(tmp_path, layout):
     store = spread(tmp_path)
     buried = []
-    async with writing(store, layout=layout, bury=lambda versions, pool: buried.extend(versions)) as drafts:
-        await save(drafts, b"/file", content(3 * MIB))
+    async with writing(store, layout=layout, bury=lambda versions, pool: buried.extend(versions)) as uploads:
+        await save(uploads, b"/file", content(3 * MIB))
         before = StripedStore(store).stat(b"/file").identity
-        await save(drafts, b"/file", content(2 * MIB, seed=2), replacing=before)
+        await save(uploads, b"/file", content(2 * MIB, seed=2), replacing=before)
     assert load(store, b"/file") == content(2 * MIB, seed=2)
     assert StripedStore(store).stat(b"/file").identity != before
     assert len(buried) == (1 if layout is Layout.STRIPED else 0)
@@ -40,9 +40,9 @@ async def test_a_big_file_replaces_a_big_file(tmp_path, layout):
 
 async def test_parts_lie_on_every_host(tmp_path):
     store = spread(tmp_path)
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        await save(drafts, b"/striped", content(16 * MIB))
-        await save(drafts, b"/joined", content(16 * MIB), layout=Layout.CONCAT)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        await save(uploads, b"/striped", content(16 * MIB))
+        await save(uploads, b"/joined", content(16 * MIB), layout=Layout.CONCAT)
     for path in (b"/striped", b"/joined"):
         handle = StripedStore(store).open(path)
         load_of = dict.fromkeys(("h0", "h1", "h2", "h3"), 0)

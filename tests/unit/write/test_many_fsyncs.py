@@ -46,19 +46,19 @@ def durable(store):
 async def test_each_costs_what_was_written_since(store, tmp_path, layout):
     data = content(TIMES * STEP)
     longest = of_records = 0
-    async with writing(store, layout=layout, small=SMALL) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+    async with writing(store, layout=layout, small=SMALL) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
         for start in range(0, len(data), STEP):
-            await draft.write(start, data[start : start + STEP])
-            await draft.sync()
+            await upload.write(start, data[start : start + STEP])
+            await upload.sync()
             longest = max(longest, newest(tmp_path))
             of_records += newest(tmp_path)
             if start // STEP % 30 == 0:
                 found = durable(store.inner)
                 assert found.record.length == start + STEP
                 assert len(found.paths) <= TIMES.bit_length()
-        assert await draft.read(5, len(data)) == data[5:]
-        await draft.publish(final=True)
+        assert await upload.read(5, len(data)) == data[5:]
+        await upload.publish(final=True)
     assert load(store, b"/file") == data
     assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
     # The bytes, the beginnings of a file that may stay small, and documents: some of those were prepared in vain.
@@ -72,18 +72,18 @@ async def test_each_costs_what_was_written_since(store, tmp_path, layout):
 async def test_plain_files_of_a_store_that_cannot_join_are_copied_once(store, tmp_path):
     store.capabilities = dataclasses.replace(store.capabilities, concat=False)
     data = content(40 * STEP)
-    async with writing(store, layout=Layout.PLAIN, small=SMALL) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+    async with writing(store, layout=Layout.PLAIN, small=SMALL) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
         for start in range(0, len(data), STEP):
-            await draft.write(start, data[start : start + STEP])
-            await draft.sync()
+            await upload.write(start, data[start : start + STEP])
+            await upload.sync()
         before = written(store)
         assert before < 2 * len(data)
-        await draft.publish(final=False)
+        await upload.publish(final=False)
         assert written(store) == before + len(data)
         assert load(store, b"/file") == data
-        await draft.write(len(data), b"behind")
-        await draft.publish(final=True)
+        await upload.write(len(data), b"behind")
+        await upload.publish(final=True)
     assert load(store, b"/file") == data + b"behind"
     assert not hidden(tmp_path)
 
@@ -95,15 +95,15 @@ async def test_a_store_that_turns_out_not_to_join(store, tmp_path, layout):
 
     store.concat = refuse
     data = content(TIMES * STEP // 2)
-    async with writing(store, layout=layout, small=SMALL) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+    async with writing(store, layout=layout, small=SMALL) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
         for start in range(0, len(data), STEP):
-            await draft.write(start, data[start : start + STEP])
-            await draft.sync()
+            await upload.write(start, data[start : start + STEP])
+            await upload.sync()
         found = durable(store.inner)
         assert len(found.record.segments) > SOURCES_AT_ONCE
         assert 1 < len(found.paths) <= TIMES.bit_length()
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert load(store, b"/file") == data
     assert not hidden(tmp_path)
 
@@ -112,15 +112,15 @@ async def test_a_store_that_turns_out_not_to_join(store, tmp_path, layout):
 async def test_moved_between_two_of_them(store, tmp_path, layout):
     (tmp_path / "folder").mkdir()
     data = content(2 * SOURCES_AT_ONCE * STEP)
-    async with writing(store, layout=layout, small=SMALL) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+    async with writing(store, layout=layout, small=SMALL) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
         for start in range(0, len(data), STEP):
             if start == len(data) // 4:
-                async with draft.moving(b"/folder/new"):
+                async with upload.moving(b"/folder/new"):
                     pass
-            await draft.write(start, data[start : start + STEP])
-            await draft.sync()
-        await draft.publish(final=True)
+            await upload.write(start, data[start : start + STEP])
+            await upload.sync()
+        await upload.publish(final=True)
     assert load(store, b"/folder/new") == data
     assert not hidden(tmp_path)
 
@@ -128,15 +128,15 @@ async def test_moved_between_two_of_them(store, tmp_path, layout):
 @pytest.mark.parametrize("layout", JOINED)
 async def test_behind_a_version_that_is_published(store, tmp_path, layout):
     data = content(MIB + SOURCES_AT_ONCE * 2 * STEP)
-    async with writing(store, layout=layout, small=SMALL) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, data[:MIB])
-        await draft.publish(final=False)
+    async with writing(store, layout=layout, small=SMALL) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, data[:MIB])
+        await upload.publish(final=False)
         for start in range(MIB, len(data), STEP):
-            await draft.write(start, data[start : start + STEP])
-            await draft.sync()
+            await upload.write(start, data[start : start + STEP])
+            await upload.sync()
         assert load(store, b"/file") == data[:MIB]
-        assert await draft.read(0, len(data)) == data
-        await draft.publish(final=True)
+        assert await upload.read(0, len(data)) == data
+        await upload.publish(final=True)
     assert load(store, b"/file") == data
     assert not hidden(tmp_path)

@@ -31,36 +31,36 @@ def only_put(tmp_path):
 @pytest.mark.parametrize("size", [0, 1000, 3 * MIB + 5])
 async def test_only_put(tmp_path, layout, size, caplog):
     store = only_put(tmp_path)
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, content(size))
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(size))
         with pytest.raises(NotFound):
             store.stat(b"/file")
-        await draft.publish(final=False)
+        await upload.publish(final=False)
         assert load(store, b"/file") == content(size)
-        await draft.write(size, b"more")
-        await draft.publish(final=True)
+        await upload.write(size, b"more")
+        await upload.publish(final=True)
     assert load(store, b"/file") == content(size) + b"more"
     assert not hidden(tmp_path)
     assert "without locks" in caplog.text
 
 
 async def test_only_put_refuses_fsync(tmp_path):
-    async with writing(only_put(tmp_path)) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, content(MIB))
+    async with writing(only_put(tmp_path)) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(MIB))
         with pytest.raises(Unsupported, match="closed"):
-            await draft.sync()
-        await draft.publish(final=True)
+            await upload.sync()
+        await upload.publish(final=True)
     assert (tmp_path / "file").read_bytes() == content(MIB)
 
 
 async def test_only_put_and_given_up(tmp_path):
     (tmp_path / "file").write_bytes(b"old")
-    async with writing(only_put(tmp_path)) as drafts:
-        draft = await drafts.begin(b"/file", replacing=only_put(tmp_path).stat(b"/file").identity)
-        await draft.write(0, content(3 * MIB))
-        await draft.abandon()
+    async with writing(only_put(tmp_path)) as uploads:
+        upload = await uploads.begin(b"/file", replacing=only_put(tmp_path).stat(b"/file").identity)
+        await upload.write(0, content(3 * MIB))
+        await upload.abandon()
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
@@ -68,27 +68,27 @@ async def test_only_put_and_given_up(tmp_path):
 async def test_only_put_fails(tmp_path, kind):
     (tmp_path / "file").write_bytes(b"old")
     faulty = FaultyStore(only_put(tmp_path))
-    async with writing(faulty) as drafts:
-        draft = await drafts.begin(b"/file", replacing=only_put(tmp_path).stat(b"/file").identity)
+    async with writing(faulty) as uploads:
+        upload = await uploads.begin(b"/file", replacing=only_put(tmp_path).stat(b"/file").identity)
         faulty.fail_at(1, "put", kind=kind)
-        await draft.write(0, content(3 * MIB))
+        await upload.write(0, content(3 * MIB))
         with pytest.raises((QuotaExceeded, HostFailed)):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
 async def test_a_store_that_is_only_read(tmp_path):
     store = less(LocalStore(str(tmp_path).encode()), put=False)
-    async with writing(store) as drafts:
+    async with writing(store) as uploads:
         with pytest.raises(Unsupported):
-            await drafts.begin(b"/file", replacing=None)
+            await uploads.begin(b"/file", replacing=None)
 
 
 async def test_the_next_best_layout_is_said_once(tmp_path, caplog):
     store = less(LocalStore(str(tmp_path).encode()), concat=False)
-    async with writing(store, layout=Layout.CONCAT) as drafts:
+    async with writing(store, layout=Layout.CONCAT) as uploads:
         for number in range(3):
-            await save(drafts, b"/file%d" % number, content(MIB))
+            await save(uploads, b"/file%d" % number, content(MIB))
     assert caplog.text.count("cannot join files") == 1
 
 
@@ -107,14 +107,14 @@ class Refusing(LocalStore):
 async def test_joining_is_refused_when_it_comes_to_it(tmp_path, caplog):
     store = Refusing(str(tmp_path).encode())
     data = content(50 * MIB)
-    async with writing(store, layout=Layout.CONCAT) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, data[: 20 * MIB])
-        await draft.publish(final=False)
+    async with writing(store, layout=Layout.CONCAT) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, data[: 20 * MIB])
+        await upload.publish(final=False)
         assert load(store, b"/file") == data[: 20 * MIB]
         store.allowed = 1  # the second generation's parts are joined, but not behind the first
-        await draft.write(20 * MIB, data[20 * MIB :])
-        await draft.publish(final=True)
+        await upload.write(20 * MIB, data[20 * MIB :])
+        await upload.publish(final=True)
     assert load(store, b"/file") == data
     assert "copied" in caplog.text
     assert not hidden(tmp_path)

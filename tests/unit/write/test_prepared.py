@@ -40,74 +40,74 @@ def beside(tmp_path):
     return sorted(kind for name in names if (kind := parse_reserved(name.encode()).kind) != "lock")
 
 
-async def begun(drafts):
-    draft = await drafts.begin(b"/file", replacing=None)
-    await draft.write(0, DATA[:MIB])
-    await draft.sync()
-    return draft
+async def begun(uploads):
+    upload = await uploads.begin(b"/file", replacing=None)
+    await upload.write(0, DATA[:MIB])
+    await upload.sync()
+    return upload
 
 
 async def test_publishing_right_after_fsync_writes_no_other_manifest(store, tmp_path):
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        draft = await begun(drafts)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
         await until(lambda: beside(tmp_path) == ["part", "record"])
-        await draft.publish(final=True)
+        await upload.publish(final=True)
         assert len(store.made) == 1
         assert beside(tmp_path) == []
     assert load(store, b"/file") == DATA[:MIB]
 
 
 async def test_a_manifest_that_was_outrun_goes(store, tmp_path):
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        draft = await begun(drafts)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
         for at in range(MIB, 3 * MIB, MIB):
-            await draft.write(at, DATA[at : at + MIB])
-            await draft.sync()
-        await draft.write(3 * MIB, DATA[3 * MIB :])
-        await draft.publish(final=True)
+            await upload.write(at, DATA[at : at + MIB])
+            await upload.sync()
+        await upload.write(3 * MIB, DATA[3 * MIB :])
+        await upload.publish(final=True)
         assert len(store.made) == 2  # the one that was in vain, and the one that was published
         assert beside(tmp_path) == []
     assert load(store, b"/file") == DATA
 
 
 async def test_versions_one_after_the_other(store, tmp_path):
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        draft = await begun(drafts)
-        await draft.publish(final=False)
-        await draft.write(MIB, DATA[MIB:])
-        await draft.sync()
-        await draft.publish(final=True)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
+        await upload.publish(final=False)
+        await upload.write(MIB, DATA[MIB:])
+        await upload.sync()
+        await upload.publish(final=True)
         assert len(store.made) == 2
         assert beside(tmp_path) == []
     assert load(store, b"/file") == DATA
 
 
 async def test_nothing_of_it_stays_when_the_file_is_given_up(store, tmp_path):
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        draft = await begun(drafts)
-        await draft.abandon()
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
+        await upload.abandon()
         assert store.made
         assert hidden(tmp_path) == set()
 
 
 async def test_a_manifest_that_could_not_be_written_ahead_is_written_when_it_is_needed(store):
-    async with writing(store, layout=Layout.STRIPED) as drafts:
+    async with writing(store, layout=Layout.STRIPED) as uploads:
         store.refused = 1
-        draft = await begun(drafts)
-        await draft.publish(final=True)
+        upload = await begun(uploads)
+        await upload.publish(final=True)
         assert len(store.made) == 2
     assert load(store, b"/file") == DATA[:MIB]
 
 
 async def test_a_manifest_that_cannot_be_written_at_all_is_told_and_the_old_version_stays(store):
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        draft = await begun(drafts)
-        await draft.publish(final=False)
-        await draft.write(MIB, DATA[MIB:])
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
+        await upload.publish(final=False)
+        await upload.write(MIB, DATA[MIB:])
         store.refused = 2
-        await draft.sync()
+        await upload.sync()
         with pytest.raises(QuotaExceeded):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
         assert load(store, b"/file") == DATA[:MIB]
 
 
@@ -138,16 +138,16 @@ class Lost:
 @pytest.mark.parametrize("synced", [True, False])
 async def test_what_was_prepared_names_no_part_that_was_lost_after_all(store, tmp_path, synced):
     lost = Lost(store)
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, DATA)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA)
         if synced:
-            await draft.sync()
-            record = Record.from_bytes((tmp_path / record_name(b"file", draft.version).decode()).read_bytes())
+            await upload.sync()
+            record = Record.from_bytes((tmp_path / record_name(b"file", upload.version).decode()).read_bytes())
             named = [part.path for segment in record.segments for part in segment.parts]
             assert set(named) <= set(lost.parts)  # those that waited for the host besides are begun anew too
             assert lost.parts[0] not in named
-        await draft.publish(final=True)
+        await upload.publish(final=True)
         assert beside(tmp_path) == []
     assert load(store, b"/file") == DATA
 
@@ -166,16 +166,16 @@ async def test_the_record_stands_only_when_all_is_acknowledged(store, tmp_path, 
         return sink
 
     store.create = slow
-    async with writing(store, layout=layout) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, short)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, short)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(draft.sync)
+            nursery.start_soon(upload.sync)
             if layout is Layout.STRIPED:
                 await until(lambda: len(store.made) == 1)
             await trio.sleep(0.2)
             assert "record" not in beside(tmp_path)
             acknowledge.set()
         assert "record" in beside(tmp_path)
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert load(store, b"/file") == short

@@ -26,13 +26,13 @@ async def test_striped_gives_way_below_a_quota(tmp_path: Path, caplog: pytest.Lo
     for folder in ("limited/deep", "closed", "free"):
         (tmp_path / folder).mkdir(parents=True)
     store = Limited(bytes(tmp_path))
-    async with writing(store, layout=Layout.STRIPED) as drafts:
+    async with writing(store, layout=Layout.STRIPED) as uploads:
         for name in ("limited/deep/a", "limited/b", "closed/c", "free/d"):
-            await save(drafts, b"/" + name.encode(), content(MIB))
+            await save(uploads, b"/" + name.encode(), content(MIB))
         asked = store.asked
-        await save(drafts, b"/limited/deep/e", content(MIB))
+        await save(uploads, b"/limited/deep/e", content(MIB))
         assert store.asked == asked  # known for a while
-        assert drafts.status()["quota_directories"] == ["/limited"]
+        assert uploads.status()["quota_directories"] == ["/limited"]
     for name in ("limited/deep/a", "limited/deep/e", "limited/b", "closed/c", "free/d"):
         assert load(store, b"/" + name.encode()) == content(MIB)
         assert ((tmp_path / name).stat().st_size == MIB) == name.startswith("limited")

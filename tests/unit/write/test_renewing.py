@@ -25,9 +25,9 @@ async def test_a_lock_that_takes_long_to_renew_holds_up_no_other(store, tmp_path
         return os.stat(tmp_path / f".{name}.stripefs-lock").st_mtime_ns
 
     store.set_attributes = gated
-    async with writing(store, lease=0.6) as drafts:
-        slow = await drafts.begin(b"/slow", replacing=None)
-        fast = await drafts.begin(b"/fast", replacing=None)
+    async with writing(store, lease=0.6) as uploads:
+        slow = await uploads.begin(b"/slow", replacing=None)
+        fast = await uploads.begin(b"/fast", replacing=None)
         before, times = renewed("slow"), set()
 
         def often():

@@ -63,16 +63,16 @@ def gate(store):
 
 
 async def test_files_in_one_piece_that_stay_open_keep_nobody_out(store):
-    async with writing(store, layout=Layout.PLAIN) as drafts:
+    async with writing(store, layout=Layout.PLAIN) as uploads:
         drafts_open = []
         for number in range(HOSTS * PER_HOST):
-            draft = await drafts.begin(b"/open%d" % number, replacing=None)
-            await draft.write(0, content(MIB))
-            drafts_open.append(draft)
-        await until(lambda: drafts.status()["memory_bytes"] == 0)
-        await save(drafts, b"/small", b"x")
-        for draft in drafts_open:
-            await draft.publish(final=True)
+            upload = await uploads.begin(b"/open%d" % number, replacing=None)
+            await upload.write(0, content(MIB))
+            drafts_open.append(upload)
+        await until(lambda: uploads.status()["memory_bytes"] == 0)
+        await save(uploads, b"/small", b"x")
+        for upload in drafts_open:
+            await upload.publish(final=True)
     assert load(store, b"/small") == b"x"
     assert load(store, b"/open0") == content(MIB)
 
@@ -149,8 +149,8 @@ async def test_what_waits_for_its_next_try_ends_when_it_is_given_up(store, monke
 
 async def test_a_file_in_one_piece_that_is_not_begun_ends_when_it_is_given_up(store, tmp_path, gate):
     """Should it be begun after all nothing of it stays."""
-    async with writing(store) as drafts:
-        stream = StreamUpload(drafts._shared, lambda: (b"/hidden", 0), [], lambda size: None, lambda error: None)
+    async with writing(store) as uploads:
+        stream = StreamUpload(uploads._shared, lambda: (b"/hidden", 0), [], lambda size: None, lambda error: None)
         await until(lambda: gate.asked == 1)
         stream.cancel()
         await stream.ended()
@@ -160,16 +160,16 @@ async def test_a_file_in_one_piece_that_is_not_begun_ends_when_it_is_given_up(st
 
 
 async def test_a_draft_behind_others_is_given_up(store, gate):
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        first = await drafts.begin(b"/first", replacing=None)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        first = await uploads.begin(b"/first", replacing=None)
         await first.write(0, content(8 * MIB))
-        await until(lambda: drafts.status()["parts_under_way"] == HOSTS * PER_HOST)
-        waiting = drafts.status()["parts_waiting"]
-        second = await drafts.begin(b"/second", replacing=None)
+        await until(lambda: uploads.status()["parts_under_way"] == HOSTS * PER_HOST)
+        waiting = uploads.status()["parts_waiting"]
+        second = await uploads.begin(b"/second", replacing=None)
         await second.write(0, content(MIB))
-        assert drafts.status()["parts_waiting"] > waiting
+        assert uploads.status()["parts_waiting"] > waiting
         await second.abandon()
-        assert drafts.status()["parts_waiting"] == waiting
+        assert uploads.status()["parts_waiting"] == waiting
         gate.open()
         await first.publish(final=True)
     assert load(store, b"/first") == content(8 * MIB)
@@ -187,9 +187,9 @@ async def test_who_is_to_blame_is_avoided(store):
         return create(path, host=host, **how)
 
     store.create = blaming
-    async with writing(store) as drafts:
-        await save(drafts, b"/file", content(MIB))
-        [avoided] = [host["name"] for host in drafts.status()["hosts"] if host["avoided_seconds"] > 0]
+    async with writing(store) as uploads:
+        await save(uploads, b"/file", content(MIB))
+        [avoided] = [host["name"] for host in uploads.status()["hosts"] if host["avoided_seconds"] > 0]
         assert avoided in ("h2", "h3")
         assert avoided != hosts[0]
     assert load(store, b"/file") == content(MIB)

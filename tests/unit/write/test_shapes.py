@@ -96,10 +96,10 @@ def test_every_byte_has_its_place(width, rows, unit, pieces, striped):
         column.part = object()
 
     segment = UploadSegment(100, shape, ship)
-    data = b"".join(pieces)[: segment.room]
+    data = b"".join(pieces)[: segment.space]
     at = 0
     for piece in pieces:
-        piece = piece[: segment.room]
+        piece = piece[: segment.space]
         segment.add(memoryview(piece))
         at += len(piece)
         assert segment.length == at

@@ -80,7 +80,7 @@ def test_like_a_plain_file(
 ) -> None:
     async def main() -> None:
         staging = Staging(str(tmp_path_factory.getbasetemp()), MIB, "/mnt")
-        staged, draft, model = await staging.new(), FakeDraft(), bytearray(begin)
+        staged, upload, model = await staging.new(), FakeDraft(), bytearray(begin)
         await staged.fill(reading(begin), len(begin))  # type: ignore[arg-type]
         assert not staged.dirty
         for what, at, data in steps:
@@ -93,8 +93,8 @@ def test_like_a_plain_file(
                 await staged.truncate(at)
                 model[at:] = bytes(max(0, at - len(model)))
             else:
-                assert (await staged.publish(draft, False)).length == len(model)
-                assert draft.version == model
+                assert (await staged.publish(upload, False)).length == len(model)
+                assert upload.version == model
                 assert not staged.dirty
             assert staged.length == len(model)
         assert await staged.read(0, len(model) + 10) == model
@@ -146,25 +146,25 @@ async def test_holes_take_no_room(staging: Staging) -> None:
 
 async def test_full_loses_nothing(staging: Staging) -> None:
     """The write that finds no room changes nothing, the old version stays, and making room mends all."""
-    draft = FakeDraft(version=b"the old one")
+    upload = FakeDraft(version=b"the old one")
     staged = await staging.new(b"f")
     await staged.write(0, b"a" * (48 * CHUNK))
     with pytest.raises(NoSpace, match="staging-size"):
         await staged.write(48 * CHUNK - 2, b"bbb")
     assert staged.length == 48 * CHUNK
     assert await staged.read(48 * CHUNK - 2, 10) == b"aa"
-    for publish in (lambda: staged.publish(draft, True), lambda: staged.sync(draft)):
+    for publish in (lambda: staged.publish(upload, True), lambda: staged.sync(upload)):
         with pytest.raises(NoSpace, match="could not be staged"):
             await publish()
-    assert (draft.version, draft.durable, draft.rewinds) == (b"the old one", b"", 0)
+    assert (upload.version, upload.durable, upload.rewinds) == (b"the old one", b"", 0)
     await staged.write(48 * CHUNK - 2, b"bb")
     with pytest.raises(NoSpace, match="could not be staged"):
-        await staged.publish(draft, True)  # one byte is still missing
+        await staged.publish(upload, True)  # one byte is still missing
     await staged.close()
 
 
 async def test_a_failed_write_is_made_good_by_another(staging: Staging) -> None:
-    draft = FakeDraft()
+    upload = FakeDraft()
     other, staged = await staging.new(b"other"), await staging.new(b"f")
     await other.write(0, bytes(48 * CHUNK))
     await staged.write(0, bytes(16 * CHUNK))
@@ -172,20 +172,20 @@ async def test_a_failed_write_is_made_good_by_another(staging: Staging) -> None:
         await staged.write(16 * CHUNK, b"end")
     await other.close()
     await staged.write(16 * CHUNK, b"end")
-    await staged.publish(draft, True)
-    assert draft.version == bytes(16 * CHUNK) + b"end"
+    await staged.publish(upload, True)
+    assert upload.version == bytes(16 * CHUNK) + b"end"
     await staged.close()
 
 
 async def test_a_failed_write_is_made_good_by_cutting_it_off(staging: Staging) -> None:
-    draft = FakeDraft()
+    upload = FakeDraft()
     staged = await staging.new(b"f")
     await staged.write(0, b"begin")
     with pytest.raises(NoSpace):
         await staged.write(CHUNK, bytes(100 * CHUNK))
     await staged.truncate(5)
-    await staged.publish(draft, True)
-    assert draft.version == b"begin"
+    await staged.publish(upload, True)
+    assert upload.version == b"begin"
     await staged.close()
 
 
@@ -208,29 +208,29 @@ async def test_a_full_disk_is_like_a_full_bound(staging: Staging, monkeypatch: p
 
 
 async def test_a_draft_that_fails_is_tried_again(staging: Staging) -> None:
-    staged, draft = await staging.new(b"f"), FakeDraft(version=b"old", failing=HostFailed("away"))
+    staged, upload = await staging.new(b"f"), FakeDraft(version=b"old", failing=HostFailed("away"))
     await staged.write(0, b"x" * (3 * MIB))
     with pytest.raises(HostFailed):
-        await staged.publish(draft, False)
+        await staged.publish(upload, False)
     assert staged.dirty
-    assert draft.version == b"old"
-    draft.failing = None
-    await staged.publish(draft, False)
-    assert draft.version == b"x" * (3 * MIB)
+    assert upload.version == b"old"
+    upload.failing = None
+    await staged.publish(upload, False)
+    assert upload.version == b"x" * (3 * MIB)
     await staged.close()
 
 
 async def test_what_fsync_sent_is_not_sent_again(staging: Staging) -> None:
-    staged, draft = await staging.new(b"f"), FakeDraft()
+    staged, upload = await staging.new(b"f"), FakeDraft()
     await staged.write(0, b"x" * MIB)
-    await staged.sync(draft)
-    await staged.publish(draft, False)
-    assert (draft.rewinds, draft.version) == (1, b"x" * MIB)
-    await staged.publish(draft, False)
-    assert draft.rewinds == 1
+    await staged.sync(upload)
+    await staged.publish(upload, False)
+    assert (upload.rewinds, upload.version) == (1, b"x" * MIB)
+    await staged.publish(upload, False)
+    assert upload.rewinds == 1
     await staged.truncate(3)
-    await staged.publish(draft, True)
-    assert (draft.rewinds, draft.version) == (2, b"xxx")
+    await staged.publish(upload, True)
+    assert (upload.rewinds, upload.version) == (2, b"xxx")
     await staged.close()
 
 
@@ -243,16 +243,16 @@ async def test_content_that_comes_short_is_refused(staging: Staging) -> None:
 
 async def test_writes_wait_for_a_publication(staging: Staging) -> None:
     """A publication has one moment's content, whatever is written meanwhile."""
-    staged, draft = await staging.new(b"f"), FakeDraft()
+    staged, upload = await staging.new(b"f"), FakeDraft()
     await staged.write(0, b"a" * (3 * MIB))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(staged.publish, draft, False)
+        nursery.start_soon(staged.publish, upload, False)
         await trio.testing.wait_all_tasks_blocked(0.001)
         await staged.write(0, b"b" * (3 * MIB))
-    assert draft.version == b"a" * (3 * MIB)
+    assert upload.version == b"a" * (3 * MIB)
     assert staged.dirty
-    await staged.publish(draft, True)
-    assert draft.version == b"b" * (3 * MIB)
+    await staged.publish(upload, True)
+    assert upload.version == b"b" * (3 * MIB)
     await staged.close()
 
 

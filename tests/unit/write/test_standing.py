@@ -29,18 +29,18 @@ def identity(store):
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_file_that_is_continued_and_not_there_any_more(store, layout, size, by):
     """None: it is gone. A file that somebody else put there stays."""
-    async with writing(store, layout=layout) as drafts:
-        await save(drafts, b"/file", OLD[:size])
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", OLD[:size])
         if by is not None:
-            await save(drafts, b"/other", OTHER[:size], layout=by)
-        draft = await drafts.begin(b"/file", replacing=identity(store), append=True)
-        await draft.write(size, b"more")
+            await save(uploads, b"/other", OTHER[:size], layout=by)
+        upload = await uploads.begin(b"/file", replacing=identity(store), append=True)
+        await upload.write(size, b"more")
         if by is None:
             store.rename(b"/file", b"/kept")
         else:
             store.rename(b"/other", b"/file", replace=True)
         with pytest.raises(StaleVersion):
-            await draft.publish(final=True)
+            await upload.publish(final=True)
     if by is None:
         assert load(store, b"/kept") == OLD[:size]
         with pytest.raises(NotFound):
@@ -52,23 +52,23 @@ async def test_a_file_that_is_continued_and_not_there_any_more(store, layout, si
 @pytest.mark.parametrize("size", [1000, MIB + 5])
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_times_and_permissions_make_no_other_file(store, tmp_path, layout, size):
-    async with writing(store, layout=layout) as drafts:
-        await save(drafts, b"/file", OLD[:size])
-        draft = await drafts.begin(b"/file", replacing=identity(store), append=True)
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", OLD[:size])
+        upload = await uploads.begin(b"/file", replacing=identity(store), append=True)
         for at in (size, size + 4):
-            await draft.write(at, b"more")
+            await upload.write(at, b"more")
             os.utime(tmp_path / "file", (at, at))
             (tmp_path / "file").chmod(0o600)
-            await draft.publish(final=at > size)
+            await upload.publish(final=at > size)
     assert load(store, b"/file") == OLD[:size] + b"moremore"
 
 
 async def test_an_answer_that_got_lost_does_not_make_it_another_file(store):
     """The version stands and nobody said so: what is published next goes behind that."""
-    async with writing(store, layout=Layout.STRIPED, io_timeout=0.3) as drafts:
-        await save(drafts, b"/file", OLD)
-        draft = await drafts.begin(b"/file", replacing=identity(store), append=True)
-        await draft.write(len(OLD), b"more")
+    async with writing(store, layout=Layout.STRIPED, io_timeout=0.3) as uploads:
+        await save(uploads, b"/file", OLD)
+        upload = await uploads.begin(b"/file", replacing=identity(store), append=True)
+        await upload.write(len(OLD), b"more")
         rename, stat = store.rename, store.stat
 
         def away(path):
@@ -80,10 +80,10 @@ async def test_an_answer_that_got_lost_does_not_make_it_another_file(store):
 
         store.rename = renamed
         with pytest.raises(ServiceDown):
-            await draft.publish(final=False)
+            await upload.publish(final=False)
         store.rename, store.stat = rename, stat
-        await draft.write(len(OLD) + 4, b", and more")
-        await draft.publish(final=True)
+        await upload.write(len(OLD) + 4, b", and more")
+        await upload.publish(final=True)
     assert load(store, b"/file") == OLD + b"more, and more"
 
 
@@ -91,12 +91,12 @@ async def test_an_answer_that_got_lost_does_not_make_it_another_file(store):
 async def test_a_version_that_was_moved_elsewhere_is_not_buried(store, layout):
     """Its new name needs its parts."""
     buried = []
-    async with writing(store, layout=layout, bury=lambda versions, pool: buried.extend(versions)) as drafts:
-        await save(drafts, b"/file", OLD, layout=Layout.STRIPED)
-        draft = await drafts.begin(b"/file", replacing=identity(store))
-        await draft.write(0, OTHER)
+    async with writing(store, layout=layout, bury=lambda versions, pool: buried.extend(versions)) as uploads:
+        await save(uploads, b"/file", OLD, layout=Layout.STRIPED)
+        upload = await uploads.begin(b"/file", replacing=identity(store))
+        await upload.write(0, OTHER)
         store.rename(b"/file", b"/kept")
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert load(store, b"/file") == OTHER
     assert load(store, b"/kept") == OLD
     assert buried == []
@@ -106,24 +106,24 @@ async def test_a_version_that_was_moved_elsewhere_is_not_buried(store, layout):
 @pytest.mark.parametrize("after", LAYOUTS)
 async def test_a_file_that_is_replaced_between_two_looks_is_not_continued(store, tmp_path, monkeypatch, before, after):
     """The manifest of one version and the status of another make no file."""
-    async with writing(store) as drafts:
-        await save(drafts, b"/file", OLD, layout=before)
-        await save(drafts, b"/other", OTHER, layout=after)
+    async with writing(store) as uploads:
+        await save(uploads, b"/file", OLD, layout=before)
+        await save(uploads, b"/other", OTHER, layout=after)
         seen = StripedStore(store).manifest(b"/file")
         store.rename(b"/other", b"/file", replace=True)
 
         async def manifest(path):
             return seen
 
-        monkeypatch.setattr(drafts._shared, "manifest", manifest)
+        monkeypatch.setattr(uploads._shared, "manifest", manifest)
         if Layout.STRIPED in (before, after):
             with pytest.raises(StaleVersion):
-                await drafts.begin(b"/file", replacing=identity(store), append=True)
+                await uploads.begin(b"/file", replacing=identity(store), append=True)
             assert ".file.stripefs-lock" not in hidden(tmp_path)
         else:
-            draft = await drafts.begin(b"/file", replacing=identity(store), append=True)
-            await draft.write(len(OTHER), b"more")
-            await draft.publish(final=True)
+            upload = await uploads.begin(b"/file", replacing=identity(store), append=True)
+            await upload.write(len(OTHER), b"more")
+            await upload.publish(final=True)
             assert load(store, b"/file") == OTHER + b"more"
 
 
@@ -131,17 +131,17 @@ async def test_a_file_that_is_replaced_between_two_looks_is_not_continued(store,
 async def test_lists_of_parts_that_nothing_names(store, tmp_path, monkeypatch, outcome):
     """They lie in the pool, and go when what would have named them does not come."""
     monkeypatch.setattr(Manifest, "parts_list", _listed(Manifest.parts_list))
-    async with writing(store, layout=Layout.STRIPED) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, OLD)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, OLD)
         store.fail_at(1, "rename", kind="quota")
         with pytest.raises(QuotaExceeded):
-            await draft.publish(final=outcome == "given up")
+            await upload.publish(final=outcome == "given up")
         if outcome == "refused":
-            await draft.abandon()
+            await upload.abandon()
         if outcome == "published":
-            await draft.write(len(OLD), b"more")
-            await draft.publish(final=True)
+            await upload.write(len(OLD), b"more")
+            await upload.publish(final=True)
             assert len(list(tmp_path.glob(".stripefs/*/list-*"))) == 1
         else:
             assert not hidden(tmp_path)

@@ -37,16 +37,16 @@ async def test_a_renewal_that_panics_ends_nothing(
     made: list[int] = []
     renew = broken(error, made)
 
-    async def renewed(draft: FileUpload, *_: object) -> None:
-        renew(draft)
+    async def renewed(upload: FileUpload, *_: object) -> None:
+        renew(upload)
 
     monkeypatch.setattr(FileUpload, "renew", renewed)
     data = content(MIB)
-    async with writing(store, lease=0.3) as drafts:  # renewed every 0.1 s
-        draft = await drafts.begin(b"/f", replacing=None)
-        await draft.write(0, data)
+    async with writing(store, lease=0.3) as uploads:  # renewed every 0.1 s
+        upload = await uploads.begin(b"/f", replacing=None)
+        await upload.write(0, data)
         await until(lambda: len(made) > 2)
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert load(store, b"/f") == data
 
 
@@ -57,25 +57,25 @@ async def test_hosts_that_cannot_be_asked_for_end_nothing(
     made: list[int] = []
     data = content(MIB)
     monkeypatch.setattr("stripefs.write.uploader.FRESH", 0.0)
-    async with writing(store, lease=0.3) as drafts:  # renewed every 0.1 s
-        draft = await drafts.begin(b"/f", replacing=None)
-        await draft.write(0, data)
+    async with writing(store, lease=0.3) as uploads:  # renewed every 0.1 s
+        upload = await uploads.begin(b"/f", replacing=None)
+        await upload.write(0, data)
         monkeypatch.setattr(store, "hosts", broken(error, made))
         await until(lambda: len(made) > 2)
-        await draft.publish(final=True)
+        await upload.publish(final=True)
     assert load(store, b"/f") == data
 
 
 async def test_a_bug_in_sending_fails_one_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     data = content(MIB)
-    async with writing(store) as drafts:
-        sender = drafts._shared.uploader
+    async with writing(store) as uploads:
+        sender = uploads._shared.uploader
         succeeded = sender.hosts.succeeded
         monkeypatch.setattr(sender.hosts, "succeeded", broken(Panic("rust"), []))
         with pytest.raises(Exception, match="failed unexpectedly"), trio.fail_after(30):
-            await save(drafts, b"/lost", data)
+            await save(uploads, b"/lost", data)
         monkeypatch.setattr(sender.hosts, "succeeded", succeeded)
-        await save(drafts, b"/f", data)
+        await save(uploads, b"/f", data)
     assert load(store, b"/f") == data
 
 
@@ -85,20 +85,20 @@ async def test_a_bug_in_giving_one_file_up_leaves_no_lock_of_another(
     given_up: list[bytes] = []
     abandon = FileUpload.abandon
 
-    async def abandoned(draft: FileUpload, *, recoverable: bool = False) -> None:
-        if draft.path == b"/1" and b"/1" not in given_up:
-            given_up.append(draft.path)
+    async def abandoned(upload: FileUpload, *, recoverable: bool = False) -> None:
+        if upload.path == b"/1" and b"/1" not in given_up:
+            given_up.append(upload.path)
             raise RuntimeError("a bug")
         await trio.sleep(0)
-        await abandon(draft, recoverable=recoverable)
-        given_up.append(draft.path)
+        await abandon(upload, recoverable=recoverable)
+        given_up.append(upload.path)
 
-    async with writing(store) as drafts:
+    async with writing(store) as uploads:
         for path in (b"/1", b"/2"):
-            await (await drafts.begin(path, replacing=None)).write(0, b"x")
+            await (await uploads.begin(path, replacing=None)).write(0, b"x")
         monkeypatch.setattr(FileUpload, "abandon", abandoned)
-        await drafts.aclose()
+        await uploads.aclose()
         assert b"/2" in given_up
-    async with writing(store) as drafts:
-        await save(drafts, b"/2", b"again")
+    async with writing(store) as uploads:
+        await save(uploads, b"/2", b"again")
     assert load(store, b"/2") == b"again"

@@ -45,12 +45,12 @@ async def writing(store: Store, **changed: object) -> AsyncIterator[UploadManage
     deadline = float(changed.pop("deadline", DEADLINE))  # type: ignore[arg-type]
     bury: Callable[[Iterable[str], bytes], None] | None = changed.pop("bury", None)  # type: ignore[assignment]
     lease = float(changed.pop("lease", LEASE))  # type: ignore[arg-type]
-    drafts = UploadManager(StripedStore(store), policy(**changed), bury=bury, lease=lease)
+    uploads = UploadManager(StripedStore(store), policy(**changed), bury=bury, lease=lease)
     with trio.fail_after(deadline):
         async with trio.open_nursery() as nursery:
-            await nursery.start(drafts.run)
-            yield drafts
-            await drafts.aclose()
+            await nursery.start(uploads.run)
+            yield uploads
+            await uploads.aclose()
             nursery.cancel_scope.cancel()
 
 
@@ -58,12 +58,12 @@ def content(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-async def save(drafts: UploadManager, path: bytes, data: bytes, *, step: int = MIB, **begin: object) -> None:
+async def save(uploads: UploadManager, path: bytes, data: bytes, *, step: int = MIB, **begin: object) -> None:
     """A whole file written from its start in steps."""
-    draft = await drafts.begin(path, **{"replacing": None, **begin})  # type: ignore[arg-type]
+    upload = await uploads.begin(path, **{"replacing": None, **begin})  # type: ignore[arg-type]
     for at in range(0, len(data), step):
-        await draft.write(at, data[at : at + step])
-    await draft.publish(final=True)
+        await upload.write(at, data[at : at + step])
+    await upload.publish(final=True)
 
 
 def load(store: Store, path: bytes) -> bytes:
