@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from imagefs.build.content import Content, read_exactly
-from imagefs.build.dedup import KnownBlocks
 from imagefs.build.layout import Segment, lay_out
-from imagefs.build.packs import Packs, store_blocks
+from imagefs.build.packs import KnownBlocks, Packs, store_blocks
 from imagefs.errors import BuildError
 from imagefs.format import erofs, extents, index
 from imagefs.format.inode import Inode

@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
-from imagefs.build.dedup import KnownBlocks
 from imagefs.build.image import publish
+from imagefs.build.packs import KnownBlocks
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest

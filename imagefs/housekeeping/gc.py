@@ -11,7 +11,7 @@ half a day:
   it is older than half a day (`Images`), so that is young as well.
 - What it shares with an image is kept by that image. When that is removed meanwhile, either the new manifest is there
   before `gc` lists manifests, and keeps what it names, or the build finds the image gone after it stored its manifest,
-  takes that away again and fails (`imagefs.build.dedup`).
+  takes that away again and fails (`imagefs.build.packs`).
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build import dedup
-from imagefs.build.dedup import KnownBlocks
+from imagefs.build import packs
+from imagefs.build.packs import KnownBlocks
 from imagefs.errors import BuildError
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
@@ -58,7 +58,7 @@ def test_damaged_documents_of_others_only_cost_bytes(
 def test_the_image_that_the_tag_names_comes_first_and_the_rest_as_far_as_memory_goes(
     images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dedup, "_INDEX_BYTES", 300)  # that of one such image
+    monkeypatch.setattr(packs, "_INDEX_BYTES", 300)  # that of one such image
     build_tree(write_tree(tmp_path / "one", a=1), images, "one")
     build_tree(write_tree(tmp_path / "two", b=2), images, "two")
     assert build_tree(write_tree(tmp_path / "next", a=1), images, "one").new_bytes == 0
