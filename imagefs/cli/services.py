@@ -6,7 +6,8 @@ import os
 import platform
 import subprocess
 import time
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -16,6 +17,10 @@ from imagefs.settings import DaemonSettings
 from imagefs.snapshotter.containerd_config import ROOT, SOCKET, Wanted, containerd_config, parse_version
 from stripefs.cli.flags import SettingsCommand, settings_flags
 from stripefs.errors import ConfigError, MountError
+
+if TYPE_CHECKING:
+    from imagefs.doctor.finding import CheckResult
+    from stripefs.settings import StoreSettings
 
 __all__ = ["config_command", "daemon_command", "doctor_command", "install_command", "snapshotter_command"]
 
@@ -253,15 +258,13 @@ def doctor_command(
 
     Exit code 1 where something that was asked for does not work.
     """
-    from imagefs.doctor.examine import ExaminedHost, examine
     from imagefs.doctor.finding import exit_code, lines
 
     settings = settings_of(ctx, config=config)
     configured = dict.fromkeys(url for url in (*settings.snapshotter.stores, settings.deps.store) if url)
     named = [settings.store_at(url) for url in stores or configured]
-    host = ExaminedHost(settings.daemon, named, SOCKET, ROOT, containerd, not no_write)
     findings = []
-    for finding in examine(host):
+    for finding in examine(settings.daemon, named, containerd, write=not no_write):
         findings.append(finding)
         if not as_json:
             for line in lines([finding]):
@@ -270,3 +273,29 @@ def doctor_command(
     if as_json:
         print_json({"v": 1, "ok": code == 0, "findings": [one.to_json() for one in findings]})
     return code
+
+
+def examine(
+    daemon: DaemonSettings, stores: Sequence[StoreSettings], containerd: str, *, write: bool
+) -> Iterator[CheckResult]:
+    """The findings, each as soon as it is known, in the order in which somebody would mend them.
+
+    stores: of either kind, with how each is reached. containerd: its configuration. write: whether stores may be
+    written to for a moment.
+    """
+    from imagefs.doctor import host, services
+    from imagefs.doctor import stores as checks
+    from imagefs.repository.store import is_registry
+
+    yield from host.rights_findings()
+    yield from host.kernel_findings(daemon.cache)
+    yield from host.cache_findings(daemon.cache, daemon.cache_size)
+    yield from host.runtime_findings()
+    facts = services.containerd_facts(containerd)
+    yield from services.judge_containerd(facts, SOCKET, ROOT)
+    needed = facts.config is not None and services.uses_snapshotter(facts.config)
+    yield from services.daemon_findings(daemon, needed=needed)
+    yield from services.snapshotter_findings(SOCKET, needed=needed)
+    for store in stores:
+        find = checks.registry_findings if is_registry(store.url) else checks.store_findings
+        yield from find(store, write=write)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.doctor.containerd import containerd_findings
+from imagefs.doctor.services import containerd_findings
 from imagefs.snapshotter.containerd_config import IMAGES_PLUGIN, TRANSFER_PLUGIN
 from tests.containerd import conftest, gobuild, test_lifecycle, test_pull
 from tests.containerd.conftest import base

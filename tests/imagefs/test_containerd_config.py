@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.doctor.containerd import containerd_findings
+from imagefs.doctor.services import containerd_findings
 from imagefs.snapshotter.containerd_config import V1_CRI_PLUGIN, Wanted, containerd_config, parse_version
 from tests.waiting import eventually
 

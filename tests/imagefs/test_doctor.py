@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.doctor.trial import TRIALS
+from imagefs.doctor.host import TRIALS
 from stripefs.fuse import kernel
 from tests.imagefs.registry_server import running_registry
 from tests.imagefs.service import Service, eventually

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.doctor.containerd import ContainerdFacts, gather, judge, uses_us
+from imagefs.doctor.services import ContainerdFacts, containerd_facts, judge_containerd, uses_snapshotter
 from imagefs.snapshotter.containerd_config import (
     IMAGES_PLUGIN,
     ROOT,
@@ -31,12 +31,14 @@ def facts(version: tuple[int, int, int], config: dict[str, Any]) -> ContainerdFa
 
 
 def states(known: ContainerdFacts) -> dict[str, str]:
-    return {one.check.removeprefix("containerd."): one.state for one in judge(known, SOCKET, ROOT)}
+    return {one.check.removeprefix("containerd."): one.state for one in judge_containerd(known, SOCKET, ROOT)}
 
 
 def against(known: ContainerdFacts) -> dict[str, str]:
     """The states that are not ok, each of which must have a cost."""
-    assert [one for one in judge(known, SOCKET, ROOT) if one.state == "fail" and not (one.cost and one.remedy)] == []
+    assert [
+        one for one in judge_containerd(known, SOCKET, ROOT) if one.state == "fail" and not (one.cost and one.remedy)
+    ] == []
     return {name: state for name, state in states(known).items() if state != "ok"}
 
 
@@ -45,7 +47,7 @@ def against(known: ContainerdFacts) -> dict[str, str]:
 def test_what_is_printed_for_a_version_is_right_for_it(version: tuple[int, int, int], runtime_class: bool) -> None:
     known = facts(version, config(version[0], runtime_class=runtime_class))
     assert against(known) == {}
-    assert uses_us(known.config or {})
+    assert uses_snapshotter(known.config or {})
 
 
 def test_of_1_6_kubelet_finds_the_folder_only_by_a_link(tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_of_1_6_kubelet_finds_the_folder_only_by_a_link(tmp_path: Path) -> None:
     link = tmp_path / "io.containerd.snapshotter.v1.imagefs"
 
     def room() -> tuple[str, str]:
-        (found,) = [one for one in judge(known, SOCKET, str(root)) if one.check == "containerd.room"]
+        (found,) = [one for one in judge_containerd(known, SOCKET, str(root)) if one.check == "containerd.room"]
         return found.state, found.remedy
 
     assert room() == ("warn", f"ln -s {root} {link}")
@@ -126,11 +128,11 @@ def test_an_old_containerd_is_refused() -> None:
 def test_a_file_without_its_program_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     file = tmp_path / "config.toml"
-    assert gather(str(file)) == ContainerdFacts(None, None, f"{file} does not exist")
+    assert containerd_facts(str(file)) == ContainerdFacts(None, None, f"{file} does not exist")
     file.write_text(containerd_config(2))
-    assert gather(str(file)) == ContainerdFacts(None, config(2))
+    assert containerd_facts(str(file)) == ContainerdFacts(None, config(2))
     file.write_text("version = ")
-    assert gather(str(file)).trouble.startswith(f"{file} cannot be read: ")
+    assert containerd_facts(str(file)).trouble.startswith(f"{file} cannot be read: ")
 
 
 @pytest.mark.parametrize("table", ["grpc", "plugins.'io.containerd.server.v1.grpc'"])
@@ -151,6 +153,6 @@ def test_what_containerd_and_ctr_print_is_understood(
     for name, body in scripts.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    known = gather(str(tmp_path / "none"))
+    known = containerd_facts(str(tmp_path / "none"))
     assert (known.version, known.plugins) == ((2, 1, 4), {"overlayfs": "ok", "imagefs": "ok"})
     assert against(known) == {}

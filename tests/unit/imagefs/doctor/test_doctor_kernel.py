@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagefs.doctor.host import judge_kernel, release
-from imagefs.doctor.trial import TRIALS
+from imagefs.doctor.host import TRIALS, judge_kernel, release
 
 GOOD = dict.fromkeys(TRIALS, "ok")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from imagefs.cli import app as application
-from imagefs.doctor import examine, stores
+from imagefs.cli import services
+from imagefs.doctor import stores
 from imagefs.doctor.finding import CheckResult
 from imagefs.doctor.stores import skew, store_findings
 from stripefs.settings import StoreSettings
@@ -78,7 +79,7 @@ def findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[CheckResul
         CheckResult("kernel.fuse", "ok", "FUSE: works"),
         CheckResult("cache.room", "warn", "1 GiB", "cost", "remedy"),
     ]
-    monkeypatch.setattr(examine, "examine", lambda _host: iter(made))
+    monkeypatch.setattr(services, "examine", lambda *_args, **_kwargs: iter(made))
     return made
 
 
