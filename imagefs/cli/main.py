@@ -40,9 +40,8 @@ _FAMILIES = {
     "build": ("build", "convert", "optimize"),
     "run": ("run", "mount", "umount", "ready", "status", "podman", "compare"),
     "services": ("daemon", "snapshotter", "install", "doctor"),
-    "store": ("ls", "inspect", "verify", "rm", "gc"),
+    "store": ("ls", "inspect", "verify", "rm", "gc", "push", "pull"),
     "traces": ("trace",),
-    "transfer": ("push", "pull"),
 }
 """By module of `imagefs.cli`, the commands that it holds, each as NAME_command."""
 
