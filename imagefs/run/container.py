@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from imagefs.errors import CommandNotExecutable, LayerFailed, RunError
 from imagefs.plane import overlay
 from imagefs.reference import Platform
-from imagefs.run import host, namespace, rootfs, runtime, userns
+from imagefs.run import host, namespace, rootfs, runtime
 from imagefs.run.bundle import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.namespace import SI_KERNEL, stay_behind
@@ -117,7 +117,7 @@ def run(
         options.prepared()
     options = options._replace(binds=[host.find_bind(bind) for bind in options.binds])
     if options.first_id == AUTO:
-        options = options._replace(first_id=userns.own_first_id())
+        options = options._replace(first_id=namespace.own_first_id())
     try:
         scratch = (scratch_dir or os.path.join(runtime_dir, "scratch")) if options.writable and not kept_dir else ""
         with (
@@ -308,7 +308,7 @@ def _become_runtime(
         os.makedirs(place, 0o700)
         layer(place)
         options = options._replace(binds=[*options.binds, Bind(place, path)])
-    with userns.namespace(options.first_id) as users:
+    with namespace.user_namespace(options.first_id) as users:
         lowers = _mount_layers(folder, layers, users)
         if kept_dir:
             overlay.mount(lowers, kept_dir, root, volatile=True)
@@ -337,11 +337,11 @@ def _become_runtime(
         needed = [folder.path, program.path, *outside.files]
         if users >= 0:
             mapped = [bind.target for bind in options.binds if bind.mapped]
-            needed.append(userns.move_mounts(spec.document, users, mapped, needed))
+            needed.append(namespace.move_mounts(spec.document, users, mapped, needed))
         elif outside.rootless:
             for mount in spec.document["mounts"]:
                 if mount["type"] == "bind":
-                    userns.keep_locked(mount)
+                    namespace.keep_locked(mount)
     with open(os.path.join(folder.path, "config.json"), "w", encoding="utf-8") as file:
         json.dump(spec.document, file)
     if program.name == "crun":
@@ -360,7 +360,7 @@ def _become_runtime(
 
 
 def _mount_layers(folder: RunFolder, layers: Sequence[MountLayer], users: int) -> list[str]:
-    """Their mountpoints then: one alone at the root itself. users: of `userns.namespace`."""
+    """Their mountpoints then: one alone at the root itself. users: of `namespace.user_namespace`."""
     alone = len(layers) == 1
     places = [folder.rootfs if alone else folder.layer(number) for number in range(len(layers))]
     for number, (layer, place) in enumerate(zip(layers, places, strict=True)):
@@ -368,7 +368,7 @@ def _mount_layers(folder: RunFolder, layers: Sequence[MountLayer], users: int) -
         try:
             layer(place)
             if users >= 0:
-                userns.show_mapped(place, users)
+                namespace.show_mapped(place, users)
         except StripefsError as error:
             raise LayerFailed(error.message, hint=error.hint, number=number) from error
         except OSError as error:

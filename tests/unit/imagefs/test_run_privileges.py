@@ -9,9 +9,9 @@ import pytest
 
 from imagefs.errors import RunError
 from imagefs.run.host import seccomp_profile
+from imagefs.run.namespace import own_first_id
 from imagefs.run.options import AUTO, IDS, parse_userns
 from imagefs.run.privileges import ALL, CAPABILITIES, KNOWN, Profile, granted, parse_capabilities
-from imagefs.run.userns import own_first_id
 from stripefs.errors import ConfigError
 
 
