@@ -232,7 +232,7 @@ def _publisher(job: PublishJob, held: Sequence[int]) -> subprocess.Popen[bytes]:
     """The process that publishes, which outlives this one and its group."""
     with open(publications.log_of(job.cache, job.name), "wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "imagefs.deps.publisher"],
+            [sys.executable, "-P", "-m", "imagefs.deps.publish"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=log,

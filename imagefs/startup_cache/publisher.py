@@ -37,8 +37,7 @@ from imagefs.deps import inventory
 from imagefs.deps.capture import CapturedTree
 from imagefs.deps.check.tree import Findings, check_privileged
 from imagefs.deps.inventory import FileFacts, Inventory
-from imagefs.deps.publish import PublishJob, SnapshotPlace
-from imagefs.deps.publisher import conclude
+from imagefs.deps.publish import PublishJob, SnapshotPlace, conclude
 from imagefs.deps.smoketest import Tried
 from imagefs.errors import SnapshotError
 from imagefs.format.snapshot import SnapshotKind

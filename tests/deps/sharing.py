@@ -59,7 +59,7 @@ def _publishers(host: Service) -> list[int]:
     ours = f"IMAGEFS_RUNTIME={host.settings.runtime}".encode()
     found = []
     for pid, words in commands():
-        if "imagefs.deps.publisher" in words:
+        if "imagefs.deps.publish" in words:
             with contextlib.suppress(OSError):  # it has ended
                 if ours in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     found.append(pid)

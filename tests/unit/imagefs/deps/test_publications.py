@@ -14,11 +14,12 @@ from typing import cast
 
 import pytest
 
-from imagefs.deps import publications, publisher
+from imagefs.deps import publications
 from imagefs.deps.host_request import HostRequest
 from imagefs.deps.miss import publish_again
 from imagefs.deps.publications import PublishOutcome, last_outcome
 from imagefs.deps.publish import PublishJob
+from imagefs.deps.publish import main as publish_main
 from imagefs.deps.target import TargetDirectory
 from imagefs.format.snapshot import key_digest
 from stripefs.errors import ServiceDown, StoreError
@@ -86,11 +87,11 @@ def test_trouble_is_no_answer(
         {"url": str(tmp_path / "store")}, str(tmp_path / "cache"), {"salt": time.time_ns()}, "/opt/deps", 1.0
     )
     descriptor = publications.begin_publication(job.cache, job.name, job._asdict())
-    monkeypatch.setattr(publisher, "publish", publish)
+    monkeypatch.setattr("imagefs.deps.publish.publish", publish)
     monkeypatch.setattr(os, "nice", lambda _by: 0)
     monkeypatch.setattr("signal.pthread_sigmask", lambda *_given: set())
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job._asdict())))
-    assert publisher.main() == (not isinstance(ends, PublishOutcome) or not ends.published)
+    assert publish_main() == (not isinstance(ends, PublishOutcome) or not ends.published)
     os.close(descriptor)
     found = publications.unfinished(job.cache, job.name)
     assert (found is not None) == stays
