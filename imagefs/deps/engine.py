@@ -25,6 +25,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Attached, Recording, SharedSnapshot, SnapshotUse
 from imagefs.deps import publications
 from imagefs.errors import DamagedBlock, DamagedObject
+from imagefs.format.snapshot import SHORT
 from imagefs.plane import erofs
 from imagefs.settings import TreeOptions
 from imagefs.startup.emission import events
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CHANGED",
     "PATIENCE",
-    "SHORT",
     "Missed",
     "Used",
     "absent",
@@ -52,9 +52,6 @@ __all__ = [
 
 CHANGED = "what it is installed from was changed meanwhile"
 """Why something is not published: nobody knows what the installer read."""
-
-SHORT = 12
-"""Digits of a key that people are shown."""
 
 _T = TypeVar("_T")
 

@@ -1,6 +1,8 @@
 """A start on a host: what was asked for is there in the end, mounted where that is possible, installed where not.
 
 A directory that was filled by an earlier start of this host is used as it is; for the rest see `imagefs.deps.engine`.
+What had to be installed is left as a hit would look, and published beside the job.
+
 Any failure on our side (a store that is away, a document that is damaged, a mount that is refused, a disk that
 is full) ends in the plain installation, and one line says why. The exit status is the installer's. Only a directory in
 which nobody may install is refused: one with files that are not ours, or that others use for something else.
@@ -11,33 +13,90 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from imagefs.daemon import processes
 from imagefs.daemon.client import Client
-from imagefs.daemon.protocol import SharedSnapshot, SnapshotUse
+from imagefs.daemon.protocol import Recording, SharedSnapshot, SnapshotUse
 from imagefs.deps import inventory, publications, smoketest
-from imagefs.deps.engine import SHORT, Missed, Used, absent, found_or_installed, missed, release, use
-from imagefs.deps.host_request import HostRequest
-from imagefs.deps.target import TargetDirectory, TargetRefused, TargetState
-from imagefs.errors import CommandNotExecutable, CommandNotFound
-from imagefs.format.snapshot import key_digest
+from imagefs.deps.command import joined
+from imagefs.deps.engine import CHANGED, Missed, Used, absent, found_or_installed, missed, release, use
+from imagefs.deps.resolver import Held
+from imagefs.deps.scratch import Scratch
+from imagefs.deps.target import TargetDirectory, TargetRefused, TargetState, TargetUser
+from imagefs.errors import CommandNotExecutable, CommandNotFound, SnapshotError
+from imagefs.format.snapshot import SHORT, key_digest
+from imagefs.settings import TreeOptions
 from imagefs.startup.emission import events
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
+from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
+    from imagefs.deps.install import InstallOutcome
     from imagefs.deps.lease import Leading
+    from imagefs.deps.publish import PublishJob
 
-__all__ = ["install_without", "run"]
+__all__ = ["HostRequest", "install_without", "run"]
+
+_UNKNOWN = ""
+"""The key of what was installed from nobody knows which inputs: no start asks for it."""
 
 
-def run(client: Client, wish: HostRequest, tell: Callable[[str], None]) -> int:
+class HostRequest(NamedTuple):
+    """The request of a start on this host, as plain values.
+
+    key: the document of the key. target: where, absolute, with links resolved. command: installs it. python: the
+    interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
+    stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
+    probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed,
+    tolerant and setuid: as in `imagefs.deps.check.tree.Installation`; lock: as in `imagefs.deps.publish.PublishJob`.
+    held: how the installer is held to it, None for not at all; forget: drops a lock that does not hold any more.
+    scratch: what the installer shares with the resolver. unchanged: whether the key is still that of what is installed
+    from, which may change meanwhile.
+    """
+
+    store: StoreSettings
+    key: Any
+    target: str
+    command: Sequence[str]
+    python: str
+    environment: Mapping[str, str]
+    users: Sequence[TargetUser]
+    sites: Sequence[str] = ()
+    beside: Sequence[str] = ()
+    kept: bool = False
+    wait: bool = False
+    patience: float = 600.0
+    probe: str = ""
+    checked: bool = False
+    allowed: Sequence[str] = ()
+    tolerant: bool = False
+    setuid: bool = False
+    wheels: Sequence[Sequence[Any]] = ()
+    lock: Any = None
+    held: Held | None = None
+    forget: Callable[[], None] | None = None
+    scratch: Scratch | None = None
+    unchanged: Callable[[], bool] | None = None
+    recording: Recording = Recording("deps")
+    tree: TreeOptions = TreeOptions()
+
+    @property
+    def interpreter(self) -> str:
+        """The interpreter that imports from the target: its own interpreter where it is an environment."""
+        own = os.path.join(self.target, "bin/python")
+        return own if os.path.exists(own) else self.python
+
+
+def run(client: Client, request: HostRequest, tell: Callable[[str], None]) -> int:
     """Have it there; the exit status of the installer, 0 where none had to run. `tell` gets the lines for people.
 
     Raises TargetRefused, and CommandNotFound or CommandNotExecutable for an installer that cannot be run without us.
     """
-    return _Flow(client, wish, tell).run()
+    return _HostStart(client, request, tell).run()
 
 
 def install_without(reason: str, command: Sequence[str], tell: Callable[[str], None]) -> NoReturn:
@@ -55,14 +114,14 @@ def install_without(reason: str, command: Sequence[str], tell: Callable[[str], N
         raise failure(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
-class _Flow:
-    def __init__(self, client: Client, wish: HostRequest, tell: Callable[[str], None]) -> None:
+class _HostStart:
+    def __init__(self, client: Client, request: HostRequest, tell: Callable[[str], None]) -> None:
         self._client = client
-        self._wish = wish
+        self._request = request
         self._tell = tell
-        self._name = key_digest(wish.key)
+        self._name = key_digest(request.key)
         self._short = self._name[:SHORT]
-        self._target = TargetDirectory(wish.target, client.settings.cache)
+        self._target = TargetDirectory(request.target, client.settings.cache)
 
     def run(self) -> int:
         try:
@@ -76,25 +135,25 @@ class _Flow:
     def _run(self) -> int:
         state = self._target.state(self._name)
         if state is TargetState.FINISHED:
-            self._note(lambda: self._target.join(self._wish.users))
+            self._note(lambda: self._target.join(self._request.users))
             events().instant("dependencies", "hit", key=self._name)
-            self._tell(f"hit {self._short}: {self._wish.target} was installed by an earlier start")
+            self._tell(f"hit {self._short}: {self._request.target} was installed by an earlier start")
             self._publish_after_all()
             return 0
         if state is TargetState.CHANGED:
-            changed = self._target.changes(inventory.take(self._wish.target)) or ["a file"]
-            self._without(f"{changed[0]} in {self._wish.target} was changed since it was installed")
+            changed = self._target.changes(inventory.take(self._request.target)) or ["a file"]
+            self._without(f"{changed[0]} in {self._request.target} was changed since it was installed")
         if state is TargetState.UNSURE:
-            self._without(f"nobody knows whether what an earlier start left in {self._wish.target} is whole")
+            self._without(f"nobody knows whether what an earlier start left in {self._request.target} is whole")
         if state is TargetState.OURS:
             self._target.clear()
         elif state is not TargetState.EMPTY:
             raise self._refusal(state)
-        wish = self._wish
-        return found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
+        request = self._request
+        return found_or_installed(request.store, self._name, request.patience, self._hit, self._install, self._tell)
 
     def _refusal(self, state: TargetState) -> TargetRefused:
-        path = self._wish.target
+        path = self._request.target
         if state is TargetState.IN_USE:
             users = ", ".join(self._target.users())
             return TargetRefused(
@@ -109,66 +168,182 @@ class _Flow:
 
     def _hit(self) -> int | Missed:
         """0 when it is mounted."""
-        wish = self._wish
+        request = self._request
         try:
-            os.makedirs(wish.target, exist_ok=True)
-            users = [*wish.users, *(one for one in self._target.mounted_for(self._name) if one not in wish.users)]
-            wanted = SnapshotUse(self._name, tuple(users), wish.kept)
-            used = use(self._client, wish.store, wanted, wish.target, wish.recording, wish.tree)
+            os.makedirs(request.target, exist_ok=True)
+            users = [*request.users, *(one for one in self._target.mounted_for(self._name) if one not in request.users)]
+            wanted = SnapshotUse(self._name, tuple(users), request.kept)
+            used = use(self._client, request.store, wanted, request.target, request.recording, request.tree)
         except (StripefsError, OSError) as error:
-            here = kernel.find_mount(wish.target)
+            here = kernel.find_mount(request.target)
             if here is not None and here.fstype in ("erofs", "fuse.imagefs"):
                 raise TargetRefused(str(error)) from error
             return missed(error)
         if used is None:
-            return absent(wish.store, self._client.settings.cache, self._name)
-        if wish.probe and not isinstance(used.attachment, SharedSnapshot) and (failed := self._failure()):
-            release(self._client, used, wish.target)
+            return absent(request.store, self._client.settings.cache, self._name)
+        if request.probe and not isinstance(used.attachment, SharedSnapshot) and (failed := self._failure()):
+            release(self._client, used, request.target)
             return Missed(f"the probe failed: {failed}", absent=False)
         self._note(lambda: self._target.note_mounted(self._name, users))
-        self._tell(f"hit {self._short}: {_told(used)} at {wish.target} ({used.answered * 1000:.0f} ms)")
+        self._tell(f"hit {self._short}: {_shown(used)} at {request.target} ({used.answered * 1000:.0f} ms)")
         return 0
 
     def _failure(self) -> str:
-        return smoketest.probe_failure(self._wish.interpreter, self._wish.probe, self._wish.target)
+        return smoketest.probe_failure(self._request.interpreter, self._request.probe, self._request.target)
 
-    # Miss
+    # Miss; most starts find what they want, so what is needed for this is loaded here
 
     def _install(self, reason: str, leading: Leading | None) -> int:
-        from imagefs.deps.miss import install_here  # not needed by most, who find what they want
+        """Install what the store does not give, for that reason; the exit status of the installer.
 
-        settings = self._client.settings
-        return install_here(self._wish, settings, self._target, self._name, reason, leading, self._tell)
+        leading: None where nothing is to be published. Raises StripefsError and OSError as long as nothing was run.
+        """
+        self._tell(f"miss {self._short}: {reason}; installing into {self._request.target}")
+        self._target.begin(self._name, self._request.users)
+        with events().begin("dependencies", "install", key=self._name):
+            done, broken = self._run_installer()
+        if done.status:
+            self._tell(f"the installer ended with status {done.status}, so nothing is kept")
+            if leading is not None:
+                leading.give_up(f"the installer ended with status {done.status}")
+            return done.status
+        try:
+            self._keep(done, broken, leading)
+        except (StripefsError, OSError) as error:
+            self._tell(f"snapshot {self._short} is not published: {error}")
+            if leading is not None:
+                leading.give_up(str(error))
+            with contextlib.suppress(OSError):  # then a later start empties it, which it was about to be
+                self._target.hand_over()
+        return 0
+
+    def _run_installer(self) -> tuple[InstallOutcome, str]:
+        """The end of the installer, and the reason why it did not do what was resolved before.
+
+        One that fails with a lock of an earlier start is run once more without that, for an index may have lost a file.
+        """
+        from imagefs.deps.install import BY_SIGNAL, RESOLVED_EARLIER, UNHELD, install, installer_environment, text_of
+
+        request = self._request
+        environ = installer_environment(os.environ)
+
+        def run(command: Sequence[str]) -> InstallOutcome:
+            return install(request.scratch.command(command) if request.scratch is not None else command, environ)
+
+        if request.held is None:
+            return run(request.command), ""
+        with tempfile.TemporaryDirectory(prefix="imagefs-deps-") as folder:
+            constraints, report = os.path.join(folder, "constraints.txt"), os.path.join(folder, "report.json")
+            with open(constraints, "w", encoding="utf-8") as file:
+                file.write(request.held.constraints)
+            done = run(joined(request.held.setup, request.held.words(constraints, report)))
+            if not done.status:
+                return done, request.held.broken(text_of(report))
+        if not request.held.cached or done.status >= BY_SIGNAL:
+            return done, ""
+        if request.forget is not None:
+            request.forget()
+        self._tell(RESOLVED_EARLIER)
+        return run(request.command), UNHELD
+
+    def _keep(self, done: InstallOutcome, broken: str, leading: Leading | None) -> None:
+        """Leave what was installed as a hit would look, and publish it. Raises what keeps it from that, and OSError.
+
+        broken: why it is not what was resolved before, "" where it is.
+        """
+        from imagefs.deps.bytecode import compile_tree
+
+        request, problem = self._request, ""
+        try:
+            failed = compile_tree(request.interpreter, [request.target], "checked" if request.checked else "unchecked")
+        except SnapshotError as error:
+            failed, problem = [], error.message
+        same = not broken and (request.unchanged is None or request.unchanged())
+        seen = inventory.take(request.target)
+        if all(facts.is_directory for facts in seen.entries.values()):  # a hit brings nothing of what it put elsewhere
+            raise SnapshotError(f"there are no files in {request.target}", hint="does the command install there?")
+        self._target.finish(seen, self._name if same else _UNKNOWN)
+        if problem or not same:
+            raise SnapshotError(problem or broken or CHANGED)
+        if leading is None or not leading.may_publish:
+            return
+        job = self._publication(done, [os.path.relpath(path, request.target) for path in failed], leading)
+        self._publish(job, publications.begin_publication(job.cache, job.name, job._asdict()))
+
+    def _publication(self, done: InstallOutcome, uncompiled: Sequence[str], leading: Leading) -> PublishJob:
+        from imagefs.deps.install import install_findings
+        from imagefs.deps.publish import PublishJob
+
+        request, settings = self._request, self._client.settings
+        probe = smoketest.Probe(request.interpreter, request.probe, os.getcwd(), settings._asdict(), request.tree)
+        return PublishJob(
+            request.store._asdict(),
+            settings.cache,
+            request.key,
+            request.target,
+            done.seconds,
+            install_findings(done, uncompiled),
+            request.environment,
+            request.sites,
+            request.beside,
+            request.allowed,
+            request.checked,
+            leading.hand_over(),
+            request.lock,
+            request.tolerant,
+            probe=probe if request.probe else (),
+            setuid=request.setuid,
+            wheels=request.wheels,
+            doubted=leading.doubted,
+        )
 
     def _publish_after_all(self) -> None:
-        """Publish what that start has not, because its publisher was killed or the store was away."""
+        """Publish what an earlier start of this host installed and did not publish, because its publisher was killed or
+        the store was away."""
+        cache = self._client.settings.cache
         try:
-            if left := publications.unfinished(self._client.settings.cache, self._name):
-                from imagefs.deps.miss import publish_again  # which is rarely needed here
+            if left := publications.unfinished(cache, self._name):
+                from imagefs.deps.publish import PublishJob
 
-                publish_again(self._wish, self._target, left, self._tell)
+                try:
+                    job = PublishJob(**left.job)
+                except TypeError:  # of another version, which nobody goes on with
+                    os.close(left.descriptor)
+                    publications.end_publication(cache, self._name)
+                else:
+                    self._publish(job, left.descriptor)
         except (StripefsError, OSError) as error:
             self._tell(f"snapshot {self._short} is not published: {error}")
 
+    def _publish(self, job: PublishJob, descriptor: int) -> None:
+        """descriptor: with the lock of what is pending; it is closed. Raises OSError."""
+        try:
+            with publications.publish_beside(job, self._tell, wait=self._request.wait, held=[descriptor]) as publisher:
+                self._target.join([(publisher, processes.began(publisher))])
+        finally:
+            os.close(descriptor)
+
     def _without(self, reason: str) -> NoReturn:
         with contextlib.suppress(StripefsError, OSError):  # only the next start would be helped by it
-            self._target.note_plain(self._name, self._wish.users)
-        if self._wish.scratch is not None:
-            self._wish.scratch.remove()
-        install_without(reason, self._wish.command, self._tell)
+            self._target.note_plain(self._name, self._request.users)
+        if self._request.scratch is not None:
+            self._request.scratch.remove()
+        install_without(reason, self._request.command, self._tell)
 
     def _note(self, note: Callable[[], None]) -> None:
         """Write down who uses what is there; it is there all the same."""
         try:
             note()
         except OSError as error:
-            self._tell(f"who uses {self._wish.target} cannot be noted: {error}")
+            self._tell(f"who uses {self._request.target} cannot be noted: {error}")
 
     # Lines for people
 
     def _wait_for_turn(self) -> None:
-        self._tell(f"waiting for another process of this host, which installs into {self._wish.target} or mounts there")
+        self._tell(
+            f"waiting for another process of this host, which installs into {self._request.target} or mounts there"
+        )
 
 
-def _told(used: Used) -> str:
+def _shown(used: Used) -> str:
     return "in use already" if isinstance(used.attachment, SharedSnapshot) else "mounted"

@@ -19,9 +19,27 @@ from dataclasses import dataclass
 from types import FrameType
 
 from imagefs.deps import reaper
+from imagefs.deps.check.report import Finding, outcome_findings
 from imagefs.errors import SnapshotError
 
-__all__ = ["InstallOutcome", "Survivor", "install", "installer_environment", "read_end"]
+__all__ = [
+    "BY_SIGNAL",
+    "RESOLVED_EARLIER",
+    "UNHELD",
+    "InstallOutcome",
+    "Survivor",
+    "install",
+    "install_findings",
+    "installer_environment",
+    "read_end",
+    "text_of",
+]
+
+RESOLVED_EARLIER = "the installer failed with what was resolved earlier; it runs once more as it was written"
+UNHELD = "it was installed without what was resolved before"
+
+BY_SIGNAL = 128
+"""The least status of a program that a signal has ended."""
 
 _OURS = {"PIP_COMPILE": ("PIP_COMPILE", "PIP_NO_COMPILE"), "UV_COMPILE_BYTECODE": ("UV_COMPILE_BYTECODE",)}
 """Variables that we set to 0, and those that say that the user did. pip takes PIP_NO_COMPILE=1 for its contrary."""
@@ -99,6 +117,21 @@ def read_end(told: str, seconds: float) -> InstallOutcome:
     end = json.loads(told)
     survivors = tuple(Survivor(pid, line) for pid, line in end["survivors"])
     return InstallOutcome(int(end["status"]), survivors, seconds)
+
+
+def install_findings(done: InstallOutcome, uncompiled: Sequence[str]) -> list[Finding]:
+    """Findings about an installation that ended so. uncompiled: paths of sources."""
+    findings = outcome_findings(done.status, [(one.pid, one.command) for one in done.survivors])
+    return [*findings, *(Finding("bytecode", path) for path in uncompiled)]
+
+
+def text_of(path: str) -> str | None:
+    """The content of a file that a program may have written; None where it has not."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
 
 
 class _Signals:

@@ -47,7 +47,6 @@ NAMES = (
 )
 """The components, in the order in which people are told of them."""
 
-_SHORT = 12  # digits of a digest that people are shown
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Value = str | int | bool | None | Sequence["Value"] | Mapping[str, "Value"]
@@ -70,7 +69,7 @@ class Key(NamedTuple):
     @property
     def short(self) -> str:
         """As much of the digest as people are shown."""
-        return self.digest[:_SHORT]
+        return self.digest[: snapshot.SHORT]
 
     def to_json(self) -> bytes:
         """The document. Raises FormatError for components that are none."""
@@ -165,7 +164,7 @@ def explain(key: Key) -> list[tuple[str, str]]:
 def told(value: Value) -> str:
     """One value on one line for people."""
     if isinstance(value, str):
-        return (value[:_SHORT] if _DIGEST.fullmatch(value) else value) or "none"
+        return (value[: snapshot.SHORT] if _DIGEST.fullmatch(value) else value) or "none"
     if isinstance(value, Sequence):
         return shlex.join(told(one) for one in value) or "none"
     return "none" if value is None else str(value)

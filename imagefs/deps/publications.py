@@ -1,4 +1,5 @@
-"""Records of publications in the cache of a host: those that are not ended, and how the last try of each ended.
+"""Publications in the background, and their records in the cache of a host: those that are not ended, and how the last
+try of each ended.
 
     CACHE/deps/pending/NAME.json      a publication that was begun, as a document
     CACHE/deps/outcomes/NAME.json     how the last try ended, for whoever asks next
@@ -16,11 +17,20 @@ import contextlib
 import fcntl
 import json
 import os
+import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from imagefs.format.snapshot import SHORT
+from imagefs.startup.emission import unnamed
 from stripefs.osutil import atomic_file
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from imagefs.deps.publish import PublishJob
 
 __all__ = [
     "PublishOutcome",
@@ -30,6 +40,7 @@ __all__ = [
     "keep_file",
     "last_outcome",
     "log_of",
+    "publish_beside",
     "save_outcome",
     "unfinished",
 ]
@@ -132,3 +143,44 @@ def log_of(cache: str, name: str) -> Path:
 
 def _outcome_path(cache: str, name: str) -> Path:
     return Path(cache, "deps/outcomes", f"{name}.json")
+
+
+@contextlib.contextmanager
+def publish_beside(
+    job: PublishJob, tell: Callable[[str], None], *, wait: bool, held: Sequence[int] = ()
+) -> Iterator[int]:
+    """Publish in the background; the process that does. With `wait` it has ended after the block.
+
+    held: descriptors that it is to keep. Raises OSError.
+    """
+    publisher = _publisher(job, held)
+    yield publisher.pid
+    if not wait:
+        tell(f"snapshot {job.name[:SHORT]} is published in the background (process {publisher.pid})")
+        return
+    status = publisher.wait()
+    told = log_of(job.cache, job.name).read_text(errors="replace").splitlines()
+    for line in told or [f"snapshot {job.name[:SHORT]}: what publishes it ended with status {status}"]:
+        tell(line.removeprefix("imagefs: "))
+
+
+def _publisher(job: PublishJob, held: Sequence[int]) -> subprocess.Popen[bytes]:
+    """The process that publishes, which outlives this one and its group."""
+    import subprocess  # not needed by most, who find what they want
+
+    with open(log_of(job.cache, job.name), "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "imagefs.deps.publish"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=held,
+            cwd="/",
+            # It is no part of the start, which goes on beside it.
+            env=unnamed(os.environ),
+        )
+    assert process.stdin is not None
+    with process.stdin:
+        process.stdin.write(json.dumps(job._asdict()).encode())
+    return process

@@ -21,9 +21,12 @@ from typing import Any, Literal, get_args
 
 from imagefs.errors import FormatError, UnknownVersion
 
-__all__ = ["Snapshot", "SnapshotKind", "canonical", "key_digest"]
+__all__ = ["SHORT", "Snapshot", "SnapshotKind", "canonical", "key_digest"]
 
 VERSION = 1
+
+SHORT = 12
+"""Digits of a key that people are shown."""
 
 SnapshotKind = Literal["host", "container", "cache"]
 

@@ -19,10 +19,10 @@ from typing import Any
 from imagefs import containers
 from imagefs.containers import AttachedImage, JobRunner
 from imagefs.daemon.protocol import Recording
-from imagefs.deps.engine import SHORT, Missed, absent, check_whole, missed
+from imagefs.deps.engine import Missed, absent, check_whole, missed
 from imagefs.deps.publish import PublishJob as Publication
 from imagefs.errors import RunError
-from imagefs.format.snapshot import key_digest
+from imagefs.format.snapshot import SHORT, key_digest
 from imagefs.plane import overlay
 from imagefs.run.container import MountLayer
 from imagefs.run.image_config import ImageConfig

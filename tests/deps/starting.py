@@ -16,8 +16,7 @@ from typing import Any
 
 from imagefs.daemon import processes
 from imagefs.daemon.client import Client
-from imagefs.deps.host import run
-from imagefs.deps.host_request import HostRequest
+from imagefs.deps.host import HostRequest, run
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel

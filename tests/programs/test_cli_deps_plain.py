@@ -104,4 +104,6 @@ def test_click_is_not_loaded_before_the_daemon_is_asked(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
     loaded = set(done.stdout.split())
     assert "imagefs.daemon.client" in loaded, done.stderr
-    assert loaded.isdisjoint({"click", "pyfuse3", "trio", "lz4", "imagefs.build.image", "imagefs.deps.miss"})
+    assert loaded.isdisjoint(
+        {"click", "pyfuse3", "trio", "lz4", "imagefs.build.image", "imagefs.deps.install", "imagefs.deps.publish"}
+    )

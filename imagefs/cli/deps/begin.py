@@ -171,7 +171,6 @@ def _asked(
     scratch: Scratch,
 ) -> int:
     from imagefs.deps import host
-    from imagefs.deps.host_request import HostRequest
     from imagefs.deps.keybuilder import ask, unchanged
 
     locks, why = locks_of(settings, scratch.run), ""
@@ -186,7 +185,7 @@ def _asked(
         _without(request, settings, why)
     assert isinstance(answer.found, Key)
     python = answer.facts.python
-    wish = HostRequest(
+    wish = host.HostRequest(
         settings.store,
         answer.found.to_document(),
         request.targets[0].path,

@@ -17,7 +17,7 @@ from imagefs.cli.deps.begin import named_store
 from imagefs.cli.store import report_damage
 from imagefs.config import Settings
 from imagefs.format.inode import printable
-from imagefs.format.snapshot import Snapshot
+from imagefs.format.snapshot import SHORT, Snapshot
 from imagefs.repository.images import Images
 from stripefs.cli.flags import SettingsCommand
 from stripefs.cli.output import columns, table
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from imagefs.deps.key import Changes, Key
 
 __all__ = [
-    "SHORT",
     "diff_command",
     "gc_command",
     "inspect_command",
@@ -40,9 +39,6 @@ __all__ = [
     "snapshots_of",
     "verify_command",
 ]
-
-SHORT = 12
-"""Digits of a name that people are shown; as many name a snapshot."""
 
 
 def settings_with_store(ctx: click.Context, config: str) -> Settings:

@@ -31,9 +31,8 @@ from imagefs.deps.check.report import Finding
 from imagefs.deps.check.tree import IGNORED, Findings, Installation, check_outside, check_tree
 from imagefs.deps.container import programs
 from imagefs.deps.container.programs import DOWNLOADS, bound, given, inside, output_of, shown, streams, told
-from imagefs.deps.install import InstallOutcome, installer_environment, read_end
+from imagefs.deps.install import InstallOutcome, installer_environment, read_end, text_of
 from imagefs.deps.inventory import Inventory
-from imagefs.deps.miss import text_of
 from imagefs.deps.publish import PublishJob
 from imagefs.deps.resolver import Held
 from imagefs.deps.scratch import Scratch

@@ -24,9 +24,10 @@ from imagefs.containers import AttachedImage, JobRunner
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.deps.container.early import Early, hint_name
-from imagefs.deps.engine import CHANGED, PATIENCE, SHORT, Missed, absent, check_whole, found_or_installed, missed, used
+from imagefs.deps.engine import CHANGED, PATIENCE, Missed, absent, check_whole, found_or_installed, missed, used
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.errors import LayerFailed, RunError, SnapshotError
+from imagefs.format.snapshot import SHORT
 from imagefs.run.options import RunOptions
 from imagefs.run.spec import variables
 from imagefs.settings import TreeOptions
@@ -52,7 +53,7 @@ class ContainerRequest(NamedTuple):
     there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
     absolute. outside: patterns of what may be written outside the targets. resolve_age: seconds for which what they
     were resolved to is believed. wait, patience, checked, allowed, tolerant, setuid: as in
-    `imagefs.deps.host_request.HostRequest`.
+    `imagefs.deps.host.HostRequest`.
     """
 
     store: StoreSettings
@@ -290,7 +291,7 @@ class _ContainerStart:
 
     def _run(self, installation: ContainerInstallation) -> tuple[InstallOutcome, str]:
         """The end of pip, and the reason why it did not do what was resolved before."""
-        from imagefs.deps.miss import BY_SIGNAL, RESOLVED_EARLIER, UNHELD
+        from imagefs.deps.install import BY_SIGNAL, RESOLVED_EARLIER, UNHELD
 
         answer, unheld = self._answer, ""
         if answer.held is not None:
@@ -306,8 +307,9 @@ class _ContainerStart:
         self, installation: ContainerInstallation, done: InstallOutcome, broken: str, leading: Leading | None
     ) -> None:
         """Raises StripefsError and OSError."""
+        from imagefs.deps import publications
         from imagefs.deps.container.install import Inside
-        from imagefs.deps.miss import course_findings, publish_beside
+        from imagefs.deps.install import install_findings
         from imagefs.deps.publish import PublishJob
 
         wish, image, answer = self._wish, self._image, self._answer
@@ -332,7 +334,7 @@ class _ContainerStart:
             answer.found.to_document(),
             self._targets[0],
             done.seconds,
-            course_findings(done, failed),
+            install_findings(done, failed),
             python.markers,
             [target.path.strip("/") for target in wish.request.targets],
             python.sites,
@@ -347,7 +349,7 @@ class _ContainerStart:
             doubted=leading.doubted,
             hint=self._key.hint_for(answer, self._name) or (),
         )
-        with publish_beside(job, self._tell, wait=wish.wait, held=[image.held]):
+        with publications.publish_beside(job, self._tell, wait=wish.wait, held=[image.held]):
             pass
 
     def _without(self, reason: str, paths: Sequence[str]) -> MountLayer:

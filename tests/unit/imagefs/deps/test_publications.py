@@ -9,20 +9,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
-from imagefs.deps import publications
-from imagefs.deps.host_request import HostRequest
-from imagefs.deps.miss import publish_again
+from imagefs.daemon.client import Client
+from imagefs.deps import inventory, publications
+from imagefs.deps.host import HostRequest, run
 from imagefs.deps.publications import PublishOutcome, last_outcome
 from imagefs.deps.publish import PublishJob
 from imagefs.deps.publish import main as publish_main
 from imagefs.deps.target import TargetDirectory
 from imagefs.format.snapshot import key_digest
+from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown, StoreError
+from stripefs.settings import StoreSettings
 
 NAME = "a" * 64
 
@@ -104,12 +104,16 @@ def test_trouble_is_no_answer(
 
 
 def test_what_another_version_left_nobody_goes_on_with(tmp_path: Path) -> None:
-    wish = SimpleNamespace(key={"salt": 1}, wait=False)
-    name = key_digest(wish.key)
-    os.close(publications.begin_publication(str(tmp_path), name, {"of another version": True}))
-    found = publications.unfinished(str(tmp_path), name)
-    assert found is not None
-    publish_again(cast("HostRequest", wish), TargetDirectory("/opt/deps", str(tmp_path)), found, pytest.fail)
-    assert not list(tmp_path.rglob("*.json"))
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(found.descriptor)
+    key = {"salt": 1}
+    name, settings = key_digest(key), DaemonSettings(cache=str(tmp_path / "cache"), runtime=str(tmp_path / "runtime"))
+    target = TargetDirectory(str(tmp_path / "target"), settings.cache)
+    with target.turn(pytest.fail):
+        target.begin(name, [])
+        Path(target.path, "module.py").touch()
+        target.finish(inventory.take(target.path), name)
+    os.close(publications.begin_publication(settings.cache, name, {"of another version": True}))
+    told: list[str] = []
+    request = HostRequest(StoreSettings(str(tmp_path / "store")), key, target.path, ["false"], "python3", {}, [])
+    assert run(Client(settings), request, told.append) == 0
+    assert told == [f"hit {name[:12]}: {target.path} was installed by an earlier start"]
+    assert not list(Path(settings.cache, "deps/pending").iterdir())
