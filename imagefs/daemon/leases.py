@@ -94,8 +94,8 @@ class Leases:
         left = [entry.path for entry in os.scandir(pool)] if os.path.isdir(pool) else []
         for target in sorted(set(left) - known):
             try:
-                facts = {"target": target, "remove": True, "lazy": True}
-                await run_helper("imagefs.daemon.umount_helper", facts, _MOUNT_WITHIN)
+                facts = {"unmount": {"target": target, "remove": True, "lazy": True}}
+                await run_helper("imagefs.daemon.mount_helper", facts, _MOUNT_WITHIN)
             except OSError as error:
                 _log.warning("%s stays: %s", target, error)
 
@@ -256,7 +256,7 @@ class Leases:
                 "devices": [one["path"] for one in answer["devices"]],
                 "tree": answer.get("tree"),
             }
-            await run_helper("imagefs.daemon.mount_helper", facts, _MOUNT_WITHIN)
+            await run_helper("imagefs.daemon.mount_helper", {"mount": facts}, _MOUNT_WITHIN)
             attachment = self._host.attachments().get(identifier)
             if attachment is None:
                 raise MountError(f"{path} was let go while it was mounted", hint="ask for the lease again")

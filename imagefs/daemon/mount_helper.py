@@ -1,9 +1,14 @@
-"""`python -m imagefs.daemon.mount_helper`: mounts an image for holders of leases.
+"""`python -m imagefs.daemon.mount_helper`: mounts images for holders of leases, and unmounts what nobody uses any more.
 
-A process of its own: the kernel reads the devices of a lazy image from the daemon while it mounts them. On standard
-input it takes a JSON object: `target`, `metadata`, `devices` (paths), and `tree`, where the daemon has the image
-mounted already (`path` and `device` of a descriptor, see `imagefs.plane.mountapi`) or null. A mount at the target that
-a killed daemon left is hidden first.
+A process of its own: the kernel reads the devices of a lazy image from the daemon while it mounts them, and an unmount
+may wait for the daemon. On standard input it takes a JSON object of one member:
+
+    mount     `target`, `metadata`, `devices` (paths), and `tree`, where the daemon has the image mounted already
+              (`path` and `device` of a descriptor, see `imagefs.plane.mountapi`) or null. A mount at the target that a
+              killed daemon left is hidden first.
+    unmount   `target`, `remove` where that folder is to go as well (with which the kernel takes away copies of the
+              mount in other mount namespaces), and `lazy` where it is only hidden. A busy mount stays otherwise, and
+              standard error says because of whom.
 """
 
 from __future__ import annotations
@@ -24,8 +29,9 @@ __all__ = ["main"]
 
 def main() -> int:
     """The program; its exit code."""
+    ((action, facts),) = json.loads(sys.stdin.read()).items()
     try:
-        _mount(json.loads(sys.stdin.read()))
+        {"mount": _mount, "unmount": _unmount}[action](facts)
     except (StripefsError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
@@ -46,6 +52,15 @@ def _mount(facts: dict[str, Any]) -> None:
                 os.close(descriptor)
             return
     erofs.mount(facts["metadata"], facts["devices"], target)
+
+
+def _unmount(facts: dict[str, Any]) -> None:
+    target: str = facts["target"]
+    if kernel.find_mount(target) is not None:
+        unmount(target, lazy=bool(facts.get("lazy")))
+    if facts.get("remove"):
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(target)
 
 
 if __name__ == "__main__":

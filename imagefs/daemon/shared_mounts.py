@@ -2,7 +2,7 @@
 
 The first that wants one attaches it and mounts it, as for any image; those that come while it stands are added to its
 users, and when the last of them has ended, however, it is unmounted. That is done by a program of its own
-(`imagefs.daemon.umount_helper`), because an unmount may wait for the daemon. A mount that is still busy then, because a
+(`imagefs.daemon.mount_helper`), because an unmount may wait for the daemon. A mount that is still busy then, because a
 user left processes behind, is tried again now and then, and who comes meanwhile finds it mounted. One that is kept
 without users stays until it is unmounted, or until another snapshot is wanted in its place and nothing is open there.
 
@@ -257,9 +257,9 @@ class SharedMounts:
         return trio.current_time() >= self._busy_until.get(one.id, 0.0)
 
     async def _unmount(self, attachment: Attachment) -> None:
-        why, facts = "", {"target": attachment.mountpoint, "remove": attachment.pooled}
+        why, facts = "", {"unmount": {"target": attachment.mountpoint, "remove": attachment.pooled}}
         try:
-            await run_helper("imagefs.daemon.umount_helper", facts, _UNMOUNT_WITHIN)
+            await run_helper("imagefs.daemon.mount_helper", facts, _UNMOUNT_WITHIN)
         except OSError as error:
             why = str(error)
         if attachment.id not in self._host.attachments():

@@ -191,8 +191,8 @@ async def test_an_unmount_that_fails_unexpectedly_is_tried_again_and_holds_up_no
     tried: list[str] = []
 
     async def unmount(module: str, facts: Mapping[str, Any], within: float) -> dict[str, Any]:
-        tried.append(facts["target"])
-        if tried.count("/bad") == 1 and facts["target"] == "/bad":
+        tried.append(facts["unmount"]["target"])
+        if tried.count("/bad") == 1 and tried[-1] == "/bad":
             raise RuntimeError("injected")
         return {}
 

@@ -62,7 +62,7 @@ class World:
 
     async def run_helper(self, program: str, facts: Mapping[str, Any], within: float) -> dict[str, Any]:
         """An unmount that takes effect at any time while it runs."""
-        assert (program, facts["target"]) == ("imagefs.daemon.umount_helper", TARGET)
+        assert (program, facts["unmount"]["target"]) == ("imagefs.daemon.mount_helper", TARGET)
         if self.busy and self.mounted:
             raise OSError("it is busy")
         if self.slow:
