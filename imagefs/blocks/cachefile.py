@@ -52,11 +52,11 @@ THREADS = 4
 class DiskHealth:
     """The health of the disk below `folder`. `lock` is held by whoever changes files."""
 
-    def __init__(self, folder: Path, figures: BlockStats) -> None:
+    def __init__(self, folder: Path, stats: BlockStats) -> None:
         self.folder = folder
         self.lock = trio.Lock()
         self.warn = Seldom(_log)
-        self._figures = figures
+        self._stats = stats
         self._lane = Lane("disk", THREADS)
         self._loading = Lane("opening devices", THREADS)
         self._backoff = Backoff(retry.FIRST_PAUSE, retry.LONGEST_PAUSE)
@@ -75,7 +75,7 @@ class DiskHealth:
         return self._backoff.paused(trio.current_time())
 
     def failed(self, what: str, error: OSError) -> None:
-        self._figures.disk_errors += 1
+        self._stats.disk_errors += 1
         self._backoff.failed(trio.current_time())
         self.warn("disk", "%s in %s: %s; until it can, what is read is fetched", what, self.folder, error.strerror)
 

@@ -68,14 +68,14 @@ class BlockDevice:
         self.reads = Reads()
         self.upstreams = Upstreams()
         self._blocks = blocks
-        self._kept: CachedDevice | None = None
+        self._cached: CachedDevice | None = None
 
     # -- what is here --------------------------------------------------------------------------------------------
 
     @property
     def local(self) -> LocalDevice | None:
         """The device on disk, None where nothing can be there."""
-        return self._kept.local if self._kept is not None and not self._kept.local.closed else None
+        return self._cached.local if self._cached is not None and not self._cached.local.closed else None
 
     @property
     def present(self) -> int:
@@ -94,14 +94,14 @@ class BlockDevice:
 
         A process that has the file open keeps it as it is, too. Pins end with the process.
         """
-        if self._kept is None or not self.complete:
+        if self._cached is None or not self.complete:
             return False
-        self._kept.pins += 1
+        self._cached.pins += 1
         return True
 
     def unpin(self) -> None:
-        if self._kept is not None:
-            self._kept.pins -= 1
+        if self._cached is not None:
+            self._cached.pins -= 1
 
     def opened(self, index: Index, upstream: Upstream) -> None:
         """Somebody uses it, from now on through `upstream`, and through those known before where that fails."""
@@ -110,43 +110,43 @@ class BlockDevice:
             self.upstreams = Upstreams()  # those that were asked before may be closed
         self.upstreams.prefer(upstream)
         self.users += 1
-        self.lent()
+        self.attach_cached()
 
     async def load(self) -> None:
         """Look for what is on disk of it, or make room for it there."""
-        await self._blocks.room.load(self.digest, self.index)
-        self.lent()
+        await self._blocks.cache.load(self.digest, self.index)
+        self.attach_cached()
 
-    def lent(self) -> None:
+    def attach_cached(self) -> None:
         """Take up what was loaded of it, if that was not done or is gone."""
         if self.local is None:
-            self._kept = self._blocks.room.open(self.digest, self.index)
-        if self._kept is not None:
-            self._kept.users = self.users
-            self._blocks.keeper.tidy(self._kept)
+            self._cached = self._blocks.cache.open(self.digest, self.index)
+        if self._cached is not None:
+            self._cached.users = self.users
+            self._blocks.writeback.tidy(self._cached)
 
-    def renew(self, index: Index) -> None:
+    def replace_index(self, index: Index) -> None:
         """Read its block index, the same bytes, from another place: the one so far cannot be read."""
         self.index = index
-        if self._kept is not None:
-            self._kept.index = index
+        if self._cached is not None:
+            self._cached.index = index
 
     def close(self) -> None:
         """One user fewer. Blocks that are kept stay, as long as there is room."""
         self.users -= 1
-        if self._kept is not None:
-            self._kept.users = self.users
+        if self._cached is not None:
+            self._cached.users = self.users
 
     def snapshot(self) -> dict[str, Any]:
-        kept = self._kept
+        cached = self._cached
         return {
             "index": self.digest,
             "size": self.size,
             "stored": self.index.stored,
             "present": self.present,
             "complete": self.complete,
-            "used": kept.usage if kept is not None else 0,
-            "pins": kept.pins if kept is not None else 0,
+            "used": cached.usage if cached is not None else 0,
+            "pins": cached.pins if cached is not None else 0,
         }
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ class BlockDevice:
         end = min(offset + length, self.size)
         if offset >= end:
             return b""
-        figures = self._blocks.figures
-        figures.reads += 1
-        figures.bytes_read += end - offset
+        stats = self._blocks.stats
+        stats.reads += 1
+        stats.bytes_read += end - offset
         blocks = range(offset // BLOCK, (end - 1) // BLOCK + 1)
         self.last_read = blocks[-1]
         found = self._on_disk(blocks)
@@ -205,60 +205,60 @@ class BlockDevice:
                     f"reading {self.path}", _read_checked, local, buffer, blocks, found, abandon=False
                 )
         except OSError as error:
-            self._blocks.figures.disk_errors += 1
+            self._blocks.stats.disk_errors += 1
             self._blocks.warn("read", "%s cannot be read: %s", self.path, error.strerror)
             bad = list(found)
         except StoreError:  # closed meanwhile: nobody needs it any more, or there is no room for it
             return None
         if bad:
-            self._spoilt(local, bad)
+            self._discard_damaged(local, bad)
             return None
         now = time.time()
         for block, _, _ in found:
             local.table.touch(block, now)
-        self._blocks.figures.hits_disk += len(found)
+        self._blocks.stats.hits_disk += len(found)
         self.reads.hits += len(found)
-        self._blocks.figures.served["disk"] += sum(length for _, length, _ in found)
+        self._blocks.stats.served["disk"] += sum(length for _, length, _ in found)
         return buffer
 
-    def _spoilt(self, local: LocalDevice, bad: Sequence[_Found]) -> None:
+    def _discard_damaged(self, local: LocalDevice, bad: Sequence[_Found]) -> None:
         """Forget blocks that were read wrong, unless that was because they were given up meanwhile."""
         for block, _, checksum in bad:
             if local.table.checksum(block) == checksum and not local.closed:
-                if self._kept is not None:
-                    self._blocks.room.clear(self._kept, block)
-                self._blocks.figures.damaged_disk += 1
+                if self._cached is not None:
+                    self._blocks.cache.clear(self._cached, block)
+                self._blocks.stats.damaged_disk += 1
                 self._blocks.warn("spoilt", "block %d in %s is damaged; fetching it anew", block, self.path)
-                if self._kept is not None:
-                    self._blocks.keeper.tidy(self._kept)
+                if self._cached is not None:
+                    self._blocks.writeback.tidy(self._cached)
 
     async def _gather(self, blocks: range) -> dict[int, Buffer]:
         """The bytes of each of these blocks that is not zeros, from wherever they can be had."""
         pieces: dict[int, Buffer] = {}
         lacking: Run = []
-        kept: list[int] = []
+        cached: list[int] = []
         for block in blocks:
             if not self.index.length(block):
                 continue
             place = self.index.place(block)
             data = self._blocks.memory.get(place.digest)
             if data is not None:
-                self._blocks.figures.hits_memory += 1
+                self._blocks.stats.hits_memory += 1
                 self.reads.hits += 1
-                self._blocks.figures.served["memory"] += len(data)
+                self._blocks.stats.served["memory"] += len(data)
                 pieces[block] = data
             elif self.local is not None and self.local.table.checksum(block) is not None:
-                kept.append(block)
+                cached.append(block)
             else:
                 lacking.append((block, place))
-        flights = self._want(lacking)
-        for group in _neighbours(kept):
+        fetches = self._request(lacking)
+        for group in _neighbours(cached):
             if not await self._read_pieces(group, pieces):
                 for block in group:
                     if not await self._read_pieces(range(block, block + 1), pieces):
-                        flights += self._want([(block, self.index.place(block))])
-        if flights:
-            await self._wait(flights, pieces)
+                        fetches += self._request([(block, self.index.place(block))])
+        if fetches:
+            await self._wait(fetches, pieces)
         return pieces
 
     async def _read_pieces(self, blocks: range, pieces: dict[int, Buffer]) -> bool:
@@ -272,39 +272,39 @@ class BlockDevice:
             pieces[block] = view[(block - blocks.start) * BLOCK :][:BLOCK]
         return True
 
-    def _want(self, run: Run) -> list[tuple[int, BlockFetch[BlockDevice]]]:
-        return self._blocks.flights.want(self, self.upstreams, self.index.packs, run, demand=True)
+    def _request(self, run: Run) -> list[tuple[int, BlockFetch[BlockDevice]]]:
+        return self._blocks.fetcher.request(self, self.upstreams, self.index.packs, run, demand=True)
 
-    async def _wait(self, flights: Sequence[tuple[int, BlockFetch[BlockDevice]]], pieces: dict[int, Buffer]) -> None:
+    async def _wait(self, fetches: Sequence[tuple[int, BlockFetch[BlockDevice]]], pieces: dict[int, Buffer]) -> None:
         begun, arrived = trio.current_time(), self.upstream.link.arrived
         try:
-            for block, flight in flights:
-                await flight.landed.wait()
-                if flight.data is None:
+            for block, fetch in fetches:
+                await fetch.finished.wait()
+                if fetch.data is None:
                     place = self.index.place(block)
                     pack = self.index.packs[place.pack].digest.hex()
                     raise BlockUnavailable(
-                        f"block {block} of device {self.digest[:12]} (pack {pack} at {place.offset}): {flight.error}"
-                    ) from flight.error
-                pieces[block] = flight.data
-                self._blocks.figures.served["peer" if flight.copied else "store"] += len(flight.data)
+                        f"block {block} of device {self.digest[:12]} (pack {pack} at {place.offset}): {fetch.error}"
+                    ) from fetch.error
+                pieces[block] = fetch.data
+                self._blocks.stats.served["peer" if fetch.copied else "store"] += len(fetch.data)
                 self.reads.misses += 1
-                self.reads.missed_bytes += len(flight.data)
+                self.reads.missed_bytes += len(fetch.data)
         finally:
             waited = trio.current_time() - begun
-            self._blocks.figures.waits.add(waited)
+            self._blocks.stats.waits.add(waited)
             self.reads.waited += waited
             if waited >= STALL and self._blocks.stalled is not None:
-                wanted = sum(flight.place.stored for _, flight in flights)
+                wanted = sum(fetch.place.stored for _, fetch in fetches)
                 busy = self.upstream.link.arrived - arrived > BUSY * wanted
-                self._blocks.stalled(self.digest, waited, *_cause([flight for _, flight in flights], busy=busy))
+                self._blocks.stalled(self.digest, waited, *_cause([fetch for _, fetch in fetches], busy=busy))
 
     def keep(self, block: int, digest: bytes, arrived: Arrived, ahead: bool) -> None:
         """The block has come; keep it on disk, if that can be."""
-        if self._kept is None and not self._blocks.disk.failing:
+        if self._cached is None and not self._blocks.disk.failing:
             self._blocks.load_soon(self)  # the disk may take it by now
-        if self._kept is not None and block * BLOCK + len(arrived[0]) <= self.size:
-            self._blocks.keeper.put(self._kept, block, digest, arrived, ahead=ahead)
+        if self._cached is not None and block * BLOCK + len(arrived[0]) <= self.size:
+            self._blocks.writeback.put(self._cached, block, digest, arrived, ahead=ahead)
 
     # -- fetching ahead ------------------------------------------------------------------------------------------
 
@@ -322,29 +322,29 @@ class BlockDevice:
 
     @property
     def running(self) -> bool:
-        return self._blocks.flights.nursery is not None
+        return self._blocks.fetcher.nursery is not None
 
     @property
     def changed(self) -> trio.lowlevel.ParkingLot:
         return self._blocks.changed
 
     @property
-    def behind(self) -> bool:
-        return self._blocks.keeper.behind
+    def backlogged(self) -> bool:
+        return self._blocks.writeback.backlogged
 
     async def has_room(self, size: int) -> bool:
-        if self._kept is None and not self._blocks.disk.failing:
+        if self._cached is None and not self._blocks.disk.failing:
             await self.load()
-        return self.local is not None and self._blocks.keeper.has_room(size)
+        return self.local is not None and self._blocks.writeback.has_room(size)
 
     def lacks(self, block: int, place: BlockLocation) -> bool:
-        local, kept = self.local, self._kept
-        if local is None or kept is None or local.table.checksum(block) is not None:
+        local, cached = self.local, self._cached
+        if local is None or cached is None or local.table.checksum(block) is not None:
             return local is None
-        if self._blocks.keeper.writing(kept, block):
+        if self._blocks.writeback.writing(cached, block):
             return False
-        flight = self._blocks.flights.under_way(self.upstreams, place.digest)
-        return flight is None or (self, block) not in flight.targets
+        fetch = self._blocks.fetcher.under_way(self.upstreams, place.digest)
+        return fetch is None or (self, block) not in fetch.targets
 
     def begin(self, run: Run) -> Sequence[tuple[int, BlockFetch[BlockDevice]]]:
         rest: Run = []
@@ -354,19 +354,19 @@ class BlockDevice:
                 self.keep(block, place.digest, (data, xxhash.xxh3_64_intdigest(data)), True)
             else:
                 rest.append((block, place))
-        return self._blocks.flights.want(self, self.upstreams, self.index.packs, rest, demand=False)
+        return self._blocks.fetcher.request(self, self.upstreams, self.index.packs, rest, demand=False)
 
 
-def _cause(flights: Sequence[BlockFetch[BlockDevice]], *, busy: bool) -> tuple[str, str]:
+def _cause(fetches: Sequence[BlockFetch[BlockDevice]], *, busy: bool) -> tuple[str, str]:
     """The cause of a read's wait, as events of a start name it: the cause and the host. busy: other bytes came
     meanwhile."""
-    for flight in flights:
-        if flight.trouble is not None:
-            return flight.trouble
-    from_store = next((flight for flight in flights if not flight.copied), None)
+    for fetch in fetches:
+        if fetch.trouble is not None:
+            return fetch.trouble
+    from_store = next((fetch for fetch in fetches if not fetch.copied), None)
     if from_store is None:
         return "disk", ""
-    host = from_store.asked.host if from_store.asked is not None else ""
+    host = from_store.last_upstream.host if from_store.last_upstream is not None else ""
     return ("link" if busy else "store"), host
 
 

@@ -61,23 +61,23 @@ class CachedDevice:
 class DeviceCache:
     """`limit` bytes on `disk`. Raises OSError."""
 
-    def __init__(self, disk: DiskHealth, limit: int, figures: BlockStats) -> None:
+    def __init__(self, disk: DiskHealth, limit: int, stats: BlockStats) -> None:
         self.limit = limit
         self.reserved = 0
         """Bytes within the limit that something else takes."""
-        self.kept: dict[str, CachedDevice] = {}
+        self.devices: dict[str, CachedDevice] = {}
         self.peers: PeerTable[CachedDevice] = PeerTable()
         self.unlisted: deque[tuple[CachedDevice, Iterator[int]]] = deque()
         """Devices, and those of their blocks that `list_peers` has to add to `peers`."""
         self._disk = disk
-        self._figures = figures
+        self._stats = stats
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # who loads or removes a device, by its name
         self._strays = _strays(disk.folder)  # bytes on disk of devices that were not opened yet
 
     @property
     def used(self) -> int:
         """Bytes on disk of all devices, and what is reserved."""
-        return self.reserved + sum(kept.usage for kept in self.kept.values()) + sum(self._strays.values())
+        return self.reserved + sum(cached.usage for cached in self.devices.values()) + sum(self._strays.values())
 
     @property
     def over(self) -> bool:
@@ -91,7 +91,7 @@ class DeviceCache:
 
     def has(self, name: str) -> bool:
         """Tells whether anything of the device is on disk."""
-        return name in self.kept or name in self._strays
+        return name in self.devices or name in self._strays
 
     async def load(self, name: str, index: Index) -> None:
         """Open the device on disk, or make it, in a thread: a table of a million blocks takes a quarter of a second.
@@ -102,56 +102,56 @@ class DeviceCache:
         with self._disk.tolerant(what):
             with trio.move_on_after(LOADS_WITHIN) as limit:
                 async with self._turns[name]:
-                    if name not in self.kept:
-                        kept = await self._disk.load(_load, self._disk.folder, name, index, late=_unload)
+                    if name not in self.devices:
+                        cached = await self._disk.load(_load, self._disk.folder, name, index, late=_unload)
                         self._strays.pop(name, None)
-                        self.kept[name] = kept
+                        self.devices[name] = cached
             if limit.cancelled_caught:
                 raise OSError(errno.ETIMEDOUT, f"no answer within {LOADS_WITHIN:g} s")
 
     def open(self, name: str, index: Index) -> CachedDevice | None:
         """The device on disk for somebody who reads it; None where it was not loaded."""
-        kept = self.kept.get(name)
-        if kept is None:
+        cached = self.devices.get(name)
+        if cached is None:
             return None
-        if kept.local.table.present < index.stored:
-            kept.local.marked = False
-        kept.index = index
-        if kept.first is None:
-            kept.first = self.peers.admit(kept, index.blocks)
-            if self._list(kept, blocks := kept.local.table.blocks()):
-                self.unlisted.append((kept, blocks))
-        return kept
+        if cached.local.table.present < index.stored:
+            cached.local.marked = False
+        cached.index = index
+        if cached.first is None:
+            cached.first = self.peers.admit(cached, index.blocks)
+            if self._list(cached, blocks := cached.local.table.blocks()):
+                self.unlisted.append((cached, blocks))
+        return cached
 
-    def settle(self, kept: CachedDevice, block: int, digest: bytes, checksum: int, now: float) -> None:
+    def settle(self, cached: CachedDevice, block: int, digest: bytes, checksum: int, now: float) -> None:
         """The block, whose SHA-256 is `digest`, was written."""
-        kept.local.table.settle(block, checksum, now)
-        if kept.first is not None:
-            self.peers.add(digest, kept.first + block)
+        cached.local.table.settle(block, checksum, now)
+        if cached.first is not None:
+            self.peers.add(digest, cached.first + block)
 
-    def clear(self, kept: CachedDevice, block: int) -> None:
+    def clear(self, cached: CachedDevice, block: int) -> None:
         """The block is here no more; the device is marked complete no more either."""
-        kept.local.clear(block)
-        if kept.first is not None and kept.index is not None:
+        cached.local.clear(block)
+        if cached.first is not None and cached.index is not None:
             with contextlib.suppress(DocumentUnreadable):  # what stays in the table is found to be gone by who looks
-                self.peers.discard(kept.index.place(block).digest, kept.first + block)
+                self.peers.discard(cached.index.place(block).digest, cached.first + block)
 
     async def list_peers(self) -> None:
         """Let blocks that earlier processes left serve other devices. Other tasks run meanwhile."""
         while self.unlisted:
-            kept, blocks = self.unlisted.popleft()
-            while not kept.local.closed and self._list(kept, blocks):
+            cached, blocks = self.unlisted.popleft()
+            while not cached.local.closed and self._list(cached, blocks):
                 await trio.lowlevel.checkpoint()
 
-    def _list(self, kept: CachedDevice, blocks: Iterator[int]) -> bool:
+    def _list(self, cached: CachedDevice, blocks: Iterator[int]) -> bool:
         """Add the next of `blocks` to the table of peers; False when there are no more."""
         more = False
         for block in itertools.islice(blocks, _LISTED_AT_ONCE):
-            if kept.first is None or kept.index is None:
+            if cached.first is None or cached.index is None:
                 break
-            if kept.local.table.checksum(block) is not None:
+            if cached.local.table.checksum(block) is not None:
                 try:
-                    self.peers.add(kept.index.place(block).digest, kept.first + block)
+                    self.peers.add(cached.index.place(block).digest, cached.first + block)
                 except DocumentUnreadable:  # whoever reads the device meets it
                     return False
             more = True
@@ -160,9 +160,9 @@ class DeviceCache:
     async def measure(self, several: Iterable[CachedDevice]) -> None:
         """See what they take now."""
         with self._disk.tolerant("a device cannot be measured"):
-            for kept in several:
-                if not kept.local.closed:
-                    kept.usage = await self._disk.thread(_usage, kept.local)
+            for cached in several:
+                if not cached.local.closed:
+                    cached.usage = await self._disk.thread(_usage, cached.local)
 
     async def make(self, need: int, *, demand: bool) -> bool:
         """Give blocks up until `need` bytes fit; whether they do. demand: also blocks that somebody may use."""
@@ -177,29 +177,29 @@ class DeviceCache:
         return self.used + need <= self.limit
 
     def close(self) -> None:
-        for kept in self.kept.values():
-            kept.local.close()
+        for cached in self.devices.values():
+            cached.local.close()
 
     def _closed(self) -> Iterator[CachedDevice]:
-        return (kept for kept in self.kept.values() if not kept.users and not kept.pins and kept.usage)
+        return (cached for cached in self.devices.values() if not cached.users and not cached.pins and cached.usage)
 
     def _open(self) -> Iterator[CachedDevice]:
-        return (kept for kept in self.kept.values() if kept.users and not kept.pins and kept.usage)
+        return (cached for cached in self.devices.values() if cached.users and not cached.pins and cached.usage)
 
     async def discard(self, name: str) -> None:
         """Give up the whole device, which nobody used for long, unless somebody uses it after all."""
         with self._disk.tolerant(f"device {name[:12]} cannot be removed"):
             if name in self._strays:
                 await self._adopt(name)
-            kept = self.kept.get(name)
-            if kept is None or await self._disk.thread(kept.local.opened_elsewhere):
+            cached = self.devices.get(name)
+            if cached is None or await self._disk.thread(cached.local.opened_elsewhere):
                 return
-            before = kept.usage
+            before = cached.usage
             async with self._turns[name]:
-                if not (kept.users or kept.pins or kept.local.closed):
-                    self._figures.evicted += kept.local.table.present
-                    self._figures.evicted_bytes += before
-                    await self._remove(kept)
+                if not (cached.users or cached.pins or cached.local.closed):
+                    self._stats.evicted += cached.local.table.present
+                    self._stats.evicted_bytes += before
+                    await self._remove(cached)
 
     async def _adopt_strays(self) -> None:
         """Open what earlier processes left, to see which of it is old."""
@@ -219,55 +219,55 @@ class DeviceCache:
             if local is None:
                 await self._disk.thread(_delete, self._disk.folder, name)
             else:
-                self.kept[name] = CachedDevice(local, usage=usage)
+                self.devices[name] = CachedDevice(local, usage=usage)
 
     async def _give_up(self, several: Sequence[CachedDevice], size: int) -> int:
         """Give up about `size` bytes of what was used least lately; how many it were. Raises OSError.
 
         Other tasks run between the steps, each of which looks at one page of one table.
         """
-        free = await self._disk.thread(lambda: [kept for kept in several if not kept.local.opened_elsewhere()])
+        free = await self._disk.thread(lambda: [cached for cached in several if not cached.local.opened_elsewhere()])
         victims: dict[int, list[int]] = {}
-        for number, blocks in oldest([kept.local.table for kept in free], -(-size // BLOCK), time.time()):
-            kept = free[number]
-            if number not in victims and not kept.pins:
+        for number, blocks in oldest([cached.local.table for cached in free], -(-size // BLOCK), time.time()):
+            cached = free[number]
+            if number not in victims and not cached.pins:
                 # From here on nobody is told any more that the file is complete; only then may it get holes.
-                kept.local.marked = False
-                await self._disk.thread(kept.local.unmark)
+                cached.local.marked = False
+                await self._disk.thread(cached.local.unmark)
                 victims[number] = []
             else:
                 await trio.lowlevel.checkpoint()
-            if kept.pins:
-                kept.local.table.restore(blocks)
+            if cached.pins:
+                cached.local.table.restore(blocks)
                 break
             for block in blocks:
-                self.clear(kept, block)
+                self.clear(cached, block)
             victims[number] += blocks
         return sum([await self._punch(free[number], sorted(blocks)) for number, blocks in victims.items() if blocks])
 
-    async def _punch(self, kept: CachedDevice, blocks: Sequence[int]) -> int:
+    async def _punch(self, cached: CachedDevice, blocks: Sequence[int]) -> int:
         """Give the disk back what cleared blocks take; how many bytes. Raises OSError."""
-        before = kept.usage
+        before = cached.usage
         with self._disk.tolerant("blocks cannot be given up"):
-            await self._disk.thread(_punch, kept.local, kept.local.table.take_dirty(), blocks)
-        await self.measure([kept])
-        self._figures.evicted += len(blocks)
-        self._figures.evicted_bytes += max(0, before - kept.usage)
-        async with self._turns[kept.local.name]:
-            if not kept.users and (not kept.local.table.present or kept.usage >= before):
-                await self._remove(kept)  # empty, or the file system gives room back by whole files only
-        return before - kept.usage
+            await self._disk.thread(_punch, cached.local, cached.local.table.take_dirty(), blocks)
+        await self.measure([cached])
+        self._stats.evicted += len(blocks)
+        self._stats.evicted_bytes += max(0, before - cached.usage)
+        async with self._turns[cached.local.name]:
+            if not cached.users and (not cached.local.table.present or cached.usage >= before):
+                await self._remove(cached)  # empty, or the file system gives room back by whole files only
+        return before - cached.usage
 
-    async def _remove(self, kept: CachedDevice) -> None:
+    async def _remove(self, cached: CachedDevice) -> None:
         """Remove a device that nobody uses, in its turn. Raises OSError."""
-        del self.kept[kept.local.name]
-        kept.local.closed = True  # on this thread, so that nobody takes it up meanwhile
-        for block in kept.local.table.blocks():
-            self.clear(kept, block)
-        if kept.first is not None:
-            self.peers.dismiss(kept.first)
-        await self._disk.thread(kept.local.remove)
-        kept.usage = 0
+        del self.devices[cached.local.name]
+        cached.local.closed = True  # on this thread, so that nobody takes it up meanwhile
+        for block in cached.local.table.blocks():
+            self.clear(cached, block)
+        if cached.first is not None:
+            self.peers.dismiss(cached.first)
+        await self._disk.thread(cached.local.remove)
+        cached.usage = 0
 
 
 def _load(folder: Path, name: str, index: Index) -> CachedDevice:
@@ -275,8 +275,8 @@ def _load(folder: Path, name: str, index: Index) -> CachedDevice:
     return CachedDevice(local, usage=local.usage)
 
 
-def _unload(kept: CachedDevice) -> None:
-    kept.local.close()
+def _unload(cached: CachedDevice) -> None:
+    cached.local.close()
 
 
 def _strays(folder: Path) -> dict[str, int]:

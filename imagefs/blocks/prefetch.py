@@ -67,7 +67,7 @@ class PrefetchTarget(Protocol):
         """Woken when any of the following, or of `upstream`, may answer differently."""
 
     @property
-    def behind(self) -> bool:
+    def backlogged(self) -> bool:
         """Tells whether the disk has to catch up first."""
 
     async def has_room(self, size: int) -> bool:
@@ -92,17 +92,17 @@ async def fetch_ahead(target: PrefetchTarget, blocks: Iterable[int], at_once: in
     most = int(rate * BURST) if rate else 1 << 62
     slots = trio.Semaphore(at_once)
 
-    async def arrive(flights: Sequence[tuple[int, BlockFetch[Any]]]) -> None:
-        for _, flight in flights:
-            await flight.landed.wait()
-            if flight.data is None:
+    async def arrive(fetches: Sequence[tuple[int, BlockFetch[Any]]]) -> None:
+        for _, fetch in fetches:
+            await fetch.finished.wait()
+            if fetch.data is None:
                 report.failed += 1
-            elif flight.copied:
+            elif fetch.copied:
                 report.copied += 1
             else:
                 report.blocks += 1
-                report.bytes += len(flight.data)
-                report.stored += flight.place.stored
+                report.bytes += len(fetch.data)
+                report.stored += fetch.place.stored
         slots.release()
 
     async with trio.open_nursery() as nursery:
@@ -141,7 +141,7 @@ async def _turn(target: PrefetchTarget, pace: Pace, size: int) -> bool:
         delay = pace.delay(trio.current_time())
         if delay:
             await trio.sleep(delay)
-        elif target.upstream.demand or target.behind or not target.upstream.link.has_room(size):
+        elif target.upstream.demand or target.backlogged or not target.upstream.link.has_room(size):
             await target.changed.park()
         else:
             return True

@@ -49,7 +49,7 @@ DRAIN = 5.0
 IDLE = 5.0
 """Seconds without a read or a fetch after which memory is given back."""
 
-LULL, LULL_WITHIN = 0.5, 60.0
+QUIET, QUIET_WITHIN = 0.5, 60.0
 """Seconds without a read after which a device is checked as a whole, and until nobody waits for that any more."""
 
 CHECKS = 3
@@ -69,25 +69,25 @@ class BlockStore:
     def __init__(self, folder: Path, *, limit: int, memory: int, io_timeout: float, lock: int | None = None) -> None:
         self.folder = folder
         self.changed = trio.lowlevel.ParkingLot()
-        self.figures = BlockStats()
+        self.stats = BlockStats()
         self.stalled: Callable[[str, float, str, str], None] | None = None
         """Is told of each read that has waited for long: the digest of its device, seconds, cause and host."""
         self.memory = BlockMemory(memory)
         self.warn = Seldom(_log)
         self.disk_reads = Lane("disk reads", DISK_READS)
-        self.disk = DiskHealth(folder, self.figures)
+        self.disk = DiskHealth(folder, self.stats)
         with contextlib.ExitStack() as undo:
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 self._lock = os.dup(lock) if lock is not None else _locked(folder)
                 undo.callback(os.close, self._lock)
-                self.room = DeviceCache(self.disk, limit, self.figures)
+                self.cache = DeviceCache(self.disk, limit, self.stats)
             except OSError as error:
                 raise ConfigError(f"blocks cannot be kept in {folder}: {error.strerror}") from error
             undo.pop_all()
-        self.keeper = WriteBack(self.disk, self.room, self.memory, self.figures, self._filled, self.changed)
-        self.flights: Fetcher[BlockDevice] = Fetcher(
-            self.memory, self.figures, io_timeout, self._find, BlockDevice.keep, self.changed
+        self.writeback = WriteBack(self.disk, self.cache, self.memory, self.stats, self._filled, self.changed)
+        self.fetcher: Fetcher[BlockDevice] = Fetcher(
+            self.memory, self.stats, io_timeout, self._find, BlockDevice.keep, self.changed
         )
         self._devices: dict[str, BlockDevice] = {}
         self._upstreams: dict[BlockSource, Upstream] = {}
@@ -99,16 +99,16 @@ class BlockStore:
         """Fetch, keep and give up blocks; until cancelled. Then everything is closed."""
         try:
             async with trio.open_nursery() as nursery:
-                self.flights.nursery = nursery
-                nursery.start_soon(supervise, "keeping blocks", self.keeper.run)
+                self.fetcher.nursery = nursery
+                nursery.start_soon(supervise, "keeping blocks", self.writeback.run)
                 nursery.start_soon(supervise, "giving back idle memory", self._shrink_when_idle)
-                nursery.start_soon(supervise, "listing blocks of other images", self.room.list_peers)
+                nursery.start_soon(supervise, "listing blocks of other images", self.cache.list_peers)
                 task_status.started()
         finally:
-            self.flights.nursery = None
+            self.fetcher.nursery = None
             self.changed.unpark_all()
             with trio.move_on_after(DRAIN, shield=True):
-                await self.keeper.drain()
+                await self.writeback.drain()
             self.close()
 
     async def _shrink_when_idle(self) -> None:
@@ -116,7 +116,7 @@ class BlockStore:
         reads, shrunk = -1, False
         while True:
             await trio.sleep(IDLE)
-            idle, reads = self.figures.reads == reads and not len(self.flights), self.figures.reads
+            idle, reads = self.stats.reads == reads and not len(self.fetcher), self.stats.reads
             if idle and not shrunk:
                 self.memory.clear()
                 give_back()
@@ -127,7 +127,7 @@ class BlockStore:
 
         No error is raised: what the disk does not open in time is read through.
         """
-        await self.room.load(digest, index)
+        await self.cache.load(digest, index)
         for idle in [one for one in self._devices.values() if not one.users and one.local is None]:
             del self._devices[idle.digest]  # given up meanwhile
         device = self._devices.get(digest)
@@ -137,11 +137,11 @@ class BlockStore:
         self._list_peers()
         return device
 
-    def also(self, device: BlockDevice, source: BlockSource) -> None:
+    def add_source(self, device: BlockDevice, source: BlockSource) -> None:
         """Fetch the device's blocks from this source, too, where others fail."""
         device.upstreams.add(self._upstream(source))
 
-    def drop(self, source: BlockSource) -> None:
+    def remove_source(self, source: BlockSource) -> None:
         """The source is about to be closed: devices that have another one ask it no more."""
         if (upstream := self._upstreams.pop(source, None)) is not None:
             for device in self._devices.values():
@@ -149,19 +149,19 @@ class BlockStore:
 
     async def offer(self, digest: str, index: Index) -> None:
         """Let what is kept of this device, opened or not, serve others that have the same blocks."""
-        if digest not in self._devices and self.room.has(digest):
-            await self.room.load(digest, index)
+        if digest not in self._devices and self.cache.has(digest):
+            await self.cache.load(digest, index)
             if digest not in self._devices:
                 device = self._devices[digest] = BlockDevice(self, digest, index)
-                device.lent()
+                device.attach_cached()
                 self._list_peers()
 
     def load_soon(self, device: BlockDevice) -> None:
         """Open it on disk, which did not do it before. Blocks that arrive until then are not kept."""
-        if self.flights.nursery is not None and device not in self._loading:
+        if self.fetcher.nursery is not None and device not in self._loading:
             self._loading.add(device)
             what = f"opening device {device.digest[:12]}"
-            self.flights.nursery.start_soon(contain, what, self._load, device)
+            self.fetcher.nursery.start_soon(contain, what, self._load, device)
 
     async def _load(self, device: BlockDevice) -> None:
         try:
@@ -170,53 +170,53 @@ class BlockStore:
             self._loading.discard(device)
 
     def _list_peers(self) -> None:
-        if self.room.unlisted and self.flights.nursery is not None:
-            self.flights.nursery.start_soon(supervise, "listing blocks of other images", self.room.list_peers)
+        if self.cache.unlisted and self.fetcher.nursery is not None:
+            self.fetcher.nursery.start_soon(supervise, "listing blocks of other images", self.cache.list_peers)
 
     @property
     def waited_ms(self) -> float:
         """Milliseconds that reads waited for blocks that were not here, all added up."""
-        return self.figures.waits.seconds * 1000
+        return self.stats.waits.seconds * 1000
 
     def snapshot(self) -> dict[str, Any]:
         """Statistics for status and metrics: sizes in bytes, counts since the start."""
-        figures = self.figures
+        stats = self.stats
         return {
             "folder": str(self.folder),
-            "limit": self.room.limit,
-            "used": self.room.used,
-            "documents": self.room.reserved,
+            "limit": self.cache.limit,
+            "used": self.cache.used,
+            "documents": self.cache.reserved,
             "memory": {
                 "limit": self.memory.limit,
                 "used": self.memory.used,
                 "unwritten": self.memory.held,
                 "in_flight": self.memory.in_flight,
             },
-            "reads": figures.reads,
-            "bytes_read": figures.bytes_read,
-            "hits": {"memory": figures.hits_memory, "disk": figures.hits_disk, "peer": figures.hits_peer},
+            "reads": stats.reads,
+            "bytes_read": stats.bytes_read,
+            "hits": {"memory": stats.hits_memory, "disk": stats.hits_disk, "peer": stats.hits_peer},
             "fetched": {
                 kind: {"ranges": one.ranges, "blocks": one.blocks, "bytes": one.bytes, "stored": one.stored}
-                for kind, one in (("demand", figures.demand), ("ahead", figures.ahead))
+                for kind, one in (("demand", stats.demand), ("ahead", stats.ahead))
             },
-            "upstreams": {"store": 0, **figures.upstreams},
+            "upstreams": {"store": 0, **stats.upstreams},
             "mirrors": [
                 {"url": one.label, "avoided_for": round(one.mirror.avoided[0], 1), "reason": one.mirror.avoided[1]}
                 for upstream in self._upstreams.values()
                 for one in upstream.mirrors
             ],
-            "served": {where: figures.served[where] for where in ("memory", "disk", "peer", "store")},
-            "waits": figures.waits.count,
+            "served": {where: stats.served[where] for where in ("memory", "disk", "peer", "store")},
+            "waits": stats.waits.count,
             "waited_ms": round(self.waited_ms, 1),
-            "waited": figures.waits.snapshot(),
-            "in_flight": len(self.flights),
-            "retries": figures.retries,
-            "failures": figures.failures,
-            "damaged": {"arrival": figures.damaged_arrival, "disk": figures.damaged_disk},
-            "evicted": figures.evicted,
-            "evicted_bytes": figures.evicted_bytes,
-            "unkept": figures.unkept,
-            "disk_errors": figures.disk_errors,
+            "waited": stats.waits.snapshot(),
+            "in_flight": len(self.fetcher),
+            "retries": stats.retries,
+            "failures": stats.failures,
+            "damaged": {"arrival": stats.damaged_arrival, "disk": stats.damaged_disk},
+            "evicted": stats.evicted,
+            "evicted_bytes": stats.evicted_bytes,
+            "unkept": stats.unkept,
+            "disk_errors": stats.disk_errors,
             "devices": [device.snapshot() for device in self._devices.values() if device.users],
         }
 
@@ -224,7 +224,7 @@ class BlockStore:
         """Let go of everything. `run` does it when it ends. A second call does nothing."""
         if not self._closed:
             self._closed = True
-            self.room.close()
+            self.cache.close()
             os.close(self._lock)
 
     def _upstream(self, source: BlockSource) -> Upstream:
@@ -236,49 +236,51 @@ class BlockStore:
 
     def _find(self, digest: bytes) -> Copy | None:
         """A reader of a block with these bytes from a file here. Raises nothing."""
-        for kept, block in self.room.peers.find(digest):
-            if kept.index is None or kept.local.closed or kept.local.table.checksum(block) is None:
+        for cached, block in self.cache.peers.find(digest):
+            if cached.index is None or cached.local.closed or cached.local.table.checksum(block) is None:
                 continue
             with contextlib.suppress(DocumentUnreadable):  # then a store has it
-                place = kept.index.place(block)
+                place = cached.index.place(block)
                 if place.digest == digest:
-                    return _LocalCopy(kept.local, block * BLOCK, place.length)
+                    return _LocalCopy(cached.local, block * BLOCK, place.length)
         return None
 
-    def _filled(self, kept: CachedDevice) -> None:
+    def _filled(self, cached: CachedDevice) -> None:
         """All blocks of the device seem to be here."""
-        device = self._devices.get(kept.local.name)
-        if device is not None and self.flights.nursery is not None and kept not in self._sealing:
-            self._sealing.add(kept)
+        device = self._devices.get(cached.local.name)
+        if device is not None and self.fetcher.nursery is not None and cached not in self._sealing:
+            self._sealing.add(cached)
             what = f"checking device {device.digest[:12]}"
-            self.flights.nursery.start_soon(contain, what, self._seal, device, kept)
+            self.fetcher.nursery.start_soon(contain, what, self._seal, device, cached)
 
-    async def _lull(self) -> None:
+    async def _wait_until_idle(self) -> None:
         """Until nobody has read for a moment: checking takes processor and disk that a start under way needs more."""
-        reads, end = -1, trio.current_time() + LULL_WITHIN
-        while self.figures.reads != reads and trio.current_time() < end:
-            reads = self.figures.reads
-            await trio.sleep(LULL)
+        reads, end = -1, trio.current_time() + QUIET_WITHIN
+        while self.stats.reads != reads and trio.current_time() < end:
+            reads = self.stats.reads
+            await trio.sleep(QUIET)
 
-    async def _seal(self, device: BlockDevice, kept: CachedDevice) -> None:
+    async def _seal(self, device: BlockDevice, cached: CachedDevice) -> None:
         bad: list[int] = []
         try:
-            await self._lull()
-            while kept.checks < CHECKS and not kept.local.marked and kept.local.table.present >= device.index.stored:
-                kept.checks += 1
-                bad = await seal(kept, device.index, self.disk, self.room)
+            await self._wait_until_idle()
+            while (
+                cached.checks < CHECKS and not cached.local.marked and cached.local.table.present >= device.index.stored
+            ):
+                cached.checks += 1
+                bad = await seal(cached, device.index, self.disk, self.cache)
         except OSError as error:
-            self.figures.disk_errors += 1
+            self.stats.disk_errors += 1
             self.warn("seal", "device %s cannot be checked: %s", device.digest[:12], error.strerror)
         except StoreError:
             return  # closed meanwhile
         finally:
-            self._sealing.remove(kept)
-        if kept.local.marked:
-            kept.checks = 0
+            self._sealing.remove(cached)
+        if cached.local.marked:
+            cached.checks = 0
             _log.info("device %s is complete", device.digest[:12])
         elif bad:
-            self.figures.damaged_disk += len(bad)
+            self.stats.damaged_disk += len(bad)
             self.warn("bad", "%d blocks of device %s on disk were damaged", len(bad), device.digest[:12])
             if device.users:
                 with contextlib.suppress(Abandoned):  # the end

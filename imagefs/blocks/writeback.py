@@ -68,20 +68,20 @@ class BlockMemory:
         self.held += len(data)
         self._make_room()
 
-    def release(self, digest: bytes, *, kept: bool = False) -> None:
+    def release(self, digest: bytes, *, cached: bool = False) -> None:
         """kept: it is on disk now, and so in the kernel's memory, where it does not take ours as well."""
         data, count = self._held.pop(digest)
         if count > 1:
             self._held[digest] = data, count - 1
             return
         self.held -= len(data)
-        if kept:
+        if cached:
             self.used -= len(data)
         else:
             self._free[digest] = data
             self._make_room()
 
-    def fly(self, size: int) -> None:
+    def reserve(self, size: int) -> None:
         """`size` more bytes are in flight; fewer, when it is negative."""
         self.in_flight += size
         self._make_room()
@@ -109,7 +109,7 @@ FULL_PAUSE = 30.0
 
 @dataclass(eq=False, slots=True)
 class _Write:
-    kept: CachedDevice
+    cached: CachedDevice
     block: int
     digest: bytes
     arrived: Arrived
@@ -117,7 +117,7 @@ class _Write:
 
 
 class WriteBack:
-    """Writes into `room`.
+    """Writes into `cache`.
 
     filled: called when all blocks of a device seem to be here. changed: woken when less waits to be written.
     """
@@ -125,16 +125,16 @@ class WriteBack:
     def __init__(
         self,
         disk: DiskHealth,
-        room: DeviceCache,
+        cache: DeviceCache,
         memory: BlockMemory,
-        figures: BlockStats,
+        stats: BlockStats,
         filled: Callable[[CachedDevice], None],
         changed: trio.lowlevel.ParkingLot,
     ) -> None:
         self._disk = disk
-        self._room = room
+        self._cache = cache
         self._memory = memory
-        self._figures = figures
+        self._stats = stats
         self._filled = filled
         self._changed = changed
         self._queue: deque[_Write] = deque()
@@ -144,31 +144,31 @@ class WriteBack:
         self._stir = trio.Event()
         self._full_until = float("-inf")
 
-    def put(self, kept: CachedDevice, block: int, digest: bytes, arrived: Arrived, *, ahead: bool) -> None:
+    def put(self, cached: CachedDevice, block: int, digest: bytes, arrived: Arrived, *, ahead: bool) -> None:
         """Keep the block if that can be. `ahead`: no reader wanted it yet."""
-        if kept.local.closed or kept.local.table.checksum(block) is not None or self.writing(kept, block):
+        if cached.local.closed or cached.local.table.checksum(block) is not None or self.writing(cached, block):
             return
         size = len(arrived[0])
-        if self._disk.failing or size > self._room.limit or self._memory.held + size > self._memory.limit // 2:
-            self._figures.unkept += 1
+        if self._disk.failing or size > self._cache.limit or self._memory.held + size > self._memory.limit // 2:
+            self._stats.unkept += 1
             return
         self._memory.hold(digest, arrived[0])
-        self._queue.append(_Write(kept, block, digest, arrived, ahead))
-        self._queued[kept, block] += 1
+        self._queue.append(_Write(cached, block, digest, arrived, ahead))
+        self._queued[cached, block] += 1
         self._queued_bytes += size
         self._stir.set()
 
-    def writing(self, kept: CachedDevice, block: int) -> bool:
+    def writing(self, cached: CachedDevice, block: int) -> bool:
         """Tells whether the block is on its way to the disk."""
-        return (kept, block) in self._queued
+        return (cached, block) in self._queued
 
-    def tidy(self, kept: CachedDevice) -> None:
+    def tidy(self, cached: CachedDevice) -> None:
         """Soon take a mark away that is not true any more, and give room back that no row knows of."""
-        self._untidy.append(kept)
+        self._untidy.append(cached)
         self._stir.set()
 
     @property
-    def behind(self) -> bool:
+    def backlogged(self) -> bool:
         """Tells whether so much waits for the disk that what is fetched ahead should wait too."""
         return self._memory.held > self._memory.limit // 4
 
@@ -176,16 +176,16 @@ class WriteBack:
         """Tells whether `size` more bytes could be kept without giving up what somebody has open."""
         if self._disk.failing:
             return False
-        if self._room.used + self._queued_bytes + size <= self._room.limit:
+        if self._cache.used + self._queued_bytes + size <= self._cache.limit:
             return True
-        return trio.current_time() >= self._full_until and self._room.idle
+        return trio.current_time() >= self._full_until and self._cache.idle
 
     async def run(self) -> None:
         """Until cancelled; `drain` then does what is left."""
         flush_at = trio.current_time() + FLUSH_EVERY
         while True:
             if not self._queue and not self._untidy:
-                waits = self._room.over or any(kept.local.table.dirty for kept in self._room.kept.values())
+                waits = self._cache.over or any(cached.local.table.dirty for cached in self._cache.devices.values())
                 with trio.move_on_after(FLUSH_EVERY if waits else float("inf")):
                     await self._stir.wait()
             self._stir = trio.Event()
@@ -195,7 +195,7 @@ class WriteBack:
                 await self._write_some()
                 if trio.current_time() >= flush_at:
                     await self._flush()
-                    await self._room.make(0, demand=True)  # the limit may have been lowered
+                    await self._cache.make(0, demand=True)  # the limit may have been lowered
                     flush_at = trio.current_time() + FLUSH_EVERY
 
     async def drain(self) -> None:
@@ -208,7 +208,7 @@ class WriteBack:
     async def _write_some(self) -> None:
         batch: list[_Write] = []
         size = 0
-        most = max(BLOCK, min(BATCH, self._room.limit // 4))
+        most = max(BLOCK, min(BATCH, self._cache.limit // 4))
         while self._queue and size + len(self._queue[0].arrived[0]) <= most:
             batch.append(self._queue.popleft())
             size += len(batch[-1].arrived[0])
@@ -218,33 +218,33 @@ class WriteBack:
         try:
             taken = await self._write(batch, size)
         finally:
-            self._figures.unkept += len(batch) - len(taken)
+            self._stats.unkept += len(batch) - len(taken)
             self._queued_bytes -= size
             written = set(taken)
             for write in batch:
-                self._memory.release(write.digest, kept=write in written)
-                del self._queued[write.kept, write.block]
+                self._memory.release(write.digest, cached=write in written)
+                del self._queued[write.cached, write.block]
             self._changed.unpark_all()
-        for kept in {write.kept for write in taken}:
-            if kept.full:
-                self._filled(kept)
+        for cached in {write.cached for write in taken}:
+            if cached.full:
+                self._filled(cached)
 
     async def _write(self, batch: Sequence[_Write], size: int) -> Sequence[_Write]:
         """Write what there is room for; what was written."""
         if self._disk.failing:
             return []
-        if not await self._room.make(size, demand=False):
+        if not await self._cache.make(size, demand=False):
             self._full_until = trio.current_time() + FULL_PAUSE
             batch = [write for write in batch if not write.ahead]
-            if not batch or not await self._room.make(sum(len(write.arrived[0]) for write in batch), demand=True):
+            if not batch or not await self._cache.make(sum(len(write.arrived[0]) for write in batch), demand=True):
                 self._disk.warn("full", "%s is full of what is in use; blocks are not kept", self._disk.folder)
                 return []
-        batch = [write for write in batch if not write.kept.local.closed]  # of whose devices something may be left
+        batch = [write for write in batch if not write.cached.local.closed]  # of whose devices something may be left
         now = time.time()
         count, error = await self._disk.thread(_write_all, batch, now)
         for write in batch[:count]:
-            self._room.settle(write.kept, write.block, write.digest, write.arrived[1], now)
-        await self._room.measure({write.kept for write in batch})
+            self._cache.settle(write.cached, write.block, write.digest, write.arrived[1], now)
+        await self._cache.measure({write.cached for write in batch})
         if error is not None:
             self._disk.failed("a block cannot be kept", error)
         else:
@@ -252,28 +252,28 @@ class WriteBack:
         return batch[:count]
 
     async def _flush(self) -> None:
-        for kept in list(self._room.kept.values()):
-            if kept.local.table.dirty and not kept.local.closed:
+        for cached in list(self._cache.devices.values()):
+            if cached.local.table.dirty and not cached.local.closed:
                 with self._disk.tolerant("a table cannot be written"):
-                    await self._disk.thread(kept.local.write_rows, kept.local.table.take_dirty())
+                    await self._disk.thread(cached.local.write_rows, cached.local.table.take_dirty())
 
-    async def _tidy(self, kept: CachedDevice) -> None:
-        if kept.local.closed or kept.local.marked:
+    async def _tidy(self, cached: CachedDevice) -> None:
+        if cached.local.closed or cached.local.marked:
             return
         with self._disk.tolerant("a device cannot be tidied"):
-            await self._disk.thread(kept.local.unmark)
-            if not kept.pins and not await self._disk.thread(kept.local.opened_elsewhere):
-                await self._disk.thread(kept.local.trim)
-            await self._room.measure([kept])
-        if kept.full:
-            self._filled(kept)
+            await self._disk.thread(cached.local.unmark)
+            if not cached.pins and not await self._disk.thread(cached.local.opened_elsewhere):
+                await self._disk.thread(cached.local.trim)
+            await self._cache.measure([cached])
+        if cached.full:
+            self._filled(cached)
 
 
 def _write_all(batch: Sequence[_Write], now: float) -> tuple[int, OSError | None]:
     """Write one after the other until one fails; how many were written."""
     for number, write in enumerate(batch):
         try:
-            write.kept.local.write(write.block, *write.arrived, now)
+            write.cached.local.write(write.block, *write.arrived, now)
         except OSError as error:
             return number, error
     return len(batch), None
@@ -282,12 +282,12 @@ def _write_all(batch: Sequence[_Write], now: float) -> tuple[int, OSError | None
 _PIECE = 16  # blocks at once: 2 MiB, some milliseconds
 
 
-async def seal(kept: CachedDevice, index: Index, disk: DiskHealth, room: DeviceCache) -> list[int]:
+async def seal(cached: CachedDevice, index: Index, disk: DiskHealth, cache: DeviceCache) -> list[int]:
     """Check the device and mark it, unless it changes meanwhile; the blocks that must be fetched anew first.
 
     Raises OSError.
     """
-    local = kept.local
+    local = cached.local
     stamp = await disk.thread(local.sync)
     cleared = local.table.cleared
     bad: list[int] = []
@@ -301,7 +301,7 @@ async def seal(kept: CachedDevice, index: Index, disk: DiskHealth, room: DeviceC
         for block in blocks:
             here, stored = local.table.checksum(block) is not None, bool(index.length(block))
             if block in wrong or here != stored:
-                room.clear(kept, block)
+                cache.clear(cached, block)
                 bad.append(block)
         cleared += local.table.cleared - before
         await trio.sleep(trio.current_time() - begun)
@@ -311,7 +311,7 @@ async def seal(kept: CachedDevice, index: Index, disk: DiskHealth, room: DeviceC
         if not bad:
             # `marked` follows before anybody else may touch the files, or a hole could come between.
             local.marked = await disk.thread(local.mark, stamp)
-        elif not kept.pins and not await disk.thread(local.opened_elsewhere):
+        elif not cached.pins and not await disk.thread(local.opened_elsewhere):
             await disk.thread(local.trim)  # also what is wrong where nothing should be
     return bad
 

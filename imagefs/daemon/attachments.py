@@ -399,7 +399,7 @@ class Attachments:
                 self._resume(attachment)
 
     def _space(self) -> tuple[int, int]:
-        return self.blocks.room.limit, self.blocks.room.used
+        return self.blocks.cache.limit, self.blocks.cache.used
 
     def _in_use(self) -> set[str]:
         """Names of documents and devices that somebody needs."""

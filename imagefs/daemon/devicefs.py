@@ -252,7 +252,7 @@ class ServedDevices:
                 data = await device.read(offset, length)
             except DocumentUnreadable as error:
                 _log.warning("%s; fetching it anew", error)
-                data = await (await self._opened.renew(index)).read(offset, length)
+                data = await (await self._opened.replace_index(index)).read(offset, length)
         except BlockUnavailable as error:
             self._failed(index, error)
             raise

@@ -314,16 +314,16 @@ class CacheUpkeep:
 
     async def _bound_documents(self) -> None:
         while True:
-            taken = await self._documents.evict(self._blocks.room.limit // _DOCUMENTS, self._in_use())
+            taken = await self._documents.evict(self._blocks.cache.limit // _DOCUMENTS, self._in_use())
             if taken is not None:
-                self._blocks.room.reserved = taken
+                self._blocks.cache.reserved = taken
             await trio.sleep(_LOOK_AT_DOCUMENTS)
 
     async def _remove_unused(self) -> None:
         """Blocks go before the index that describes them."""
         while True:
             for name in await self._documents.unused_devices(self._age, self._in_use()):
-                await self._blocks.room.discard(name)
+                await self._blocks.cache.discard(name)
             await self._documents.expire(self._age, self._in_use())
             await trio.sleep(_LOOK_FOR_UNUSED)
 
@@ -332,8 +332,8 @@ class CacheUpkeep:
         while True:
             for part in sorted(self._unwanted):
                 if part in self._unwanted and not {part, f"{part}.erofs"} & set(self._in_use()):
-                    await self._blocks.room.discard(part)
-                    if not self._blocks.room.has(part) and await self._documents.remove(part):
+                    await self._blocks.cache.discard(part)
+                    if not self._blocks.cache.has(part) and await self._documents.remove(part):
                         self._unwanted.discard(part)
             if self._unwanted:
                 await trio.sleep(_DISCARD_AGAIN)

@@ -77,7 +77,7 @@ class OpenDevices:
                 device.close()
             else:
                 self.devices[digest] = device
-        self._blocks.also(self.devices[digest], source)
+        self._blocks.add_source(self.devices[digest], source)
 
     async def check_packs(self, digests: Iterable[str], source: PackSource) -> None:
         """Raise DamagedObject where the store lacks packs of one of these open devices, and not all of it is here."""
@@ -128,7 +128,7 @@ class OpenDevices:
                 self.devices[digest] = await self._blocks.open(digest, index, source)
         for attachment in self._state.attachments.values():
             for device in (self.devices[use.index] for use in attachment.devices if use.index in self.devices):
-                self._blocks.also(device, self.source_of(attachment))
+                self._blocks.add_source(device, self.source_of(attachment))
 
     async def offer_what_is_kept(self) -> None:
         """Let blocks of images that nobody uses now serve others that have the same ones."""
@@ -150,11 +150,11 @@ class OpenDevices:
             raise StaleVersion(f"device {digest[:12]} is not served any more", hint="mount the image again")
         return device
 
-    async def renew(self, digest: str) -> BlockDevice:
+    async def replace_index(self, digest: str) -> BlockDevice:
         """A device whose block index cannot be read here any more, with one that can. Raises as `open_again` does."""
         device = await self.open_again(digest)
         source = self.source(store_settings(self._state.known[digest]["store"]))
-        device.renew(await self._documents.index(digest, source))
+        device.replace_index(await self._documents.index(digest, source))
         return device
 
     @contextmanager
@@ -176,7 +176,7 @@ class OpenDevices:
         stores = {store_settings(one) for one in in_use}
         for store in [one for one in self._sources if one not in stores and not self._wanted[one]]:
             source = self._sources.pop(store)
-            self._blocks.drop(source)
+            self._blocks.remove_source(source)
             source.close()
 
 

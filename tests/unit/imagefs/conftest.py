@@ -15,7 +15,7 @@ from tests.unit.imagefs.stored import images_in
 @pytest.fixture(autouse=True)
 def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices are checked as a whole as soon as nobody reads them."""
-    monkeypatch.setattr(store, "LULL", 0.01)
+    monkeypatch.setattr(store, "QUIET", 0.01)
 
 
 @pytest.fixture(scope="session")

@@ -262,10 +262,10 @@ async def test_a_fetch_that_fails_unexpectedly_is_an_error_of_its_readers_alone(
     async with running(tmp_path / "blocks") as blocks:
         read = Fetcher._read
 
-        async def failing(self: Fetcher[Any], ride: Any, run: Any) -> Any:
-            if ride.upstream.source is source:
+        async def failing(self: Fetcher[Any], request: Any, run: Any) -> Any:
+            if request.upstream.source is source:
                 raise RuntimeError("injected")
-            return await read(self, ride, run)
+            return await read(self, request, run)
 
         source = FakeSource(bad, fault=bug)
         with pytest.MonkeyPatch.context() as patch:
@@ -297,7 +297,7 @@ async def test_a_batch_that_fails_unexpectedly_gives_its_memory_back(tmp_path: P
             patch.setattr(WriteBack, "_write", work)
             assert bytes(await device.read(0, 10)) == made.content[:10]
             await eventually(lambda: work.runs == 1 and not blocks.memory.held)
-            assert not blocks.keeper.writing(device._kept, 0)  # type: ignore[arg-type]
+            assert not blocks.writeback.writing(device._cached, 0)  # type: ignore[arg-type]
         await trio.sleep(100)  # the pause is over
         assert bytes(await device.read(0, device.size)) == made.content
         await eventually(lambda: device.present >= 3)

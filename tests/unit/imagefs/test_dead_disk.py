@@ -96,7 +96,7 @@ async def test_two_who_open_one_device_share_its_table(tmp_path: Path) -> None:
                 nursery.start_soon(open_it)
         assert found[0] is found[1] is found[2]
         assert found[0].users == 3
-        assert len(blocks.room.kept) == 1
+        assert len(blocks.cache.devices) == 1
 
 
 async def test_a_device_whose_disk_hangs_is_read_through_and_taken_up_later(

@@ -58,11 +58,11 @@ async def test_neighbours_are_one_read_and_each_block_is_fetched_once(tmp_path: 
         assert sorted(source.reads[1:]) == [(3 * BLOCK, 7 * BLOCK)]
         await device.read(0, 10 * BLOCK)
         assert len(source.reads) == 2
-        figures = blocks.snapshot()
-        assert figures["fetched"]["demand"] == {
+        stats = blocks.snapshot()
+        assert stats["fetched"]["demand"] == {
             "ranges": 2, "blocks": 10, "bytes": 10 * BLOCK, "stored": 10 * BLOCK,
         }  # fmt: skip
-        assert (figures["waits"], figures["in_flight"], figures["retries"]) == (2, 0, 0)
+        assert (stats["waits"], stats["in_flight"], stats["retries"]) == (2, 0, 0)
 
 
 async def test_readers_share_what_is_under_way(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ async def test_it_is_complete_only_once_it_was_checked(tmp_path: Path, monkeypat
         await eventually(lambda: device.complete)
         assert device.path.read_bytes() == made.content
         assert blocks.snapshot()["damaged"]["disk"] == 1
-        (figures,) = blocks.snapshot()["devices"]
-        assert (figures["present"], figures["stored"], figures["complete"]) == (40, 40, True)
+        (stats,) = blocks.snapshot()["devices"]
+        assert (stats["present"], stats["stored"], stats["complete"]) == (40, 40, True)
 
 
 async def test_a_disk_that_spoils_everything_is_not_checked_for_ever(
@@ -76,8 +76,8 @@ async def test_opened_many_times_while_it_is_checked(tmp_path: Path) -> None:
         assert len(blocks.snapshot()["devices"]) == 1
 
 
-async def test_a_device_is_checked_in_a_lull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LULL", 1.0)
+async def test_a_device_is_checked_while_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "QUIET", 1.0)
     made = make(noise(8))
     async with running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))

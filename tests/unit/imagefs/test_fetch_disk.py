@@ -50,13 +50,13 @@ async def test_the_limit_holds_while_many_read(tmp_path: Path) -> None:
             for seed in range(6):
                 nursery.start_soon(reader, seed)
         await eventually(lambda: blocks.memory.held == 0)
-        figures = blocks.snapshot()
-        assert figures["evicted"] > 0
-        assert (figures["damaged"]["disk"], figures["disk_errors"]) == (0, 0)
-        assert 0 < figures["used"] <= limit
+        stats = blocks.snapshot()
+        assert stats["evicted"] > 0
+        assert (stats["damaged"]["disk"], stats["disk_errors"]) == (0, 0)
+        assert 0 < stats["used"] <= limit
         assert blocks.memory.used <= 2 * MIB
         await trio.sleep(0)
-        assert on_disk(tmp_path / "blocks") == figures["used"]
+        assert on_disk(tmp_path / "blocks") == stats["used"]
 
 
 async def read_and_settle(blocks: BlockStore, made: Made, *, close: bool = True) -> None:
@@ -147,7 +147,7 @@ async def test_what_waits_for_a_device_that_is_given_up_is_not_kept(tmp_path: Pa
         await settled(device, blocks)
         assert device.present == 1
         assert not (tmp_path / "blocks" / f"{one.digest}.data").exists()
-        assert blocks.figures.unkept == 1
+        assert blocks.stats.unkept == 1
         nursery.cancel_scope.cancel()
 
 
@@ -202,10 +202,10 @@ async def test_a_disk_that_takes_nothing_is_read_through(
             assert bytes(await device.read(0, device.size)) == made.content
             await trio.sleep(2)
         assert device.present == 0
-        figures = blocks.snapshot()
-        assert figures["disk_errors"] > 0
-        assert figures["unkept"] > 0
-        assert figures["memory"]["used"] <= MIB
+        stats = blocks.snapshot()
+        assert stats["disk_errors"] > 0
+        assert stats["unkept"] > 0
+        assert stats["memory"]["used"] <= MIB
         broken = False
         await trio.sleep(20)
         await device.read(0, device.size)
@@ -327,9 +327,9 @@ async def test_what_documents_take_is_part_of_the_limit(tmp_path: Path, mock_clo
     async with running(tmp_path / "blocks", limit=8 * BLOCK) as blocks:
         await read_and_settle(blocks, made)
         assert on_disk(tmp_path / "blocks") == 8 * BLOCK
-        blocks.room.reserved = 3 * BLOCK
-        figures = blocks.snapshot()
-        assert (figures["documents"], figures["used"]) == (3 * BLOCK, 11 * BLOCK)
+        blocks.cache.reserved = 3 * BLOCK
+        stats = blocks.snapshot()
+        assert (stats["documents"], stats["used"]) == (3 * BLOCK, 11 * BLOCK)
         await read_and_settle(blocks, make(noise(1, seed=5)))
         await eventually(lambda: on_disk(tmp_path / "blocks") <= 5 * BLOCK)
 
@@ -345,11 +345,11 @@ async def test_a_device_that_nobody_uses_is_given_up_whole(tmp_path: Path) -> No
             await read_and_settle(blocks, made)
         with (folder / f"{mounted.digest}.data").open("rb"):
             for made in (left, closed, used, mounted):
-                await blocks.room.discard(made.digest)
-        await blocks.room.discard("f" * 64)
+                await blocks.cache.discard(made.digest)
+        await blocks.cache.discard("f" * 64)
         assert {path.stem for path in folder.glob("*.data")} == {used.digest, mounted.digest}
-        figures = blocks.snapshot()
-        assert (figures["evicted"], figures["evicted_bytes"]) == (8, 8 * BLOCK)
-        assert figures["used"] == on_disk(folder)
+        stats = blocks.snapshot()
+        assert (stats["evicted"], stats["evicted_bytes"]) == (8, 8 * BLOCK)
+        assert stats["used"] == on_disk(folder)
         await read_and_settle(blocks, closed)
         assert (folder / f"{closed.digest}.data").exists()

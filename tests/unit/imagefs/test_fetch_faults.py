@@ -149,9 +149,9 @@ async def test_what_always_arrives_wrong_is_an_error(tmp_path: Path, wrong: obje
             await read_all(blocks, made, source)
         assert caught.value.errno == errno.EIO
         assert len(source.reads) == 3
-        figures = blocks.snapshot()
-        assert (figures["damaged"]["arrival"], figures["failures"]) == (3, 1)
-        assert not blocks.flights
+        stats = blocks.snapshot()
+        assert (stats["damaged"]["arrival"], stats["failures"]) == (3, 1)
+        assert not blocks.fetcher
         assert blocks.memory.in_flight == 0
         device = await blocks.open(made.digest, made.index, source)
         await settled(device, blocks)

@@ -144,7 +144,7 @@ def test_memory_is_bounded_and_keeps_what_is_held(steps: list[tuple[str, int]]) 
         elif what == "get":
             assert memory.get(digest) in (None, data)
         elif what == "fly":
-            memory.fly(number * 40 - flying)
+            memory.reserve(number * 40 - flying)
             flying = number * 40
         stay = {one for one, count in held.items() if count}
         assert memory.held == 200 * len(stay)
@@ -156,9 +156,9 @@ def test_what_the_disk_took_is_let_go() -> None:
     memory = BlockMemory(4 * MIB)
     for digest in (b"one", b"one", b"two"):
         memory.hold(digest, bytes(MIB))
-    memory.release(b"one", kept=True)
+    memory.release(b"one", cached=True)
     assert memory.get(b"one") is not None  # for another device it is still to be written
-    memory.release(b"one", kept=True)
+    memory.release(b"one", cached=True)
     memory.release(b"two")
     assert (memory.get(b"one"), memory.used, memory.held) == (None, MIB, 0)
     assert memory.get(b"two") is not None

@@ -195,7 +195,7 @@ async def test_what_the_store_holds_wrong_no_mirror_makes_right(tmp_path: Path, 
         device = await opened(blocks, made, store)
         with pytest.raises(BlockUnavailable, match="other bytes"):
             await block(device, 0)
-        assert not blocks.flights
+        assert not blocks.fetcher
 
 
 DOCUMENT = b"a document"

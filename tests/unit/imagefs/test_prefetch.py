@@ -103,9 +103,9 @@ async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monk
             nursery.start_soon(lambda: device.fetch(range(4), at_once=1))
             await eventually(lambda: bool(source.reads) and not device.upstream.link.in_flight)
             assert device.upstream.link.arrived == 4 * BLOCK
-            assert not blocks.figures.ahead.blocks
+            assert not blocks.stats.ahead.blocks
             go.set()
-        assert blocks.figures.ahead.blocks == 4
+        assert blocks.stats.ahead.blocks == 4
         assert device.upstream.link.arrived == 4 * BLOCK
 
 
@@ -120,17 +120,17 @@ async def test_a_reader_is_served_first(tmp_path: Path) -> None:
             nursery.start_soon(device.read, 55 * BLOCK, 10)  # goes at once, though the way is full
             await eventually(lambda: len(source.reads) == 3)
             assert source.reads[-1] == (55 * BLOCK, BLOCK)
-            done = blocks.figures.ahead
-            while blocks.figures.demand.blocks == 0:
+            done = blocks.stats.ahead
+            while blocks.stats.demand.blocks == 0:
                 # After any of the three ended, nothing else may begin before the reader has its block.
                 assert len(source.reads) == 3
                 source.release(1)
                 before = done.ranges
-                await eventually(lambda: done.ranges > before or blocks.figures.demand.blocks > 0)  # noqa: B023
+                await eventually(lambda: done.ranges > before or blocks.stats.demand.blocks > 0)  # noqa: B023
             source.release(1000)
         assert device.present + blocks.memory.held // BLOCK >= 50
-        figures = blocks.snapshot()["fetched"]
-        assert (figures["demand"]["blocks"], figures["ahead"]["blocks"]) == (1, 50)
+        stats = blocks.snapshot()["fetched"]
+        assert (stats["demand"]["blocks"], stats["ahead"]["blocks"]) == (1, 50)
 
 
 async def test_what_a_reader_wants_is_joined_or_skipped(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ async def test_cancelled_it_leaves_nothing_stuck(tmp_path: Path) -> None:
             nursery.start_soon(device.read, 0, 40 * BLOCK)
             await trio.sleep(0.02)
             source.gate.set()
-        assert not blocks.flights
+        assert not blocks.fetcher
         assert sum(length for _, length in source.reads) == 40 * BLOCK
         report = await device.fetch(range(40))
         assert report.failed == 0

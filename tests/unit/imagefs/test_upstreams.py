@@ -36,7 +36,7 @@ def made() -> Made:
 
 async def opened(blocks: BlockStore, made: Made, preferred: FakeSource, other: FakeSource) -> BlockDevice:
     device = await blocks.open(made.digest, made.index, preferred)
-    blocks.also(device, other)
+    blocks.add_source(device, other)
     return device
 
 
@@ -87,14 +87,14 @@ async def test_where_no_store_has_it_the_error_is_told(tmp_path: Path, made: Mad
         with pytest.raises(BlockUnavailable, match="other bytes"):
             await device.read(0, BLOCK)
         assert all(source.reads for source in sources)
-        assert not blocks.flights
+        assert not blocks.fetcher
 
 
 async def test_a_store_that_is_closed_is_asked_no_more(tmp_path: Path, made: Made) -> None:
     closed, other = FakeSource(made, fault=broken(AssertionError("it is closed"))), FakeSource(made)
     async with running(tmp_path / "blocks") as blocks:
         device = await opened(blocks, made, closed, other)
-        blocks.drop(closed)
+        blocks.remove_source(closed)
         assert bytes(await device.read(0, device.size)) == made.content
         assert closed.reads == []
         device.close()
