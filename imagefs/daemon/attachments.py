@@ -32,7 +32,7 @@ from imagefs.daemon.protocol import SOURCE, holder_json, source_digest
 from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_by, validate
 from imagefs.daemon.start_events import Moment, identity_of
-from imagefs.daemon.state import Attachment, Ledger, attachment_of
+from imagefs.daemon.state import Attachment, StateJournal, attachment_of
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import is_digest
 from imagefs.settings import DaemonSettings
@@ -51,28 +51,33 @@ class Attachments:
 
     def __init__(self, settings: DaemonSettings, journal: MemoryJournal) -> None:
         self._settings = settings
-        self._ledger = Ledger(journal)
-        self.state = self._ledger.state
+        self._journal = StateJournal(journal)
+        self.state = self._journal.state
         cache = Path(settings.cache)
         documents = MetadataCache(cache, Path(settings.runtime, "imagefs/documents"))
         self.blocks = BlockStore(
             cache / "blocks",
-            limit=settings.cache_size or documents.half_of_what_is_free(),
+            limit=settings.cache_size or documents.default_limit(),
             memory=settings.memory,
             io_timeout=settings.io_timeout,
         )
         documents.tidy()  # nobody else uses the cache now
         self._documents = Documents(documents, settings.io_timeout)
-        self._opened = OpenDevices(self.state, self.blocks, self._documents)
-        self._starts = Sessions(settings, self.blocks, self._documents)
-        self._watch = LivenessWatch(settings, self)
+        self._devices = OpenDevices(self.state, self.blocks, self._documents)
+        self._sessions = Sessions(settings, self.blocks, self._documents)
+        self._liveness = LivenessWatch(settings, self)
         self._pinned: dict[str, list[BlockDevice]] = {}  # by attachment: those whose local files its mount uses
         self._sweeper = Sweeper(settings)
-        self._shares = SharedMounts(self, Path(settings.cache, "deps/damaged"))
+        self._shared_mounts = SharedMounts(self, Path(settings.cache, "deps/damaged"))
         self.leases = Leases(settings, self)
-        self.sources = SourceLookup(self._image_from, self._opened.wanting)
-        self.serving = ServedDevices(
-            self._ledger, self._opened, self._starts.touch, self._starts.served, self._shares.failed, self._space
+        self.sources = SourceLookup(self._image_from, self._devices.keep_open)
+        self.served_devices = ServedDevices(
+            self._journal,
+            self._devices,
+            self._sessions.record_read,
+            self._sessions.note_first_byte,
+            self._shared_mounts.failed,
+            self._space,
         )
         self.upkeep = CacheUpkeep(settings.cache_age, self.blocks, self._documents, self._in_use)
         self.client_mounts = ClientMounts(self)
@@ -82,32 +87,32 @@ class Attachments:
         """Start when what an earlier worker served is served again; until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self.blocks.run)
-            await nursery.start(self._starts.run)
-            await self._opened.open_what_was()
-            await nursery.start(self._watch.run)
+            await nursery.start(self._sessions.run)
+            await self._devices.open_devices_of_state()
+            await nursery.start(self._liveness.run)
             for attachment in self.state.attachments.values():
                 if not attachment.ready and not attachment.unrecorded:
                     self.change(attachment, unrecorded="its worker was replaced")
                 self._pinned[attachment.id] = []
-                self._watch.begin(attachment)
-                if self._opened.has_all_of(attachment):
+                self._liveness.begin(attachment)
+                if self._devices.has_all_of(attachment):
                     self._resume(attachment)
                 else:
                     nursery.start_soon(supervise, f"resuming {attachment.name}", self._resume_later, attachment)
             await contain("looking for what is left of uses", self._sweeper.find, self.state.attachments)
-            await nursery.start(self._shares.run)
+            await nursery.start(self._shared_mounts.run)
             await nursery.start(self.sources.run)
             task_status.started()
             nursery.start_soon(supervise, "removing what is left of uses", self._sweeper.run)
             nursery.start_soon(self._pool.run)
-            nursery.start_soon(contain, "removing old records", self._starts.tidy)
+            nursery.start_soon(contain, "removing old records", self._sessions.tidy)
             nursery.start_soon(contain, "loading the clients of stores", self._documents.prepare)
             nursery.start_soon(contain, "unmounting what a killed daemon left", self.leases.tidy)
             nursery.start_soon(self.upkeep.run)
-            await contain("offering blocks of other images", self._opened.offer_what_is_kept)
+            await contain("offering blocks of other images", self._devices.share_cached_blocks)
 
     def close(self) -> None:
-        self._starts.close()
+        self._sessions.close()
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -117,27 +122,27 @@ class Attachments:
         known = self.state.attachments.get(identifier)
         if known is None:
             return await self._documents.once(("attach", identifier), lambda: self._attach(request))
-        source = self._opened.source_of(known)
+        source = self._devices.source_of(known)
         manifest = await self._documents.manifest(known.image, source)
         # The worker that was asked first may have died before it had this.
-        self._place(known, await self._documents.metadata(manifest.metadata, source))
-        return await self._described(known, manifest, shares=bool(request.get("shares")))
+        self._set_metadata(known, await self._documents.metadata(manifest.metadata, source))
+        return await self._describe(known, manifest, shares=bool(request.get("shares")))
 
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         store, name = store_settings(request["store"]), str(request["image"])
         timeout = float(request["timeout"]) or self._settings.io_timeout
         processes.must_be_seen(int(request["owner"]), int(request["owner_began"]))
-        with self._opened.wanting(store):
+        with self._devices.keep_open(store):
             with trio.move_on_after(timeout):
-                begun, source = Moment(), self._opened.source(store)
+                begun, source = Moment(), self._devices.source(store)
                 digest, offline = await self._documents.resolve(source, name, finder(request))
                 manifest = validate(request, await self._documents.manifest(digest, source))
-                if "snapshot" in request and await self._opened.has_only_base(manifest, source):
+                if "snapshot" in request and await self._devices.has_only_base(manifest, source):
                     digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
-                with self._opened.wanting(*(one.index for one in manifest.devices)):
+                with self._devices.keep_open(*(one.index for one in manifest.devices)):
                     found = Moment()
-                    attachment, answer = await self._bring(request, digest, manifest, source, offline=offline)
-                    self._starts.resolved(attachment, begun, found)
+                    attachment, answer = await self._fetch_documents(request, digest, manifest, source, offline=offline)
+                    self._sessions.resolved(attachment, begun, found)
                     if not offline and not is_digest(name):
                         await self._switch_upstream(attachment)
                     return {**answer, "offline": offline}
@@ -155,72 +160,72 @@ class Attachments:
             same = (other.mountpoint, other.namespace) == (attachment.mountpoint, attachment.namespace)
             if other.mountpoint and same:
                 self.release(other)
-        devices = self._opened.devices_of(attachment)
+        devices = self._devices.devices_of(attachment)
         if recording["off"]:
             attachment.unrecorded = "it was asked not to be"
         else:
-            attachment.unrecorded = self._starts.why_not(attachment, devices, self.state)
-        self._ledger.record({"attach": attachment.to_json()})
+            attachment.unrecorded = self._sessions.why_unrecorded(attachment, devices, self.state)
+        self._journal.record({"attach": attachment.to_json()})
         attachment = self.state.attachments[attachment.id]
         self._pinned[attachment.id] = [device for device in devices if device.pin()]
-        self._watch.begin(attachment)
-        self._shares.watch(attachment)
-        source, typical = self._opened.source_of(attachment), not recording["off"]
-        self._starts.begin(attachment, devices, source, typical=typical)
+        self._liveness.begin(attachment)
+        self._shared_mounts.watch(attachment)
+        source, typical = self._devices.source_of(attachment), not recording["off"]
+        self._sessions.begin(attachment, devices, source, typical=typical)
         _log.info("%s is attached (%s)", attachment.name, digest[:12])
         return attachment
 
     async def _switch_upstream(self, attachment: Attachment) -> None:
         """Its store has just answered: have devices that are served already come from there too."""
-        source = self._opened.source_of(attachment)
+        source = self._devices.source_of(attachment)
         facts = {use.index: {"store": attachment.store, "size": use.size} for use in attachment.devices}
-        self._ledger.record({"known": facts})
-        for device in self._opened.devices_of(attachment):
+        self._journal.record({"known": facts})
+        for device in self._devices.devices_of(attachment):
             (await self.blocks.open(device.digest, device.index, source)).close()
 
     async def use(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """One more process uses a dependency snapshot (`imagefs.daemon.shared_mounts`)."""
-        return await self._shares.use(request, lambda: self.attach(request))
+        return await self._shared_mounts.use(request, lambda: self.attach(request))
 
     async def note_use(self, request: Mapping[str, Any]) -> None:
         """So that `imagefs deps gc` spares what is used. A store that cannot be written to is no reason to fail."""
         store, hint = store_settings(request["store"]), request.get("hint")
         known = (str(hint["name"]), str(hint["document"])) if hint and is_digest(str(hint["name"])) else None
-        with self._opened.wanting(store):
-            await self._documents.note_use(self._opened.source(store), str(request["snapshot"]["name"]), known)
+        with self._devices.keep_open(store):
+            await self._documents.note_use(self._devices.source(store), str(request["snapshot"]["name"]), known)
 
     async def note(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """A note of a start for later ones, "" where the store has none."""
-        return {"note": await self._opened.note(request)}
+        return {"note": await self._devices.note(request)}
 
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
         if image.startswith(SOURCE):
             return await self._image_from(store_settings(store), source_digest(image.removeprefix(SOURCE)))
-        return await self._opened.resolve(store_settings(store), image)
+        return await self._devices.resolve(store_settings(store), image)
 
     async def resolve_snapshot(self, store: Mapping[str, Any], name: str) -> str:
         look = partial(image_of, name=name, target="")
-        return await self._opened.resolve(store_settings(store), f"deps/{name}", look)
+        return await self._devices.resolve(store_settings(store), f"deps/{name}", look)
 
     async def _image_from(self, store: StoreSettings, source: str) -> str:
         """The image that was built from the OCI manifest with this digest. Raises NoSuchImage."""
-        return await self._opened.resolve(store, SOURCE + source, lambda images: images.by_source(source))
+        return await self._devices.resolve(store, SOURCE + source, lambda images: images.by_source(source))
 
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
-        return (await self._documents.manifest(attachment.image, self._opened.source_of(attachment))).config
+        return (await self._documents.manifest(attachment.image, self._devices.source_of(attachment))).config
 
     def discard(self, parts: Iterable[str]) -> None:
         self.upkeep.discard(parts)
 
-    def joined(self, attachment: Attachment) -> None:
-        self._starts.joined(use.index for use in attachment.devices)
+    def note_other_use(self, attachment: Attachment) -> None:
+        self._sessions.note_other_use(use.index for use in attachment.devices)
 
     async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         attachment = self.state.attachments.get(str(request["id"]))
         if attachment is None:
             raise MountError("the daemon does not know this mount any more", hint="mount the image again")
         self.client_mounts.tell(attachment, attachment.mountpoint, str(request.get("device") or ""))
-        self.settle(attachment, str(request["plane"]))
+        self.confirm_mounted(attachment, str(request["plane"]))
         return {}
 
     async def ready(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +234,7 @@ class Attachments:
         for attachment in reversed(self.state.attachments.values()):
             if which and which in (attachment.id, attachment.mountpoint):
                 self.finish(attachment, "ready")
-                return {**self._starts.figures(attachment), **self._told(attachment)}
+                return {**self._sessions.figures(attachment), **self._take_events(attachment)}
         raise ConfigError(f"no image is mounted at {which}", hint="imagefs status lists them")
 
     async def unrecord(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -237,7 +242,7 @@ class Attachments:
         attachment = self.state.attachments.get(str(request["id"]))
         if attachment is not None:
             self.change(attachment, unrecorded=str(request["why"]))
-            self._starts.forget(attachment)
+            self._sessions.forget(attachment)
         return {}
 
     async def detach(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,13 +251,13 @@ class Attachments:
         if attachment is None:  # an answer that was lost is asked for again
             return {}
         self.finish(attachment, "unmount")
-        told = self._told(attachment)
+        told = self._take_events(attachment)
         self.release(attachment)
         return told
 
-    def _told(self, attachment: Attachment) -> dict[str, Any]:
+    def _take_events(self, attachment: Attachment) -> dict[str, Any]:
         """The events of its start that its client writes, beside all else in an answer."""
-        told = self._starts.told(attachment)
+        told = self._sessions.take_events(attachment)
         return {"events": told} if told else {}
 
     # -- what is noticed (`imagefs.daemon.liveness`) ------------------------------------------------------------------
@@ -264,26 +269,26 @@ class Attachments:
         """Its start is over, if it was not before."""
         if not attachment.ready and attachment.id in self.state.attachments:
             self.change(attachment, ready=True)
-            self._starts.finish(attachment, how)
+            self._sessions.finish(attachment, how)
 
-    def settle(self, attachment: Attachment, plane: str) -> None:
+    def confirm_mounted(self, attachment: Attachment, plane: str) -> None:
         """It is mounted, and does not depend on the process that did it any more."""
         self.change(attachment, plane=plane, owner=0)
 
     def change(self, attachment: Attachment, **values: Any) -> None:
         """Let these attributes have other values, for later workers too."""
-        self._ledger.change(attachment, **values)
+        self._journal.change(attachment, **values)
 
     def release(self, attachment: Attachment) -> None:
         """Release the attachment, which is not used any more."""
         self.finish(attachment, "unmount")
-        self._starts.drop(attachment)
-        self._watch.end(attachment)
+        self._sessions.drop(attachment)
+        self._liveness.end(attachment)
         self.client_mounts.over(attachment)
         for device in self._pinned.pop(attachment.id, ()):
             device.unpin()
-        self._ledger.record({"detach": attachment.id})
-        self._opened.close_unused()
+        self._journal.record({"detach": attachment.id})
+        self._devices.close_unused()
         self._sweeper.over(attachment.id)
         _log.info("%s is let go", attachment.name)
 
@@ -295,16 +300,16 @@ class Attachments:
                     **one.shown_values(),
                     "store": redact(str(one.store["url"])),
                     "holders": [holder_json(holder) for holder in one.holders],
-                    "devices": [self._opened.figures(use) for use in one.devices],
-                    **self._starts.figures(one),
+                    "devices": [self._devices.figures(use) for use in one.devices],
+                    **self._sessions.figures(one),
                 }
                 for one in self.state.attachments.values()
             ],
-            "starts": self._starts.snapshot(),
+            "starts": self._sessions.snapshot(),
             "blocks": self.blocks.snapshot(),
         }
 
-    async def _described(self, attachment: Attachment, manifest: Manifest, *, shares: bool) -> dict[str, Any]:
+    async def _describe(self, attachment: Attachment, manifest: Manifest, *, shares: bool) -> dict[str, Any]:
         """The answer to the client of an attachment. Raises MountError when the attachment was released meanwhile.
 
         shares: the client copies mounts of others, and lets them copy its own.
@@ -341,7 +346,7 @@ class Attachments:
                 hint="its process ended, it was unmounted, or another image is mounted at the same place",
             )
 
-    async def _bring(
+    async def _fetch_documents(
         self, request: Mapping[str, Any], digest: str, manifest: Manifest, source: PackSource, *, offline: bool
     ) -> tuple[Attachment, dict[str, Any]]:
         """Bring all documents here at once; the use of the image, and what its client is told. The start begins as
@@ -360,38 +365,38 @@ class Attachments:
                 nursery.start_soon(bring_metadata)
                 async with trio.open_nursery() as opening:
                     for device in manifest.devices:
-                        opening.start_soon(self._opened.open, device.index, source)
+                        opening.start_soon(self._devices.open, device.index, source)
                 if "snapshot" in request:  # a start goes on without one, and a job that reads it would not
                     indexes = [device.index for device in manifest.devices]
-                    self._shares.check_undamaged(str(request["snapshot"]["name"]), indexes)
+                    self._shared_mounts.check_undamaged(str(request["snapshot"]["name"]), indexes)
                     if not offline:  # else the client sees whether all of it is here
-                        nursery.start_soon(self._opened.check_packs, indexes, source)
+                        nursery.start_soon(self._devices.check_packs, indexes, source)
                 attachment = self._use(request, digest, manifest)
-            self._place(attachment, path)
-            answer = await self._described(attachment, manifest, shares=bool(request.get("shares")))
+            self._set_metadata(attachment, path)
+            answer = await self._describe(attachment, manifest, shares=bool(request.get("shares")))
         except BaseException as error:
             if attachment is not None and attachment.id in self.state.attachments:
-                self._starts.drop(attachment)  # of what was no start no trace is made
+                self._sessions.drop(attachment)  # of what was no start no trace is made
                 self.release(attachment)
             if isinstance(error, BaseExceptionGroup):
                 raise first_error(error) from None
             raise
         return attachment, answer
 
-    def _place(self, attachment: Attachment, metadata: Path) -> None:
+    def _set_metadata(self, attachment: Attachment, metadata: Path) -> None:
         """The metadata of its image lies there: elsewhere than expected where the disk was full."""
         if attachment.metadata != str(metadata):
             self.change(attachment, metadata=str(metadata))
 
     def _resume(self, attachment: Attachment) -> None:
-        devices = self._opened.devices_of(attachment)
+        devices = self._devices.devices_of(attachment)
         self._pinned[attachment.id] = [device for device in devices if device.pin()]
-        self._starts.resume(attachment, devices, self._opened.source_of(attachment))
+        self._sessions.resume(attachment, devices, self._devices.source_of(attachment))
 
     async def _resume_later(self, attachment: Attachment) -> None:
         try:
             for use in attachment.devices:
-                await self._opened.open_again(use.index)
+                await self._devices.open_again(use.index)
         except StripefsError as error:
             _log.warning("%s is only served as it is read: %s", attachment.name, error)
         else:
@@ -405,4 +410,4 @@ class Attachments:
         """Names of documents and devices that somebody needs."""
         attached = self.state.attachments.values()
         in_use = {name for one in attached for name in (one.image, one.base, os.path.basename(one.metadata))}
-        return in_use | self.state.known.keys() | self._opened.devices.keys()
+        return in_use | self.state.known.keys() | self._devices.devices.keys()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from imagefs.daemon.open_devices import OpenDevices
-from imagefs.daemon.state import Ledger
+from imagefs.daemon.state import StateJournal
 from imagefs.errors import BlockUnavailable, DocumentUnreadable
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion
 from stripefs.fuse.protocol import ROOT, ServedAttributes, Show
@@ -196,63 +196,63 @@ class ServedDevices:
 
     def __init__(
         self,
-        ledger: Ledger,
+        journal: StateJournal,
         opened: OpenDevices,
         touched: Callable[[str, int, int], None],
         served: Callable[[str], None],
         failed: Callable[[str, BlockUnavailable], None],
         space: Callable[[], tuple[int, int]],
     ) -> None:
-        self._ledger = ledger
-        self._opened = opened
+        self._journal = journal
+        self._devices = opened
         self._touched = touched
         self._served = served
         self._failed = failed
         self._space = space
 
     def served(self) -> Collection[str]:
-        return self._ledger.state.known
+        return self._journal.state.known
 
     def remembered(self) -> Collection[str]:
-        return self._ledger.state.lookups
+        return self._journal.state.lookups
 
     def size(self, index: str) -> int | None:
-        facts = self._ledger.state.known.get(index)
+        facts = self._journal.state.known.get(index)
         return int(facts["size"]) if facts is not None else None
 
     def space(self) -> tuple[int, int]:
         return self._space()
 
     def looked_up(self, index: str) -> None:
-        self._ledger.record({"lookup": index})
+        self._journal.record({"lookup": index})
 
     def forgotten(self, index: str, count: int) -> None:
-        self._ledger.record({"forget": [index, count]})
-        self._opened.close_unused()
+        self._journal.record({"forget": [index, count]})
+        self._devices.close_unused()
 
     def opened(self, index: str) -> int:
-        handle = self._ledger.state.next_handle
-        self._ledger.record({"open": [handle, index]})
+        handle = self._journal.state.next_handle
+        self._journal.record({"open": [handle, index]})
         return handle
 
     def held(self, handle: int) -> str | None:
-        return self._ledger.state.handles.get(handle)
+        return self._journal.state.handles.get(handle)
 
     def released(self, handle: int) -> None:
-        self._ledger.record({"release": handle})
-        self._opened.close_unused()
+        self._journal.record({"release": handle})
+        self._devices.close_unused()
 
     async def read(self, index: str, offset: int, length: int) -> Buffer:
-        device = self._opened.devices.get(index) or await self._opened.open_again(index)
-        if index not in self._ledger.state.pages:
-            self._ledger.record({"pages": index})
+        device = self._devices.devices.get(index) or await self._devices.open_again(index)
+        if index not in self._journal.state.pages:
+            self._journal.record({"pages": index})
         self._touched(index, offset, length)
         try:
             try:
                 data = await device.read(offset, length)
             except DocumentUnreadable as error:
                 _log.warning("%s; fetching it anew", error)
-                data = await (await self._opened.replace_index(index)).read(offset, length)
+                data = await (await self._devices.replace_index(index)).read(offset, length)
         except BlockUnavailable as error:
             self._failed(index, error)
             raise

@@ -99,13 +99,13 @@ class Documents:
         return digest, False
 
     async def manifest(self, digest: str, source: PackSource) -> Manifest:
-        return await self._bring(f"image {digest[:12]}", source, lambda: self._cache.manifest(digest, source.images))
+        return await self._fetch(f"image {digest[:12]}", source, lambda: self._cache.manifest(digest, source.images))
 
     async def metadata(self, entry: Metadata, source: PackSource) -> Path:
         """The path of the EROFS image."""
         return await self.once(
             entry,
-            lambda: self._bring("an image's metadata", source, lambda: self._cache.metadata(entry, source.images)),
+            lambda: self._fetch("an image's metadata", source, lambda: self._cache.metadata(entry, source.images)),
         )
 
     def metadata_path(self, entry: Metadata) -> Path:
@@ -114,20 +114,20 @@ class Documents:
 
     async def index(self, digest: str, source: PackSource) -> Index:
         return await self.once(
-            digest, lambda: self._bring("a block index", source, lambda: self._cache.index(digest, source.images))
+            digest, lambda: self._fetch("a block index", source, lambda: self._cache.index(digest, source.images))
         )
 
     async def check_packs(self, packs: Sequence[Pack], source: PackSource) -> None:
         """Raises DamagedObject where the store lacks one of them."""
-        await self._bring("the packs of an image", source, lambda: source.images().check_packs(packs))
+        await self._fetch("the packs of an image", source, lambda: source.images().check_packs(packs))
 
     async def plan(self, image: str, workload: str, folder: Path, source: PackSource) -> Plan | None:
         """The plan from earlier starts of the image; `folder` is where it is kept while stores cannot be written."""
-        return await self._bring("a plan", source, lambda: load_plan(source.images(), image, workload, folder))
+        return await self._fetch("a plan", source, lambda: load_plan(source.images(), image, workload, folder))
 
     async def note(self, source: PackSource, kind: Note, name: str) -> bytes:
         """A note of a start for later ones; nothing where the store has none."""
-        return await self._bring("a note", source, lambda: Snapshots(source.images()).note(kind, name))
+        return await self._fetch("a note", source, lambda: Snapshots(source.images()).note(kind, name))
 
     async def note_use(self, source: PackSource, name: str, hint: tuple[str, str] | None = None) -> None:
         """Say in the store that a dependency snapshot is used, where that can be said. hint: one to be stored there,
@@ -140,14 +140,14 @@ class Documents:
                 snapshots.put_note("hints", hint[0], hint[1].encode())
 
         try:
-            await self._bring("the use of a snapshot", source, note)
+            await self._fetch("the use of a snapshot", source, note)
         except StripefsError as error:
             _log.info("%s does not learn that %s is used: %s", source.url, name[:12], error)
 
-    async def kept_index(self, digest: str) -> Index | None:
+    async def cached_index(self, digest: str) -> Index | None:
         """The block index if it is here; no store is asked."""
         try:
-            return await self._local(self._cache.kept_index, digest)
+            return await self._local(self._cache.cached_index, digest)
         except (OSError, StripefsError) as error:
             _log.warning("the block index %s cannot be used: %s", digest[:12], error)
             return None
@@ -229,7 +229,7 @@ class Documents:
         """`function(*args)` in a thread. Raises what that raises, and ServiceDown where the cache's disk hangs."""
         return await self._disk.run("the cache's documents", function, *args, timeout=self._timeout)
 
-    async def _bring(self, what: str, source: PackSource, call: Callable[[], _T]) -> _T:
+    async def _fetch(self, what: str, source: PackSource, call: Callable[[], _T]) -> _T:
         try:
             return await self._calls_to(source).call(what, _careful, call)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Helper programs of the daemon: their runner, the learning from recorded starts, and the removal of leftovers.
+"""Helper programs of the daemon: their runner, traces of recorded starts, and the removal of leftovers.
 
 A helper is a module that takes one JSON object on standard input and may answer with one, the last line of its standard
 output: a library may print before that. Neither its time nor its memory is the daemon's, and whatever it does, what the
@@ -32,7 +32,7 @@ from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
 
-__all__ = ["Learning", "Recorded", "Sweeper", "run_helper"]
+__all__ = ["RecordedStart", "Sweeper", "TraceMaker", "run_helper"]
 
 _log = logging.getLogger(__name__)
 _OUTPUT = 1 << 20
@@ -123,7 +123,7 @@ _OLD = 3600.0
 """Seconds after which nobody makes a trace of a record any more."""
 
 
-class Recorded(NamedTuple):
+class RecordedStart(NamedTuple):
     """A start that ended. raw: of its `Recorder`; ended_by, seconds: as in a trace; reason: why it is not complete."""
 
     raw: bytes
@@ -132,8 +132,9 @@ class Recorded(NamedTuple):
     reason: str
 
 
-class Learning:
-    """Of the starts of one host. `folder` keeps records, and traces and plans that the store does not take."""
+class TraceMaker:
+    """Makes traces of the recorded starts of one host. `folder` keeps records, and traces and plans that the store does
+    not take."""
 
     def __init__(self, settings: DaemonSettings) -> None:
         self.folder = Path(settings.cache) / "traces"
@@ -149,7 +150,7 @@ class Learning:
         except OSError as error:
             _log.warning("old records stay in %s: %s", self.folder, error)
 
-    async def learn(self, attachment: Attachment, recorded: Recorded) -> None:
+    async def make_trace(self, attachment: Attachment, recorded: RecordedStart) -> None:
         """Learn from a start that is over."""
         if self._waiting >= MOST_WAITING:
             _log.warning("the start of %s leaves no trace: %d others wait for theirs", attachment.name, self._waiting)
@@ -163,7 +164,7 @@ class Learning:
         finally:
             self._waiting -= 1
 
-    async def _make_trace(self, attachment: Attachment, recorded: Recorded) -> dict[str, Any]:
+    async def _make_trace(self, attachment: Attachment, recorded: RecordedStart) -> dict[str, Any]:
         """The answer about the trace that was made, {} where none was."""
         path = self.folder / f"{attachment.id}.raw"
         facts = {

@@ -71,7 +71,7 @@ class Mounts(Protocol):
     def discard(self, parts: Iterable[str]) -> None:
         """Remove these parts of images from the cache as soon as they are not in use."""
 
-    def joined(self, attachment: Attachment) -> None:
+    def note_other_use(self, attachment: Attachment) -> None:
         """Another start reads from the same mount."""
 
 
@@ -159,7 +159,7 @@ class Leases:
                 attachment = await self._mount(asked, store, image, snapshot)
             elif not any(asked.lease.is_of(one) for one in attachment.leases):
                 self._host.change(attachment, leases=[*attachment.leases, asked.lease.to_json()])
-                self._host.joined(attachment)
+                self._host.note_other_use(attachment)
             return attachment
 
     def _check_free(self, lease: Lease, image: str) -> None:

@@ -48,7 +48,7 @@ class WatchedHost(Protocol):
     def finish(self, attachment: Attachment, how: str) -> Any:
         """Its start is over."""
 
-    def settle(self, attachment: Attachment, plane: str) -> None:
+    def confirm_mounted(self, attachment: Attachment, plane: str) -> None:
         """It is mounted, and lasts as long as that."""
 
     def release(self, attachment: Attachment) -> None:
@@ -97,7 +97,7 @@ class LivenessWatch:
             return  # it is mounted, and its client went its way
         found = await self._look([attachment])
         if attachment.id in found and attachment.owner:
-            self._uses.settle(attachment, found[attachment.id])
+            self._uses.confirm_mounted(attachment, found[attachment.id])
         elif attachment.owner:
             _log.warning("process %d ended without letting %s go", owner, attachment.name)
             self._uses.release(attachment)

@@ -116,7 +116,7 @@ class MetadataCache:
 
         Nothing of an image whose manifest is not here; what is in memory takes no disk. Raises OSError.
         """
-        data = _checked(self._place("manifests", image), image)
+        data = _checked(self._path_of("manifests", image), image)
         if data is None:
             return {}
         manifest = Manifest.from_json(data)
@@ -142,7 +142,7 @@ class MetadataCache:
         documents = (self.folder / "manifests" / name, self.folder / "indexes" / name)
         return [*documents, self.folder / "metadata" / f"{name}.erofs", *blocks]
 
-    def half_of_what_is_free(self) -> int:
+    def default_limit(self) -> int:
         """Bytes that the cache may take unless it is told: on its file system, with what it takes already.
 
         Documents that an earlier worker kept must not make it less for the next one. Raises OSError.
@@ -181,7 +181,7 @@ class MetadataCache:
 
     def manifest(self, digest: str, images: Callable[[], Images]) -> Manifest:
         """`images` is asked for the store only when the manifest is not here. Raises what reading it raises."""
-        path = self._place("manifests", digest)
+        path = self._path_of("manifests", digest)
         data = _checked(path, digest)
         if data is None:
             data = images().manifest_bytes(digest)
@@ -190,7 +190,7 @@ class MetadataCache:
         return Manifest.from_json(data)
 
     def index(self, digest: str, images: Callable[[], Images]) -> Index:
-        path = self._place("indexes", digest)
+        path = self._path_of("indexes", digest)
         for _ in range(2):
             if (index := _index(path, digest)) is not None:
                 _touch(path)
@@ -203,9 +203,9 @@ class MetadataCache:
         found = [entry for entry in os.scandir(self.folder / "indexes") if len(entry.name) == 64]
         return [entry.name for entry in sorted(found, key=lambda entry: entry.stat().st_mtime_ns, reverse=True)]
 
-    def kept_index(self, digest: str) -> Index | None:
+    def cached_index(self, digest: str) -> Index | None:
         """The block index if it is here and whole."""
-        return _index(self._place("indexes", digest), digest)
+        return _index(self._path_of("indexes", digest), digest)
 
     def metadata_path(self, entry: Metadata) -> Path:
         """The path at which the EROFS image lies, or will, unless the disk is full then. Asks no disk."""
@@ -214,13 +214,13 @@ class MetadataCache:
     def metadata(self, entry: Metadata, images: Callable[[], Images]) -> Path:
         """The path of the EROFS image."""
         name = self.metadata_path(entry).name
-        path = self._place("metadata", name)
+        path = self._path_of("metadata", name)
         if not _holds(path, entry.digest):
             path = self._keep("metadata", name, images().metadata(entry))
         _touch(path)
         return path
 
-    def _place(self, kind: str, name: str) -> Path:
+    def _path_of(self, kind: str, name: str) -> Path:
         """The path of a document; if it is nowhere, the one that it would have on disk."""
         path = self.folder / kind / name
         if self._spill is not None and not path.exists() and (spilled := self._spill / kind / name).exists():

@@ -65,7 +65,7 @@ class OpenDevices:
 
     async def resolve(self, store: StoreSettings, name: str, look: Callable[[Images], str] | None = None) -> str:
         """The digest that a name in a store stands for, as `Documents.resolve` has it."""
-        with self.wanting(store):
+        with self.keep_open(store):
             return (await self._documents.resolve(self.source(store), name, look))[0]
 
     async def open(self, digest: str, source: PackSource) -> None:
@@ -87,7 +87,7 @@ class OpenDevices:
 
     async def is_complete(self, digest: str, source: PackSource) -> bool:
         """Tells whether all of the device with this block index is on this host. No store is asked."""
-        index = await self._documents.kept_index(digest)
+        index = await self._documents.cached_index(digest)
         if index is None:
             return False
         device = await self._blocks.open(digest, index, source)
@@ -107,7 +107,7 @@ class OpenDevices:
         store, kind, name = store_settings(request["store"]), request["kind"], str(request["name"])
         if kind not in NOTES or not is_digest(name):
             raise ConfigError(f"{kind}/{name} names no note")
-        with self.wanting(store), trio.move_on_after(float(request["timeout"])):
+        with self.keep_open(store), trio.move_on_after(float(request["timeout"])):
             return (await self._documents.note(self.source(store), kind, name)).decode("utf-8", "replace")
         raise ServiceDown(f"{redact(store.url)}: no answer within {request['timeout']:g} s")
 
@@ -119,10 +119,10 @@ class OpenDevices:
             return found
         return {**found, "blocks": device.index.stored, "present": device.present, "complete": device.complete}
 
-    async def open_what_was(self) -> None:
+    async def open_devices_of_state(self) -> None:
         """Serve the devices that an earlier worker served, where their indexes are here still."""
         for digest, facts in self._state.known.items():
-            index = await self._documents.kept_index(digest)
+            index = await self._documents.cached_index(digest)
             if index is not None:
                 source = self.source(store_settings(facts["store"]))
                 self.devices[digest] = await self._blocks.open(digest, index, source)
@@ -130,13 +130,13 @@ class OpenDevices:
             for device in (self.devices[use.index] for use in attachment.devices if use.index in self.devices):
                 self._blocks.add_source(device, self.source_of(attachment))
 
-    async def offer_what_is_kept(self) -> None:
+    async def share_cached_blocks(self) -> None:
         """Let blocks of images that nobody uses now serve others that have the same ones."""
         for digest in await self._documents.indexes():
             await contain(f"offering the blocks of device {digest[:12]}", self._offer, digest)
 
     async def _offer(self, digest: str) -> None:
-        index = await self._documents.kept_index(digest)
+        index = await self._documents.cached_index(digest)
         if index is not None:
             await self._blocks.offer(digest, index)
 
@@ -158,7 +158,7 @@ class OpenDevices:
         return device
 
     @contextmanager
-    def wanting(self, *what: object) -> Iterator[None]:
+    def keep_open(self, *what: object) -> Iterator[None]:
         """No store and no device of these is closed meanwhile."""
         self._wanted.update(what)
         try:

@@ -20,13 +20,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
     "CAPABILITIES",

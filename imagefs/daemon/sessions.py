@@ -13,7 +13,7 @@ of the same image and workload are starts like it: the record counts as one, of 
 first of them has started; by then it holds all that this one touched. Any other use makes a record that counts for no
 plan.
 
-A record is learned from in `imagefs.daemon.helpers`.
+A trace is made of a record in `imagefs.daemon.helpers`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from imagefs.blocks.prefetch_policy import following
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice, BlockStore, Reads
 from imagefs.daemon.documents import Documents
-from imagefs.daemon.helpers import Learning, Recorded
+from imagefs.daemon.helpers import RecordedStart, TraceMaker
 from imagefs.daemon.start_events import Moment, StartEvents
 from imagefs.daemon.state import Attachment, DaemonState
 from imagefs.format.index import BLOCK
@@ -103,7 +103,7 @@ class Sessions:
         self._settings = settings
         self._blocks = blocks
         self._documents = documents
-        self._learning = Learning(settings)
+        self._traces = TraceMaker(settings)
         self._starts: dict[str, _Session] = {}  # by attachment
         self._writer = _writer(settings.events) if settings.events else None
         self._unread: set[str] = set()  # devices of starts that are `unread`, and maybe of some that were
@@ -122,11 +122,11 @@ class Sessions:
 
     async def tidy(self) -> None:
         """Remove records of which no trace was made, because a daemon was killed meanwhile."""
-        await self._learning.tidy()
+        await self._traces.tidy()
 
     # -- recording -----------------------------------------------------------------------------------------------
 
-    def why_not(self, attachment: Attachment, devices: Sequence[BlockDevice], state: DaemonState) -> str:
+    def why_unrecorded(self, attachment: Attachment, devices: Sequence[BlockDevice], state: DaemonState) -> str:
         """Why a recording of this start could not be complete, "" when it can. The attachment is not in `state` yet."""
         if any(device.complete for device in devices):
             return "the image is here already, so the kernel reads it without asking"
@@ -134,7 +134,7 @@ class Sessions:
             return "the image was used before, and the kernel may have some of it in memory"
         return ""
 
-    def touch(self, index: str, offset: int, length: int) -> None:
+    def record_read(self, index: str, offset: int, length: int) -> None:
         """A read that reached us."""
         now = trio.current_time()
         for start in self._starts.values():
@@ -143,7 +143,7 @@ class Sessions:
                     if device.digest == index:
                         start.recorder.touch(number + 1, offset, length, now - start.begun)
 
-    def served(self, index: str) -> None:
+    def note_first_byte(self, index: str) -> None:
         """A read of this device was answered."""
         if index not in self._unread:
             return
@@ -167,10 +167,10 @@ class Sessions:
         if (start := self._starts.get(attachment.id)) is not None:
             start.events.span("resolve", begun, ended=ended, parent=str(attachment.events.get("parent", "")))
 
-    def told(self, attachment: Attachment) -> dict[str, Any]:
+    def take_events(self, attachment: Attachment) -> dict[str, Any]:
         """The events of its start that its client is to write; each is told once."""
         start = self._starts.get(attachment.id)
-        return start.events.taken() if start is not None else {}
+        return start.events.take_events() if start is not None else {}
 
     # -- the course of a start -----------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Sessions:
 
         typical: it is a start like others of its image and workload.
         """
-        self.joined((device.digest for device in devices), like=attachment if typical else None)
+        self.note_other_use((device.digest for device in devices), like=attachment if typical else None)
         start = self._add(attachment, devices)
         if not attachment.unrecorded:
             start.recorder = Recorder([device.size for device in devices])
@@ -191,11 +191,11 @@ class Sessions:
         what = f"fetching ahead of {attachment.name}"
         self._nursery.start_soon(contain, what, self._fetch, attachment, start, source)
 
-    def joined(self, digests: Iterable[str], like: Attachment | None = None) -> None:
+    def note_other_use(self, digests: Iterable[str], like: Attachment | None = None) -> None:
         """Somebody else reads these devices from now on; a start of the image and workload of `like`, if given."""
         mine = set(digests)
         for other in self._starts.values():
-            if other.over.is_set() or (like is not None and _alike(like, other.attachment)):
+            if other.over.is_set() or (like is not None and _same_workload(like, other.attachment)):
                 continue
             if any(device.digest in mine for device in other.devices):
                 other.shared = "another use of its image began while it was recorded"
@@ -204,7 +204,7 @@ class Sessions:
         """Make no trace of it after all."""
         if (start := self._starts.get(attachment.id)) is not None:
             start.recorder = None
-            self.joined(device.digest for device in start.devices)
+            self.note_other_use(device.digest for device in start.devices)
 
     def resume(self, attachment: Attachment, devices: Sequence[BlockDevice], source: PackSource) -> None:
         """Go on where a worker ended; what it had recorded is gone."""
@@ -222,7 +222,9 @@ class Sessions:
         self._ended[how] += 1
         if how in _STARTED:
             for other in self._starts.values():
-                other.complete = other.complete or (other.begun <= start.begun and _alike(attachment, other.attachment))
+                other.complete = other.complete or (
+                    other.begun <= start.begun and _same_workload(attachment, other.attachment)
+                )
         start.judged = {"seconds": round(trio.current_time() - start.begun, 3), "ended_by": how}
         start.judged["waited_ms"] = round(self._blocks.waited_ms - start.waited_before, 1)
         start.unread = False
@@ -246,9 +248,9 @@ class Sessions:
         start.judged |= score(start.planned, touched, lambda digest, block: by_digest[digest].place(block).length)
         self._judged.update({name: start.judged[name] for name in _JUDGED})
         raw, start.recorder = start.recorder.to_bytes(), None
-        recorded = Recorded(raw, how, start.judged["seconds"], start.shared)
+        recorded = RecordedStart(raw, how, start.judged["seconds"], start.shared)
         what = f"learning from the start of {attachment.name}"
-        self._nursery.start_soon(contain, what, self._learning.learn, attachment, recorded)
+        self._nursery.start_soon(contain, what, self._traces.make_trace, attachment, recorded)
         _log.info("the start of %s is over (%s): %s", attachment.name, how, start.judged)
 
     def drop(self, attachment: Attachment) -> None:
@@ -293,25 +295,25 @@ class Sessions:
             begun, came = Moment(), Counter[str]()
             for use, device in zip(attachment.devices, start.devices, strict=True):
                 if use.tag == HOT:
-                    came += await self._ahead(start, device, range(device.index.blocks))
+                    came += await self._fetch_ahead(start, device, range(device.index.blocks))
             if (plan := await self._plan(attachment, source)) is not None:
                 for number, device in enumerate(start.devices, 1):
-                    came += await self._ahead(start, device, _planned(plan, number, device))
+                    came += await self._fetch_ahead(start, device, _planned(plan, number, device))
             if start.planned:
                 start.events.span("hot device", begun, {name: came[name] for name in ("bytes", "hits", "misses")})
             if plan is not None:
                 pass  # the rest waits until the start is over
             elif attachment.snapshot and self._settings.background_rate:
                 for device in start.devices:
-                    await self._ahead(start, device, range(device.index.blocks))
+                    await self._fetch_ahead(start, device, range(device.index.blocks))
             elif self._settings.background_rate:
-                await self._follow(start)
+                await self._fetch_following(start)
             start.fetching_ahead = False
             await start.over.wait()
-            while self._settings.background_rate and not await self._rest(start):
+            while self._settings.background_rate and not await self._fetch_rest(start):
                 await trio.sleep(_AGAIN)
 
-    async def _ahead(self, start: _Session, device: BlockDevice, blocks: Iterable[int]) -> Counter[str]:
+    async def _fetch_ahead(self, start: _Session, device: BlockDevice, blocks: Iterable[int]) -> Counter[str]:
         """The bytes that came, and the blocks that were here and that were not."""
         wanted = list(blocks)
         if not wanted:
@@ -321,7 +323,7 @@ class Sessions:
         _log.info("fetched ahead of %s: %s", device.digest[:12], report)
         return Counter(bytes=report.bytes, hits=report.skipped + report.copied, misses=report.blocks + report.failed)
 
-    async def _follow(self, start: _Session) -> None:
+    async def _fetch_following(self, start: _Session) -> None:
         """Fetch what readers may come to, until the start is over: everything, as fast as the way to the store allows.
         It counts for no prediction."""
 
@@ -336,7 +338,7 @@ class Sessions:
             await start.over.wait()
             nursery.cancel_scope.cancel()
 
-    async def _rest(self, start: _Session) -> bool:
+    async def _fetch_rest(self, start: _Session) -> bool:
         """Bring the whole image here, in turns with others, since the rate is that of all; False when some lacks."""
         rate = self._settings.background_rate
         size = max(2 * _BACKGROUND, int(rate * _TURN) // BLOCK)
@@ -356,7 +358,7 @@ class Sessions:
     async def _plan(self, attachment: Attachment, source: PackSource) -> Plan | None:
         """The plan of this image and workload; None when there is none, or it cannot be had."""
         try:
-            return await self._documents.plan(attachment.image, attachment.workload, self._learning.folder, source)
+            return await self._documents.plan(attachment.image, attachment.workload, self._traces.folder, source)
         except StripefsError as error:
             _log.warning("the plan of %s cannot be had, it starts without: %s", attachment.name, error)
             return None
@@ -367,7 +369,7 @@ def _writer(folder: str) -> Writer:
     return Writer(folder, ProcessIdentity(node=identity().node), "imagefs")
 
 
-def _alike(one: Attachment, other: Attachment) -> bool:
+def _same_workload(one: Attachment, other: Attachment) -> bool:
     """Tells whether both are starts of the same workload."""
     return (one.image, one.workload) == (other.image, other.workload)
 

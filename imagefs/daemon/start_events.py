@@ -80,7 +80,7 @@ class StartEvents:
         self._put("begin", name, begun, span=span, parent=parent, kind=kind, facts=known if kind == "wait" else {})
         self._put("end", name, ended or Moment(), span=span, kind=kind, facts=known)
 
-    def taken(self) -> dict[str, Any]:
+    def take_events(self) -> dict[str, Any]:
         """Hand the kept events and the start that they belong to over to the client. {} for nothing."""
         kept, self._kept = self._kept, []
         if not kept:

@@ -1,4 +1,4 @@
-"""The state of the daemon that outlives a worker: who uses which image, what the kernel holds; and the ledger of it.
+"""The state of the daemon that outlives a worker: who uses which image, what the kernel holds; and the journal of it.
 
 Each change is a record, which the worker appends to the journal that its supervisor keeps before it acts on it;
 `DaemonState.apply` of all records makes the state again. Records are JSON objects with one key, the kind of change.
@@ -25,7 +25,7 @@ from imagefs.format.manifest import Manifest
 from stripefs.fuse.state_memory import MemoryJournal
 from stripefs.settings import redact
 
-__all__ = ["Attachment", "DaemonState", "DeviceUse", "Ledger", "UnknownRecord", "attachment_of"]
+__all__ = ["Attachment", "DaemonState", "DeviceUse", "StateJournal", "UnknownRecord", "attachment_of"]
 
 _log = logging.getLogger(__name__)
 _UNHEARD = 1 << 32
@@ -281,7 +281,7 @@ def _split(kind: type, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[st
     return known, {name: value for name, value in data.items() if name not in names}
 
 
-class Ledger:
+class StateJournal:
     """The `state` that the journal tells, which the supervisor keeps."""
 
     def __init__(self, journal: MemoryJournal) -> None:

@@ -80,7 +80,7 @@ class DaemonBackend:
     async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._host.run)
-            task_status.started(DeviceTree(self._host.serving, os.geteuid(), os.getegid()))
+            task_status.started(DeviceTree(self._host.served_devices, os.geteuid(), os.getegid()))
 
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         await self._need_cache()

@@ -95,7 +95,7 @@ async def test_200_uses_leave_nothing(
     monkeypatch.setattr("stripefs.executor.IDLE", 0.01)  # threads of stores that are not used any more end at once
     prepare("http")  # as a thread does meanwhile, which may take longer than the first uses
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host.serving, 0, 0)
+        tree = DeviceTree(host.served_devices, 0, 0)
 
         async def use(number: int) -> None:
             # Each store is another one, though it is the same folder.
@@ -114,7 +114,7 @@ async def test_200_uses_leave_nothing(
             gc.collect()
             descriptors = len(os.listdir("/proc/self/fd"))
             kinds = Counter(type(one).__name__ for one in gc.get_objects())
-            return kinds, descriptors, len(host._opened._sources), len(list(memory.journal().load()))
+            return kinds, descriptors, len(host._devices._sources), len(list(memory.journal().load()))
 
         for number in range(20):
             await use(number)
@@ -200,7 +200,7 @@ async def test_a_number_that_was_given_to_somebody_else(tmp_path: Path, store: P
     began = processes.began(os.getpid())
     async with running(tmp_path, memory) as host:
         answer = await host.attach(request(store, owner=os.getpid(), owner_began=began))
-        host._ledger.record({"change": {"id": answer["id"], "owner_began": began - 1}})
+        host._journal.record({"change": {"id": answer["id"], "owner_began": began - 1}})
     async with running(tmp_path, memory) as host:
         await eventually(lambda: host.state.attachments == {}, "it to be let go")
 
@@ -222,7 +222,7 @@ async def test_clocks_that_jump(tmp_path: Path, store: Path, memory: Memory, mon
 async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: Path, memory: Memory) -> None:
     """Calls that a worker answered before it died, unheard, are asked again."""
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host.serving, 0, 0)
+        tree = DeviceTree(host.served_devices, 0, 0)
         answer = await host.attach(request(store))
         index = answer["devices"][0]["path"].rpartition("/")[2]
         node = (await tree.lookup(1, index.encode())).id
@@ -230,12 +230,12 @@ async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: P
         expected = bytes(await tree.read(unheard, 0, 1000))
         await host.detach({"id": answer["id"]})
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host.serving, 0, 0)
+        tree = DeviceTree(host.served_devices, 0, 0)
         handle = await tree.open(node)
         assert handle != unheard
         await tree.release(handle)
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host.serving, 0, 0)
+        tree = DeviceTree(host.served_devices, 0, 0)
         await tree.release(handle)
         assert bytes(await tree.read(unheard, 0, 1000)) == expected
         assert host.state.pages == {index}
@@ -252,7 +252,7 @@ async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, stor
     recorded = request(store, recording=Recording()._asdict())
 
     async def use(host: Attachments, read: bool) -> str:
-        tree = DeviceTree(host.serving, 0, 0)
+        tree = DeviceTree(host.served_devices, 0, 0)
         answer = await host.attach({**recorded, "id": new_identifier()})
         index = answer["devices"][0]["path"].rpartition("/")[2]
         node = (await tree.lookup(1, index.encode())).id
@@ -272,5 +272,5 @@ async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, stor
     async with running(tmp_path, memory) as host:
         assert "used before" in await use(host, read=False)
         node = int(next(iter(host.state.lookups))[:16], 16) & (1 << 63) - 1 | 1 << 32
-        DeviceTree(host.serving, 0, 0).forget([(node, host.state.lookups[next(iter(host.state.lookups))])])
+        DeviceTree(host.served_devices, 0, 0).forget([(node, host.state.lookups[next(iter(host.state.lookups))])])
         assert await use(host, read=False) == ""

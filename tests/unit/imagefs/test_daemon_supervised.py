@@ -20,7 +20,7 @@ from imagefs.blocks.writeback import WriteBack
 from imagefs.daemon import liveness, processes, shared_mounts
 from imagefs.daemon.attachments import Attachments
 from imagefs.daemon.documents import CacheUpkeep, Documents
-from imagefs.daemon.helpers import Learning, Sweeper
+from imagefs.daemon.helpers import Sweeper, TraceMaker
 from imagefs.daemon.leases import Leases
 from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.mount_pool import MountPool
@@ -90,7 +90,7 @@ ONCE: list[tuple[type, str]] = [
     (Sessions, "tidy"),
     (Documents, "prepare"),
     (Leases, "tidy"),
-    (OpenDevices, "offer_what_is_kept"),
+    (OpenDevices, "share_cached_blocks"),
 ]
 
 
@@ -141,7 +141,7 @@ class Uses:
         attachment.ready = True
         self.finished.set()
 
-    def settle(self, attachment: Attachment, plane: str) -> None:
+    def confirm_mounted(self, attachment: Attachment, plane: str) -> None:
         attachment.owner = 0
 
     def change(self, attachment: Attachment, **values: Any) -> None:
@@ -237,13 +237,13 @@ async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
 ) -> None:
     fetching, learning = Fails(), Fails()
     monkeypatch.setattr(Sessions, "_fetch", fetching)
-    monkeypatch.setattr(Learning, "learn", learning)
+    monkeypatch.setattr(TraceMaker, "make_trace", learning)
     made = make(noise(1))
     async with daemon(tmp_path) as host, running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))
         use = DeviceUse("cold", made.index.device_bytes, made.digest)
         one = Attachment("1", "s#t", {"url": "/nowhere"}, "d" * 64, "d" * 64, "/m", (use,), 1.0)
-        starts = host._starts
+        starts = host._sessions
         starts.begin(one, [device], None)  # type: ignore[arg-type]
         await wait_all_tasks_blocked()
         starts.finish(one, "ready")

@@ -180,12 +180,12 @@ async def test_looks_at_a_disk_that_hangs_end(
     monkeypatch.setattr(os.path, "exists", disk)
     monkeypatch.setattr(leftovers, "find", disk)
     monkeypatch.setattr(MountPool, "_find", disk)
-    for name in ("kept_index", "indexes", "evict"):
+    for name in ("cached_index", "indexes", "evict"):
         monkeypatch.setattr(MetadataCache, name, disk)
     assert not await LivenessWatch(settings, None)._exists("/ready")  # type: ignore[arg-type]
     await Sweeper(settings).find([])
     assert await MountPool(list).of("d" * 64, "/metadata", []) is None
-    assert await documents.kept_index("d" * 64) is None
+    assert await documents.cached_index("d" * 64) is None
     assert await documents.indexes() == []
     assert await documents.evict(0, ()) is None
     assert disk.called.is_set()

@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from imagefs.daemon import helpers
-from imagefs.daemon.helpers import MOST_WAITING, PROGRAMS, Learning, Recorded, run_helper
+from imagefs.daemon.helpers import MOST_WAITING, PROGRAMS, RecordedStart, TraceMaker, run_helper
 from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
 from stripefs.supervised import contain
@@ -82,7 +82,7 @@ def attachment(number: int) -> Attachment:
     return Attachment(f"{number:032x}", "s#t", {"url": "/s"}, "d" * 64, "d" * 64, "/m", (), 1.0, snapshot="e" * 64)
 
 
-START = Recorded(b"raw", "ready", 1.0, "")
+START = RecordedStart(b"raw", "ready", 1.0, "")
 
 
 async def test_few_programs_run_at_once_and_few_wait(
@@ -100,10 +100,10 @@ async def test_few_programs_run_at_once_and_few_wait(
         return {"stored": "elsewhere"}
 
     monkeypatch.setattr(helpers, "run_helper", fake)
-    learner = Learning(DaemonSettings(cache=str(tmp_path)))
+    learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
     async with trio.open_nursery() as nursery:
         for number in range(MOST_WAITING + 10):
-            nursery.start_soon(learner.learn, attachment(number), START)
+            nursery.start_soon(learner.make_trace, attachment(number), START)
         await trio.testing.wait_all_tasks_blocked()
         go.set()
     assert (most, done) == (PROGRAMS, MOST_WAITING)
@@ -118,9 +118,9 @@ async def test_what_goes_wrong_reaches_nobody(
         raise error
 
     monkeypatch.setattr(helpers, "run_helper", fake)
-    learner = Learning(DaemonSettings(cache=str(tmp_path)))
+    learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
     for number in range(MOST_WAITING + 1):
-        await contain("learning from a start", learner.learn, attachment(number), START)  # as the daemon runs it
+        await contain("learning from a start", learner.make_trace, attachment(number), START)  # as the daemon runs it
     assert "others wait" not in caplog.text
     assert not list((tmp_path / "traces").glob("*.raw")) or not isinstance(error, OSError)
 
@@ -135,7 +135,7 @@ async def test_an_answer_of_another_program_is_no_reason_to_improve(
         return {} if len(asked) == 1 else {"plan_traces": 1, "stored": "s3://x"}
 
     monkeypatch.setattr(helpers, "run_helper", fake)
-    learner = Learning(DaemonSettings(cache=str(tmp_path)))
-    await learner.learn(attachment(1), START)
-    await learner.learn(attachment(1), START)
+    learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
+    await learner.make_trace(attachment(1), START)
+    await learner.make_trace(attachment(1), START)
     assert asked == ["imagefs.trace.finish", "imagefs.trace.finish", "imagefs.deps.hot"]

@@ -75,7 +75,7 @@ class World:
     def discard(self, parts: Iterable[str]) -> None:
         self.discarded += parts
 
-    def joined(self, attachment: Attachment) -> None:
+    def note_other_use(self, attachment: Attachment) -> None:
         self.joins += 1
 
     async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:

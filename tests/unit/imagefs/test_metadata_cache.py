@@ -18,7 +18,7 @@ from imagefs.daemon.devicefs import ServedDevices
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.metadata_cache import RECENT, MetadataCache
 from imagefs.daemon.open_devices import OpenDevices
-from imagefs.daemon.state import Ledger
+from imagefs.daemon.state import StateJournal
 from imagefs.errors import DocumentUnreadable
 from imagefs.format.index import BLOCK, BlockLocation, Index, Pack, write
 from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
@@ -91,7 +91,7 @@ def test_an_index_that_cannot_be_read_is_an_error_and_fetched_anew(
     for call in (lambda: index.place(150), lambda: index.length(150), lambda: list(index.digests())):
         with pytest.raises(DocumentUnreadable):
             call()
-    assert cache.kept_index(digest) is None
+    assert cache.cached_index(digest) is None
     monkeypatch.undo()
     assert cache.index(digest, images).place(150).digest == bytes([150]) * 32
 
@@ -107,14 +107,14 @@ async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
     assert images.put_index(out.getvalue()) == made.digest
     store = StoreSettings(url=str(tmp_path / "store"))
     cache = MetadataCache(tmp_path / "cache")
-    ledger = Ledger(Journal())
+    journal = StateJournal(Journal())
     use = {"tag": "", "size": made.index.device_bytes, "index": made.digest}
     names = dict.fromkeys(("name", "image", "base", "metadata"), "")
     attachment = {"id": "1", "store": store._asdict(), "since": 0.0, **names}
-    ledger.record({"attach": {**attachment, "devices": [use]}})
+    journal.record({"attach": {**attachment, "devices": [use]}})
     async with running(tmp_path / "blocks") as blocks:
-        opened = OpenDevices(ledger.state, blocks, Documents(cache, 5.0))
-        serving = ServedDevices(ledger, opened, lambda *_: None, lambda _: None, lambda *_: None, lambda: (1, 0))
+        opened = OpenDevices(journal.state, blocks, Documents(cache, 5.0))
+        serving = ServedDevices(journal, opened, lambda *_: None, lambda _: None, lambda *_: None, lambda: (1, 0))
         source = opened.source(store)
         await opened.open(made.digest, source)
         assert bytes(await serving.read(made.digest, 0, 10)) == made.content[:10]
@@ -222,7 +222,7 @@ def test_documents_go_to_memory_when_the_disk_is_full(
             MetadataCache(folder).index(digest, images)
     spilled = tmp_path / "spill/indexes" / digest
     assert list(tmp_path.glob("full/*/*")) == []
-    assert cache.kept_index(digest) is not None, "also without the store"
+    assert cache.cached_index(digest) is not None, "also without the store"
     cache.evict(0, ())
     assert spilled.exists(), "it was used just now"
     old = metadata_cache.time.time() - 2 * RECENT

@@ -14,7 +14,7 @@ import trio
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice
 from imagefs.daemon.documents import Documents
-from imagefs.daemon.helpers import Learning, Recorded
+from imagefs.daemon.helpers import RecordedStart, TraceMaker
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.state import Attachment, DeviceUse
@@ -31,7 +31,7 @@ class World:
     starts: Sessions
     devices: dict[str, BlockDevice]
     source: PackSource
-    learned: dict[str, Recorded] = field(default_factory=dict)
+    learned: dict[str, RecordedStart] = field(default_factory=dict)
 
     def begin(self, number: int, *made: Made, workload: str = "default", typical: bool = True) -> Attachment:
         uses = tuple(DeviceUse("cold", one.index.device_bytes, one.digest) for one in made)
@@ -43,7 +43,7 @@ class World:
 
     def read(self, made: Made, *pages: int) -> None:
         for page in pages:
-            self.starts.touch(made.digest, page * PAGE, PAGE)
+            self.starts.record_read(made.digest, page * PAGE, PAGE)
 
     async def record_of(self, attachment: Attachment) -> tuple[list[int], str]:
         """The pages of a record that was learned from, and why it is not complete."""
@@ -64,10 +64,10 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch, *made: Made) -> A
         devices = {one.digest: await blocks.open(one.digest, one.index, FakeSource(one)) for one in made}
         found = World(starts, devices, source)
 
-        async def learn(self: Learning, attachment: Attachment, recorded: Recorded) -> None:
+        async def make_trace(self: TraceMaker, attachment: Attachment, recorded: RecordedStart) -> None:
             found.learned[attachment.id] = recorded
 
-        monkeypatch.setattr(Learning, "learn", learn)
+        monkeypatch.setattr(TraceMaker, "make_trace", make_trace)
         yield found
         nursery.cancel_scope.cancel()
     source.close()

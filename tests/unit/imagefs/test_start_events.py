@@ -39,8 +39,8 @@ def test_what_is_kept_is_told_once_and_written_by_the_client(tmp_path: Path) -> 
     start = StartEvents(attachment(run="r7", node="n1", rank=2), None)
     start.span("hot device", Moment(1.0), {"bytes": 7})
     start.instant("first byte")
-    told = start.taken()
-    assert start.taken() == {}
+    told = start.take_events()
+    assert start.take_events() == {}
     writer = Writer(str(tmp_path), ProcessIdentity(run="another", node="n9"), "imagefs")
     EventRecorder(writer).add(told)
     assert writer.close(30)
@@ -62,7 +62,7 @@ def test_more_than_is_kept_is_counted() -> None:
     start = StartEvents(attachment(run="r7"), None)
     for _ in range(MOST + 3):
         start.instant("first byte")
-    kept = start.taken()["events"]
+    kept = start.take_events()["events"]
     assert len(kept) == MOST + 1
     assert (kept[-1]["stage"], kept[-1]["facts"]) == ("dropped", {"events": 3})
 
@@ -72,7 +72,7 @@ def test_a_daemon_with_a_folder_keeps_nothing(tmp_path: Path) -> None:
     for who in ({"run": "r7"}, {}):
         start = StartEvents(attachment(**who), writer)
         start.instant("first byte")
-        assert (start.on, start.taken()) == (True, {})
+        assert (start.on, start.take_events()) == (True, {})
     assert writer.close(30)
     assert [(one.get("run"), one["node"]) for one in events_in(tmp_path)] == [("r7", "here"), (None, "here")]
 
@@ -80,4 +80,4 @@ def test_a_daemon_with_a_folder_keeps_nothing(tmp_path: Path) -> None:
 def test_nobody_wants_events() -> None:
     start = StartEvents(attachment(), None)
     start.instant("first byte")
-    assert (start.on, start.taken()) == (False, {})
+    assert (start.on, start.take_events()) == (False, {})
