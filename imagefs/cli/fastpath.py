@@ -319,9 +319,9 @@ def start_run(words: Sequence[str], values: Mapping[str, Any], given: Given, ext
     job = _with_caches(settings, options, record, values) if values["startup_cache"] else None
     with events().called():
         if any(values[flag.field] != flag.unset for flag in DEPS):
-            from imagefs.cli.deps.above import begin_above
+            from imagefs.cli.deps.container import begin_container
 
-            return begin_above(client, settings, reference.name, options, tree, record, values, job)
+            return begin_container(client, settings, reference.name, options, tree, record, values, job)
         from imagefs import containers
 
         return containers.run(client, settings.store, reference.name, options, tree, record, job)

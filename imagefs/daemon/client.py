@@ -148,7 +148,7 @@ class Client:
             return SharedSnapshot(answer["id"], answer["image"])
         return _attached(answer)
 
-    def use_above(
+    def attach_layer(
         self,
         store: StoreSettings,
         name: str,

@@ -34,16 +34,16 @@ from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings, redact
 
 if TYPE_CHECKING:
-    from imagefs.deps.lease import Leading
+    from imagefs.deps.lease import InstallLease
 
 __all__ = [
     "CHANGED",
     "PATIENCE",
-    "Missed",
+    "Miss",
     "Used",
     "absent",
     "check_whole",
-    "found_or_installed",
+    "hit_or_install",
     "missed",
     "release",
     "use",
@@ -56,7 +56,7 @@ CHANGED = "what it is installed from was changed meanwhile"
 _T = TypeVar("_T")
 
 
-class Missed(NamedTuple):
+class Miss(NamedTuple):
     """Why there is no hit. absent: maybe because the store has no such snapshot, or a broken one, so one may be
     published. mountable: whether one that another host publishes would be of use here. doubted: the store has one, of
     which this host could not read a block."""
@@ -67,30 +67,30 @@ class Missed(NamedTuple):
     doubted: bool = False
 
 
-def missed(error: Exception) -> Missed:
+def missed(error: Exception) -> Miss:
     """For something that kept a snapshot from being used."""
     # The store itself may have to be made. One who has the lead sees whether a damaged snapshot is damaged for others
     # too. Where nothing can be mounted, nobody has asked the store.
     unmountable = isinstance(error, MountError)
     broken = isinstance(error, NotFound | DamagedObject)
-    return Missed(
+    return Miss(
         str(error), absent=unmountable or broken, mountable=not unmountable, doubted=isinstance(error, DamagedBlock)
     )
 
 
-def absent(store: StoreSettings, cache: str, name: str) -> Missed:
+def absent(store: StoreSettings, cache: str, name: str) -> Miss:
     """For a store that has no snapshot of this name; why, where this host tried to publish it."""
     last = publications.last_outcome(cache, name)
     tried = f" (not published the last time: {last.lines[0]})" if last and not last.published and last.lines else ""
-    return Missed(f"{redact(store.url)} has no such snapshot{tried}", absent=True)
+    return Miss(f"{redact(store.url)} has no such snapshot{tried}", absent=True)
 
 
-def found_or_installed(
+def hit_or_install(
     store: StoreSettings,
     name: str,
     patience: float,
-    hit: Callable[[], _T | Missed],
-    install: Callable[[str, Leading | None], _T],
+    hit: Callable[[], _T | Miss],
+    install: Callable[[str, InstallLease | None], _T],
     tell: Callable[[str], None],
 ) -> _T:
     """The result of `hit`, or of `install` for the reason that it is given; it publishes where it has the lead.
@@ -98,12 +98,12 @@ def found_or_installed(
     patience: seconds to wait for another host that installs the same. Raises what these two raise.
     """
     found = used(name, hit)
-    if not isinstance(found, Missed):
+    if not isinstance(found, Miss):
         return found
     events().instant("dependencies", "miss", key=name)
     if not found.absent:
         return install(found.reason, None)
-    from imagefs.deps.lease import Leading  # not needed by most, who find what they want
+    from imagefs.deps.lease import InstallLease  # not needed by most, who find what they want
 
     waits = contextlib.ExitStack()
 
@@ -113,19 +113,19 @@ def found_or_installed(
         tell(f"miss {name[:SHORT]}: waiting for what another host installs{f' ({who})' if who else ''}")
 
     with waits:
-        leads = Leading(store, name, patience if found.mountable else 0.0, waiting, doubted=found.doubted)
-    with leads as leading:
-        if not leading.published:
-            return install(f"{found.reason}{leading.remark}", leading)
+        lease = InstallLease(store, name, patience if found.mountable else 0.0, waiting, doubted=found.doubted)
+    with lease:
+        if not lease.published:
+            return install(f"{found.reason}{lease.remark}", lease)
         again = used(name, hit) if found.mountable else found
-        return install(again.reason, None) if isinstance(again, Missed) else again
+        return install(again.reason, None) if isinstance(again, Miss) else again
 
 
-def used(name: str, hit: Callable[[], _T | Missed]) -> _T | Missed:
+def used(name: str, hit: Callable[[], _T | Miss]) -> _T | Miss:
     """The result of `hit`; a hit, and the time that it took, are events."""
     begun = time.monotonic()
     found = hit()
-    if not isinstance(found, Missed):
+    if not isinstance(found, Miss):
         events().begin("dependencies", "mount", ago=time.monotonic() - begun, key=name).end()
         events().instant("dependencies", "hit", key=name)
     return found

@@ -22,8 +22,8 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording, SharedSnapshot, SnapshotUse
 from imagefs.deps import inventory, publications, smoketest
 from imagefs.deps.command import joined
-from imagefs.deps.engine import CHANGED, Missed, Used, absent, found_or_installed, missed, release, use
-from imagefs.deps.resolver import Held
+from imagefs.deps.engine import CHANGED, Miss, Used, absent, hit_or_install, missed, release, use
+from imagefs.deps.resolver import LockedInstall
 from imagefs.deps.scratch import Scratch
 from imagefs.deps.target import TargetDirectory, TargetRefused, TargetState, TargetUser
 from imagefs.errors import CommandNotExecutable, CommandNotFound, SnapshotError
@@ -36,7 +36,7 @@ from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
     from imagefs.deps.install import InstallOutcome
-    from imagefs.deps.lease import Leading
+    from imagefs.deps.lease import InstallLease
     from imagefs.deps.publish import PublishJob
 
 __all__ = ["HostRequest", "install_without", "run"]
@@ -53,9 +53,9 @@ class HostRequest(NamedTuple):
     stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
     probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed,
     tolerant and setuid: as in `imagefs.deps.check.tree.Installation`; lock: as in `imagefs.deps.publish.PublishJob`.
-    held: how the installer is held to it, None for not at all; forget: drops a lock that does not hold any more.
-    scratch: what the installer shares with the resolver. unchanged: whether the key is still that of what is installed
-    from, which may change meanwhile.
+    locked_install: how the installer is held to it, None for not at all; forget: drops a lock that does not hold any
+    more. scratch: what the installer shares with the resolver. unchanged: whether the key is still that of what is
+    installed from, which may change meanwhile.
     """
 
     store: StoreSettings
@@ -77,7 +77,7 @@ class HostRequest(NamedTuple):
     setuid: bool = False
     wheels: Sequence[Sequence[Any]] = ()
     lock: Any = None
-    held: Held | None = None
+    locked_install: LockedInstall | None = None
     forget: Callable[[], None] | None = None
     scratch: Scratch | None = None
     unchanged: Callable[[], bool] | None = None
@@ -150,7 +150,7 @@ class _HostStart:
         elif state is not TargetState.EMPTY:
             raise self._refusal(state)
         request = self._request
-        return found_or_installed(request.store, self._name, request.patience, self._hit, self._install, self._tell)
+        return hit_or_install(request.store, self._name, request.patience, self._hit, self._install, self._tell)
 
     def _refusal(self, state: TargetState) -> TargetRefused:
         path = self._request.target
@@ -166,7 +166,7 @@ class _HostStart:
 
     # Hit
 
-    def _hit(self) -> int | Missed:
+    def _hit(self) -> int | Miss:
         """0 when it is mounted."""
         request = self._request
         try:
@@ -183,7 +183,7 @@ class _HostStart:
             return absent(request.store, self._client.settings.cache, self._name)
         if request.probe and not isinstance(used.attachment, SharedSnapshot) and (failed := self._failure()):
             release(self._client, used, request.target)
-            return Missed(f"the probe failed: {failed}", absent=False)
+            return Miss(f"the probe failed: {failed}", absent=False)
         self._note(lambda: self._target.note_mounted(self._name, users))
         self._tell(f"hit {self._short}: {_shown(used)} at {request.target} ({used.answered * 1000:.0f} ms)")
         return 0
@@ -193,7 +193,7 @@ class _HostStart:
 
     # Miss; most starts find what they want, so what is needed for this is loaded here
 
-    def _install(self, reason: str, leading: Leading | None) -> int:
+    def _install(self, reason: str, lease: InstallLease | None) -> int:
         """Install what the store does not give, for that reason; the exit status of the installer.
 
         leading: None where nothing is to be published. Raises StripefsError and OSError as long as nothing was run.
@@ -204,15 +204,15 @@ class _HostStart:
             done, broken = self._run_installer()
         if done.status:
             self._tell(f"the installer ended with status {done.status}, so nothing is kept")
-            if leading is not None:
-                leading.give_up(f"the installer ended with status {done.status}")
+            if lease is not None:
+                lease.give_up(f"the installer ended with status {done.status}")
             return done.status
         try:
-            self._keep(done, broken, leading)
+            self._keep(done, broken, lease)
         except (StripefsError, OSError) as error:
             self._tell(f"snapshot {self._short} is not published: {error}")
-            if leading is not None:
-                leading.give_up(str(error))
+            if lease is not None:
+                lease.give_up(str(error))
             with contextlib.suppress(OSError):  # then a later start empties it, which it was about to be
                 self._target.hand_over()
         return 0
@@ -230,23 +230,23 @@ class _HostStart:
         def run(command: Sequence[str]) -> InstallOutcome:
             return install(request.scratch.command(command) if request.scratch is not None else command, environ)
 
-        if request.held is None:
+        if request.locked_install is None:
             return run(request.command), ""
         with tempfile.TemporaryDirectory(prefix="imagefs-deps-") as folder:
             constraints, report = os.path.join(folder, "constraints.txt"), os.path.join(folder, "report.json")
             with open(constraints, "w", encoding="utf-8") as file:
-                file.write(request.held.constraints)
-            done = run(joined(request.held.setup, request.held.words(constraints, report)))
+                file.write(request.locked_install.constraints)
+            done = run(joined(request.locked_install.setup, request.locked_install.words(constraints, report)))
             if not done.status:
-                return done, request.held.broken(text_of(report))
-        if not request.held.cached or done.status >= BY_SIGNAL:
+                return done, request.locked_install.broken(text_of(report))
+        if not request.locked_install.cached or done.status >= BY_SIGNAL:
             return done, ""
         if request.forget is not None:
             request.forget()
         self._tell(RESOLVED_EARLIER)
         return run(request.command), UNHELD
 
-    def _keep(self, done: InstallOutcome, broken: str, leading: Leading | None) -> None:
+    def _keep(self, done: InstallOutcome, broken: str, lease: InstallLease | None) -> None:
         """Leave what was installed as a hit would look, and publish it. Raises what keeps it from that, and OSError.
 
         broken: why it is not what was resolved before, "" where it is.
@@ -265,12 +265,12 @@ class _HostStart:
         self._target.finish(seen, self._name if same else _UNKNOWN)
         if problem or not same:
             raise SnapshotError(problem or broken or CHANGED)
-        if leading is None or not leading.may_publish:
+        if lease is None or not lease.may_publish:
             return
-        job = self._publication(done, [os.path.relpath(path, request.target) for path in failed], leading)
+        job = self._publication(done, [os.path.relpath(path, request.target) for path in failed], lease)
         self._publish(job, publications.begin_publication(job.cache, job.name, job._asdict()))
 
-    def _publication(self, done: InstallOutcome, uncompiled: Sequence[str], leading: Leading) -> PublishJob:
+    def _publication(self, done: InstallOutcome, uncompiled: Sequence[str], lease: InstallLease) -> PublishJob:
         from imagefs.deps.install import install_findings
         from imagefs.deps.publish import PublishJob
 
@@ -288,13 +288,13 @@ class _HostStart:
             request.beside,
             request.allowed,
             request.checked,
-            leading.hand_over(),
+            lease.hand_over(),
             request.lock,
             request.tolerant,
             probe=probe if request.probe else (),
             setuid=request.setuid,
             wheels=request.wheels,
-            doubted=leading.doubted,
+            doubted=lease.doubted,
         )
 
     def _publish_after_all(self) -> None:

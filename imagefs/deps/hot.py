@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 from imagefs.build.optimize import optimize
-from imagefs.deps.lease import lead
+from imagefs.deps.lease import acquire
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots, check_source
 from imagefs.repository.store import open_repository
@@ -97,7 +97,7 @@ def _places(traces: Traces, image: str) -> int:
 def _led(snapshots: Snapshots, name: str) -> Iterator[Callable[[], None]]:
     """Alone, where the store has locks; what asks whether that is still so. Raises Busy."""
     try:
-        held = lead(snapshots, name)
+        held = acquire(snapshots, name)
     except Unsupported:
         yield lambda: None
         return

@@ -17,7 +17,7 @@ from imagefs.deps.local import Builder, BuildOrder, Wheel, build_here
 from imagefs.deps.lock import Lock
 from imagefs.deps.lock_cache import Resolver
 from imagefs.deps.request import Facts, Refusal, Request, checked, key_of, refusal_of, refusal_of_lock, takes_open_ends
-from imagefs.deps.resolver import Held, caching, is_uncached, question_for
+from imagefs.deps.resolver import LockedInstall, caching, is_uncached, question_for
 from stripefs.errors import StripefsError
 
 __all__ = ["Answer", "ask", "unchanged"]
@@ -27,14 +27,14 @@ _FOLDER = re.compile(r"/(#[0-9]+)?$")  # how `imagefs.deps.digest.Files` names d
 
 class Answer(NamedTuple):
     """found: the key, or why there is none. facts: what it was made of. lock: what will be installed, None where that
-    is not known. held: how the installer is held to that, None where the user's own lock does. locked_as: the name of
-    the lock in caches, "" for none. paths: absolute, of files and directories that it is installed from. wheels: what
-    directories among these were built to."""
+    is not known. locked_install: how the installer is held to that, None where the user's own lock does. locked_as: the
+    name of the lock in caches, "" for none. paths: absolute, of files and directories that it is installed from.
+    wheels: what directories among these were built to."""
 
     found: Key | Refusal
     facts: Facts
     lock: Lock | None
-    held: Held | None
+    locked_install: LockedInstall | None
     locked_as: str
     paths: Sequence[str]
     wheels: Sequence[Wheel] = ()
@@ -66,7 +66,7 @@ def ask(
     gathered = gather(request, environ, known)
     if refusal := refusal_of(request, gathered.inputs):
         return Answer(refusal, known, None, None, "", gathered.paths)
-    lock, held, name = gathered.locked, None, ""
+    lock, locked_install, name = gathered.locked, None, ""
     call, command = gathered.call, request.command
     if (
         call is not None
@@ -81,7 +81,7 @@ def ask(
         question = question_for(command, call, python, setup=bool(request.setup))
         tool = call.tool, known.installers.get(call.tool, "")
         lock, cached = resolver.lock(name, tool, question, request.folder, environ, gathered.paths)
-        held = Held(request.setup, command, call.tool, lock, cached)
+        locked_install = LockedInstall(request.setup, command, call.tool, lock, cached)
     if takes_open_ends(request):
         lock = None
     if lock is not None and (refusal := refusal_of_lock(request, lock, gathered.pinned)):
@@ -89,7 +89,7 @@ def ask(
     inputs = gathered.inputs
     if wheels or gathered.from_source or lock is None or lock.built:
         inputs = inputs._replace(build=_environment(request, environ))
-    return Answer(key_of(request, known, inputs, lock), known, lock, held, name, gathered.paths, wheels)
+    return Answer(key_of(request, known, inputs, lock), known, lock, locked_install, name, gathered.paths, wheels)
 
 
 def _built(

@@ -27,7 +27,16 @@ from stripefs.errors import Busy, StoreError, Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.write.file_lock import FileLock
 
-__all__ = ["LEASE", "Lead", "Leading", "TooLong", "Unkept", "lead", "lead_or_wait", "pause"]
+__all__ = [
+    "LEASE",
+    "InstallLease",
+    "LeaseTimeout",
+    "NotPublished",
+    "RenewedLock",
+    "acquire",
+    "acquire_or_wait",
+    "pause",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -47,19 +56,19 @@ _PATIENCE = 1.0
 """Seconds in which a store that does not answer is asked again."""
 
 
-class TooLong(Exception):
+class LeaseTimeout(Exception):
     """The leader did not publish in time."""
 
 
-class Unkept(Exception):
+class NotPublished(Exception):
     """A leader did not publish, for the reason that is the message."""
 
 
-class Lead:
+class RenewedLock:
     """The lead for one snapshot, renewed until it is released or handed over."""
 
-    def __init__(self, lease: FileLock) -> None:
-        self._lease = lease
+    def __init__(self, lock: FileLock) -> None:
+        self._lock = lock
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
         self._thread.start()
@@ -67,14 +76,14 @@ class Lead:
     @property
     def owner(self) -> str:
         """By which another process takes it over."""
-        return self._lease.document.owner
+        return self._lock.document.owner
 
     def check(self) -> None:
         """Raises DraftLost when somebody else leads now, StoreError when that cannot be told."""
-        self._lease.check()
+        self._lock.check()
 
     def hand_over(self) -> str:
-        """Stop renewing; who calls `lead` with the answer soon has it."""
+        """Stop renewing; who calls `acquire` with the answer soon has it."""
         self._stop()
         return self.owner
 
@@ -82,7 +91,7 @@ class Lead:
         """Let the next one lead. A lease that cannot be released now runs out."""
         self._stop()
         with contextlib.suppress(StoreError):
-            self._lease.release()
+            self._lock.release()
 
     def _stop(self) -> None:
         self._over.set()
@@ -91,12 +100,12 @@ class Lead:
     def _renew(self) -> None:
         while not self._over.wait(LEASE / 3):
             try:
-                self._lease.renew()
+                self._lock.renew()
             except StoreError as error:  # the one who publishes asks before it does
                 _log.info("the lead is not renewed: %s", error)
 
 
-class Leading:
+class InstallLease:
     """The place of a host among those that want one snapshot, as long as this lasts.
 
     published: another host did it. may_publish: this one may, because it leads, or because the store has no locks and
@@ -120,15 +129,15 @@ class Leading:
         self._name = name
         self._why = ""
         self._repository: Repository | None = None
-        self._lead: Lead | None = None
+        self._held: RenewedLock | None = None
         try:
             with signals_for_main():
                 self._repository = open_repository(settings, make=True)
-            self._lead = lead_or_wait(self._snapshots(self._repository), name, patience, waiting, doubted=doubted)
-            self.published, self.may_publish = self._lead is None, self._lead is not None
-        except TooLong:
+            self._held = acquire_or_wait(self._snapshots(self._repository), name, patience, waiting, doubted=doubted)
+            self.published, self.may_publish = self._held is None, self._held is not None
+        except LeaseTimeout:
             self.remark = f", and who installs it did not publish it within {patience:g} s"
-        except Unkept as error:
+        except NotPublished as error:
             self.remark = f", and was not published by who installed it: {error}"
         except Unsupported as error:
             self.may_publish = self._repository is not None and self._repository.capabilities.put
@@ -136,17 +145,17 @@ class Leading:
         except StoreError as error:
             self.remark = f", and takes none: {error.message}"
 
-    def __enter__(self) -> Leading:
+    def __enter__(self) -> InstallLease:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with signals_for_main():
-            if self._lead is not None:
+            if self._held is not None:
                 if self._repository is not None and (error is None or isinstance(error, Exception)):
                     why = self._why or str(error or "it was left at that")
                     with contextlib.suppress(StoreError):  # the others find out by themselves
-                        self._snapshots(self._repository).note_unkept(self._name, why)
-                self._lead.release()
+                        self._snapshots(self._repository).note_unpublished(self._name, why)
+                self._held.release()
             if self._repository is not None:
                 self._repository.close()
 
@@ -156,9 +165,9 @@ class Leading:
 
     def hand_over(self) -> str:
         """To a process that publishes: who leads, "" where nobody does."""
-        if self._lead is None:
+        if self._held is None:
             return ""
-        owner, self._lead = self._lead.hand_over(), None
+        owner, self._held = self._held.hand_over(), None
         return owner
 
     @staticmethod
@@ -166,30 +175,30 @@ class Leading:
         return Snapshots(Images(repository, _PATIENCE))
 
 
-def lead(snapshots: Snapshots, name: str, owner: str = "") -> Lead:
+def acquire(snapshots: Snapshots, name: str, owner: str = "") -> RenewedLock:
     """Lead the installation of this snapshot. Raises Busy while somebody else does, and Unsupported where the store has
     no locks."""
-    return Lead(snapshots.images.repository.lock(FOLDER + b"/" + name.encode(), owner, LEASE))
+    return RenewedLock(snapshots.images.repository.lock(FOLDER + b"/" + name.encode(), owner, LEASE))
 
 
-def lead_or_wait(
+def acquire_or_wait(
     snapshots: Snapshots, name: str, patience: float, waiting: Callable[[str], None], *, doubted: bool = False
-) -> Lead | None:
+) -> RenewedLock | None:
     """The lead, or None once the snapshot was published by the one who had it.
 
-    waiting: called once, with who leads, "" where nobody knows, before this begins to wait. Raises TooLong after
-    `patience` seconds, Unkept where the last who led did not publish, and what `lead` raises but for Busy.
+    waiting: called once, with who leads, "" where nobody knows, before this begins to wait. Raises LeaseTimeout after
+    `patience` seconds, NotPublished where the last who led did not publish, and what `acquire` raises but for Busy.
     """
     begun, told = time.monotonic(), False
     while True:
         try:
             with signals_for_main():
-                found = lead(snapshots, name)
+                found = acquire(snapshots, name)
         except Busy as error:
             with signals_for_main():
-                why = snapshots.unkept(name)
+                why = snapshots.unpublished_reason(name)
             if why:
-                raise Unkept(why) from None
+                raise NotPublished(why) from None
             if not told and patience:
                 waiting(error.by)
                 told = True
@@ -203,7 +212,7 @@ def lead_or_wait(
             if _is_usable(snapshots, name):
                 return None
             if time.monotonic() > begun + patience:
-                raise TooLong
+                raise LeaseTimeout
             time.sleep(pause(time.monotonic() - begun, _LOOK_LEAST, _LOOK_MOST))
 
 

@@ -28,11 +28,11 @@ from imagefs.deps.capture import CapturedTree, capture_directory
 from imagefs.deps.check.report import Finding, Verdict, judge
 from imagefs.deps.check.tree import Findings, Installation, check_tree
 from imagefs.deps.inventory import Inventory, take
-from imagefs.deps.lease import Lead, lead
+from imagefs.deps.lease import RenewedLock, acquire
 from imagefs.deps.local import Wheel, differs
 from imagefs.deps.lock import Lock
 from imagefs.deps.publications import PublishOutcome
-from imagefs.deps.smoketest import Probe, Tried, try_packed
+from imagefs.deps.smoketest import Probe, SmokeTestResult, try_packed
 from imagefs.deps.target import TargetDirectory
 from imagefs.format.snapshot import Snapshot, SnapshotKind, key_digest
 from imagefs.repository.images import Images
@@ -107,7 +107,7 @@ class SnapshotPlace(Protocol):
     def capture(self) -> CapturedTree:
         """The tree that is to be packed."""
 
-    def tried(self, image: str) -> Tried:
+    def smoke_test(self, image: str) -> SmokeTestResult:
         """The result of the smoke test of what was packed, the image of this digest. Raises StripefsError and
         OSError."""
 
@@ -144,10 +144,10 @@ class DirectoryPlace:
     def capture(self) -> CapturedTree:
         return capture_directory(self._installed())
 
-    def tried(self, image: str) -> Tried:
+    def smoke_test(self, image: str) -> SmokeTestResult:
         job = self._job
         if not job.probe:
-            return Tried("")
+            return SmokeTestResult("")
         return try_packed(Probe(*job.probe), job.target, store_settings(job.store), image)
 
     def _installed(self) -> Inventory:
@@ -190,10 +190,10 @@ def _publish(job: PublishJob, images: Images, still_leads: Callable[[], None], p
     try:
         if changed := _changed(place):
             return PublishOutcome(False, judge([changed]).lines, time.time())
-        tried = place.tried(report.digest)
-        if tried.failure:
-            return PublishOutcome(False, (f"the probe failed: {tried.failure}", *_noted(tried)), time.time())
-        lines = (*verdict.lines, *_noted(tried))
+        test = place.smoke_test(report.digest)
+        if test.failure:
+            return PublishOutcome(False, (f"the probe failed: {test.failure}", *_noted(test)), time.time())
+        lines = (*verdict.lines, *_noted(test))
         still_leads()
         published = snapshots.put(
             Snapshot(job.key, report.digest, place.kind, place.targets, time.time(), job.seconds, lines)
@@ -204,8 +204,8 @@ def _publish(job: PublishJob, images: Images, still_leads: Callable[[], None], p
     return PublishOutcome(True, lines, time.time(), report.digest, report.new_bytes)
 
 
-def _noted(tried: Tried) -> tuple[str, ...]:
-    return (f"the probe ran on what was installed: {tried.unmounted}",) if tried.unmounted else ()
+def _noted(test: SmokeTestResult) -> tuple[str, ...]:
+    return (f"the probe ran on what was installed: {test.unmounted}",) if test.unmounted else ()
 
 
 def _verdict(job: PublishJob, place: SnapshotPlace) -> Verdict:
@@ -272,16 +272,16 @@ def _publish_leading(
 ) -> PublishOutcome:
     """Raises Busy where another host leads, StripefsError and OSError."""
     with place_of_job as place, _opened(job) as images:
-        leads = _lead(Snapshots(images), job)
+        lease = _lead(Snapshots(images), job)
         try:
-            done = _attempt(job, images, leads, place)
-            if leads is not None and not done.published:
+            done = _attempt(job, images, lease, place)
+            if lease is not None and not done.published:
                 with contextlib.suppress(StoreError):  # the others find out by themselves
-                    Snapshots(images).note_unkept(job.name, done.lines[0])
+                    Snapshots(images).note_unpublished(job.name, done.lines[0])
             return done
         finally:
-            if leads is not None:
-                leads.release()
+            if lease is not None:
+                lease.release()
 
 
 @contextlib.contextmanager
@@ -302,20 +302,20 @@ def _place(job: PublishJob) -> Iterator[SnapshotPlace | None]:
         yield upper
 
 
-def _attempt(job: PublishJob, images: Images, leads: Lead | None, place: SnapshotPlace | None) -> PublishOutcome:
+def _attempt(job: PublishJob, images: Images, lease: RenewedLock | None, place: SnapshotPlace | None) -> PublishOutcome:
     """Raises Busy and DraftLost, where another host leads by now."""
     try:
-        return publish(job, images, leads.check if leads is not None else lambda: None, place)
+        return publish(job, images, lease.check if lease is not None else lambda: None, place)
     except (Busy, DraftLost):
         raise
     except (StripefsError, OSError) as error:
         return PublishOutcome(False, (str(error),), time.time(), broken=True)
 
 
-def _lead(snapshots: Snapshots, job: PublishJob) -> Lead | None:
+def _lead(snapshots: Snapshots, job: PublishJob) -> RenewedLock | None:
     """None where the store has no locks: then the first who publishes does."""
     try:
-        return lead(snapshots, job.name, job.owner)
+        return acquire(snapshots, job.name, job.owner)
     except Unsupported:
         return None
 

@@ -21,7 +21,7 @@ from imagefs.deps.command import Call
 from imagefs.deps.lock import Lock, LockedRequirement, RequirementKind, read_lock
 from imagefs.errors import FormatError
 
-__all__ = ["Held", "Question", "caching", "is_uncached", "of_report", "question_for", "read_answer"]
+__all__ = ["LockedInstall", "Question", "caching", "is_uncached", "of_report", "question_for", "read_answer"]
 
 _VALUED = frozenset((
     *("-f", "--find-links", "-i", "--index-url", "--extra-index-url", "--index", "--default-index", "-c"),
@@ -53,7 +53,7 @@ class Question(NamedTuple):
     text: str = ""
 
 
-class Held(NamedTuple):
+class LockedInstall(NamedTuple):
     """An installation that is held to a lock.
 
     setup, command: as in `Request`. tool: pip or uv. cached: whether the lock was resolved by an earlier start.

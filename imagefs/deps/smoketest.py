@@ -27,7 +27,7 @@ from stripefs.settings import StoreSettings
 if TYPE_CHECKING:
     from imagefs.run.container import MountLayer
 
-__all__ = ["Probe", "Tried", "probe_failure", "read_only", "try_packed"]
+__all__ = ["Probe", "SmokeTestResult", "probe_failure", "read_only", "try_packed"]
 
 _MS_RDONLY, _MS_BIND, _MS_REMOUNT = 1, 4096, 32
 
@@ -84,7 +84,7 @@ class Probe(NamedTuple):
     tree: Sequence[Any]
 
 
-class Tried(NamedTuple):
+class SmokeTestResult(NamedTuple):
     """The result of a smoke test. failure: in one line, "" for none. unmounted: why it was not of what was packed, ""
     where it was."""
 
@@ -92,16 +92,16 @@ class Tried(NamedTuple):
     unmounted: str = ""
 
 
-def try_packed(probe: Probe, target: str, store: StoreSettings, image: str) -> Tried:
+def try_packed(probe: Probe, target: str, store: StoreSettings, image: str) -> SmokeTestResult:
     """Try the image of this digest at `target`, where it was installed.
 
     Raises StripefsError for an image that the daemon cannot serve, and OSError.
     """
     try:
-        return Tried(_mounted(probe, target, store, image))
+        return SmokeTestResult(_mounted(probe, target, store, image))
     except MountError as error:
         failure = probe_failure(probe.interpreter, probe.code, target, probe.folder, read_only(target))
-        return Tried(failure, str(error))
+        return SmokeTestResult(failure, str(error))
 
 
 def _mounted(probe: Probe, target: str, store: StoreSettings, image: str) -> str:

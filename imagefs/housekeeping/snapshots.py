@@ -89,9 +89,9 @@ def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = Fals
     if not dry_run:
         for row in old:
             snapshots.remove(row.name)
-        for name, since in snapshots.unkept_since().items():
+        for name, since in snapshots.unpublished_since().items():
             if now - since >= older_than:
-                snapshots.forget_unkept(name)
+                snapshots.forget_unpublished(name)
         for kind in NOTES:
             for name, since in snapshots.notes_since(kind).items():
                 if now - since >= older_than:

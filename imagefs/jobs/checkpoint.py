@@ -173,7 +173,7 @@ def _failed(source: str, error: StripefsError) -> RunError:
 
 
 def _warm(settings: Settings, warmth: Warmth, daemon: DaemonSettings) -> subprocess.Popen[bytes]:
-    wish = {
+    request = {
         "settings": settings.to_json(),
         **warmth._asdict(),
         "daemon": daemon.to_json(),
@@ -183,7 +183,7 @@ def _warm(settings: Settings, warmth: Warmth, daemon: DaemonSettings) -> subproc
     process = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, preexec_fn=lambda: end_with(run))
     os.close(run)
     assert process.stdin is not None
-    process.stdin.write(json.dumps(wish).encode() + b"\n")
+    process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
     return process
 

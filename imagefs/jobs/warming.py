@@ -1,4 +1,4 @@
-"""The warming of one checkpoint: `python -m imagefs.jobs.warming`, its wish as JSON on standard input.
+"""The warming of one checkpoint: `python -m imagefs.jobs.warming`, its request as JSON on standard input.
 
 While blocks that the start of the image touches are on their way, the checkpoint takes its share of the link and no
 more (docs/jobs.md). Once these are here, or nobody can say, the checkpoint has the link to itself.
@@ -162,19 +162,19 @@ def _read(store: Store, path: bytes, size: int) -> bytes:
 
 
 def main() -> int:
-    wish = json.loads(sys.stdin.readline())
-    settings = Settings.from_json(wish["settings"])
+    request = json.loads(sys.stdin.readline())
+    settings = Settings.from_json(request["settings"])
     source = redact(settings.store.url)
     logs.configure("text", "error")
     events = default_writer("imagefs")
-    watched = _Watched(DaemonSettings.from_json(wish["daemon"]), int(wish["owner"]))
+    watched = _Watched(DaemonSettings.from_json(request["daemon"]), int(request["owner"]))
     watched()  # what the image fetches is counted from now on
     events.instant("checkpoint", "warm", mount=settings.mount.mountpoint)
-    gate = Gate(float(wish["share"]), int(wish["link_rate"]), watched)
+    gate = Gate(float(request["share"]), int(request["link_rate"]), watched)
     files: list[tuple[bytes, Status]] = []
 
     def choose(store: Store, there: Files) -> Files:
-        files.extend(chosen(str(wish["files"]))(store, there))
+        files.extend(chosen(str(request["files"]))(store, there))
         return files
 
     try:
@@ -185,7 +185,7 @@ def main() -> int:
     else:
         unkept = {*found.unkept}
         strange = sum(status.length for path, status in files if path in unkept and status.length >= LEAST)
-        told = [f"--checkpoint {source}: {line}" for line in trouble_lines(found, strange, str(wish["files"]))]
+        told = [f"--checkpoint {source}: {line}" for line in trouble_lines(found, strange, str(request["files"]))]
         events.instant(
             "checkpoint",
             "warmed",

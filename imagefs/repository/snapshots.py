@@ -215,11 +215,11 @@ class Snapshots:
             pass
         self.images.create(_path(name, _USED), b"", replace=True)
 
-    def note_unkept(self, name: str, why: str) -> None:
+    def note_unpublished(self, name: str, why: str) -> None:
         """Say why it was installed and is not published, to those who wait for it and to later starts."""
         self.images.create(_path(name, _UNKEPT), " ".join(why.split())[:_LONGEST].encode(), replace=True)
 
-    def unkept(self, name: str) -> str:
+    def unpublished_reason(self, name: str) -> str:
         """Why the last host that installed it has not published it; "" where nobody has said so."""
         try:
             said = self.images.read(_path(name, _UNKEPT))[:_LONGEST].decode("utf-8", "replace")
@@ -227,11 +227,11 @@ class Snapshots:
             return ""
         return printable(said) or "it does not say why"
 
-    def unkept_since(self) -> dict[str, float]:
+    def unpublished_since(self) -> dict[str, float]:
         """When that was said last, of each of which it was, in seconds since 1970. Raises Unsupported."""
         return {name: status.mtime_ns / 1e9 for name, status in self._below(_UNKEPT).items()}
 
-    def forget_unkept(self, name: str) -> None:
+    def forget_unpublished(self, name: str) -> None:
         """It is no longer of interest why it was not published."""
         self._forget(_UNKEPT, name)
 

@@ -38,7 +38,7 @@ from imagefs.deps.capture import CapturedTree
 from imagefs.deps.check.tree import Findings, check_privileged
 from imagefs.deps.inventory import FileFacts, Inventory
 from imagefs.deps.publish import PublishJob, SnapshotPlace, conclude
-from imagefs.deps.smoketest import Tried
+from imagefs.deps.smoketest import SmokeTestResult
 from imagefs.errors import SnapshotError
 from imagefs.format.snapshot import SnapshotKind
 from imagefs.startup_cache.key import FOLDER
@@ -71,14 +71,14 @@ class Publishing:
     def begin(self) -> None:
         """Start it. Called on a thread of its own, which ends before `end` is called."""
         command = [sys.executable, "-P", "-m", "imagefs.startup_cache.publisher"]
-        wish = {"job": self._job._asdict(), "folder": self._folder, "copy": self._copy}
+        request = {"job": self._job._asdict(), "folder": self._folder, "copy": self._copy}
         try:
             with open(self._log, "wb") as log:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, cwd="/"
                 )
             assert self._process.stdin is not None
-            self._process.stdin.write(json.dumps(wish).encode() + b"\n")
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except OSError as error:
             self._tell(f"the start-up caches are not published: {error}")
@@ -106,11 +106,11 @@ class Publishing:
 def main() -> int:
     """The program; its exit code."""
     with open(0, "rb", buffering=0, closefd=False) as lines:
-        wish = json.loads(lines.readline())
+        request = json.loads(lines.readline())
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # the run holds it back for itself
     threading.Thread(target=_end_with_input, daemon=True).start()
-    return conclude(PublishJob(**wish["job"]), captured(wish["folder"], wish["copy"]))
+    return conclude(PublishJob(**request["job"]), captured(request["folder"], request["copy"]))
 
 
 def _end_with_input() -> None:
@@ -137,8 +137,8 @@ class Captured:
     def capture(self) -> CapturedTree:
         return scan(self._copy)
 
-    def tried(self, image: str) -> Tried:
-        return Tried("")
+    def smoke_test(self, image: str) -> SmokeTestResult:
+        return SmokeTestResult("")
 
 
 @contextlib.contextmanager

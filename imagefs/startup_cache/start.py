@@ -19,7 +19,7 @@ from typing import Any
 from imagefs import containers
 from imagefs.containers import AttachedImage, JobRunner
 from imagefs.daemon.protocol import Recording
-from imagefs.deps.engine import Missed, absent, check_whole, missed
+from imagefs.deps.engine import Miss, absent, check_whole, missed
 from imagefs.deps.publish import PublishJob as Publication
 from imagefs.errors import RunError
 from imagefs.format.snapshot import SHORT, key_digest
@@ -102,7 +102,7 @@ class _CacheStart:
     def run(self, options: RunOptions, above: Sequence[MountLayer]) -> int:
         with contextlib.ExitStack() as used:
             found = self._hit(used)
-            if not isinstance(found, Missed):
+            if not isinstance(found, Miss):
                 beside = {FOLDER: lambda target: self._show(target, found)}
                 # The command may say that it is ready at each start, as it did at the first.
                 return self._image.run(options, above, marked=True, beside=beside, on_ready=lambda: None)
@@ -117,11 +117,11 @@ class _CacheStart:
                 publishing.end(failed=status != 0)
             return status
 
-    def _hit(self, used: contextlib.ExitStack) -> MountLayer | Missed:
+    def _hit(self, used: contextlib.ExitStack) -> MountLayer | Miss:
         image, store, client, shares = self._image, self._store, self._image.client, self._image.tree.shares
         try:
             begun = time.monotonic()
-            found = client.use_above(store, self._name, image.recording, timeout=_PATIENCE, shares=shares)
+            found = client.attach_layer(store, self._name, image.recording, timeout=_PATIENCE, shares=shares)
             answered = time.monotonic() - begun
             if found is None:
                 return absent(store, client.settings.cache, self._name)

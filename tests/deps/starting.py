@@ -98,9 +98,9 @@ def _main(job: dict[str, Any]) -> int:
     store, target, command = StoreSettings(url=job.pop("store")), job.pop("target"), job.pop("command")
     key = key_of(target, job.pop("salt", ""))
     users = [(user, processes.began(user))]
-    wish = HostRequest(store, key, target, command, sys.executable, {}, users, **job)
+    request = HostRequest(store, key, target, command, sys.executable, {}, users, **job)
     try:
-        status = run(client, wish, lambda line: print(line, file=sys.stderr, flush=True))
+        status = run(client, request, lambda line: print(line, file=sys.stderr, flush=True))
     except StripefsError as error:
         print(error, file=sys.stderr, flush=True)
         return error.exit_code

@@ -258,7 +258,7 @@ def test_another_snapshot_at_the_same_place(
 def test_what_was_made_for_a_host_is_not_for_containers(service: Service, store: Path, name: str) -> None:
     client = Client(service.settings)
     with pytest.raises(StripefsError, match="not for containers"):
-        client.use_above(StoreSettings(url=str(store)), name, Recording("deps", off=True), timeout=PATIENCE)
+        client.attach_layer(StoreSettings(url=str(store)), name, Recording("deps", off=True), timeout=PATIENCE)
     assert service.status()["images"] == []
 
 

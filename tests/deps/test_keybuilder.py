@@ -103,17 +103,17 @@ def test_what_is_resolved_and_what_is_taken_as_it_is(job: Path) -> None:
     for words in ((*PIP, "-r", "hashed.txt"), (*UV, "-r", "pylock.toml", "--require-hashes")):
         found = asked(*words)
         assert found.lock is not None
-        assert found.held is None
+        assert found.locked_install is None
         assert [str(one) for one in found.lock.requirements] == ["six==1.16"]
     assert asked(*PIP, "six", epoch="1").lock is None
     assert asked("true", inputs=["more.txt"]).lock is None
     assert resolver.asked == []
     # uv asks for no digests of what others need besides, unless it is told to
     for number, words in enumerate(((*PIP, "six"), (*PIP, "six==1"), (*UV, "six"), (*UV, "-r", "hashed.txt")), 1):
-        assert asked(*words).held is not None
+        assert asked(*words).locked_install is not None
         assert len(resolver.asked) == number
     (job / "uv.toml").write_text("override-dependencies = ['six==2']\n")
-    assert asked(*UV, "-r", "pylock.toml", "--require-hashes").held is not None
+    assert asked(*UV, "-r", "pylock.toml", "--require-hashes").locked_install is not None
     assert len({*resolver.asked}) == 5
 
 

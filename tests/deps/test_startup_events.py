@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps import lease
-from imagefs.deps.engine import Missed, found_or_installed
+from imagefs.deps.engine import Miss, hit_or_install
 from imagefs.startup.emission import EventRecorder, events
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ProcessIdentity, Writer
@@ -72,10 +72,10 @@ def test_a_wait_for_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     writer = Writer(str(tmp_path), ProcessIdentity(run="r7"), "imagefs")
     ours = EventRecorder(writer)
     monkeypatch.setattr("imagefs.deps.engine.events", lambda: ours)
-    monkeypatch.setattr(lease, "Leading", Published)
-    found = iter([Missed("it is not there", absent=True), "mounted"])
+    monkeypatch.setattr(lease, "InstallLease", Published)
+    found = iter([Miss("it is not there", absent=True), "mounted"])
     told: list[str] = []
-    used = found_or_installed(
+    used = hit_or_install(
         StoreSettings(url="/s"), "k" * 64, 1.0, lambda: next(found), lambda *_: "installed", told.append
     )
     assert used == "mounted"

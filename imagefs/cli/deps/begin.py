@@ -185,7 +185,7 @@ def _asked(
         _without(request, settings, why)
     assert isinstance(answer.found, Key)
     python = answer.facts.python
-    wish = host.HostRequest(
+    host_request = host.HostRequest(
         settings.store,
         answer.found.to_document(),
         request.targets[0].path,
@@ -204,7 +204,7 @@ def _asked(
         tolerant=values["tolerant"],
         setuid=values["setuid"],
         lock=answer.lock.to_document() if answer.lock is not None else None,
-        held=answer.held,
+        locked_install=answer.locked_install,
         scratch=scratch,
         wheels=answer.wheels,
         forget=lambda: locks.forget(answer.locked_as),
@@ -212,7 +212,7 @@ def _asked(
         recording=record,
         tree=TreeOptions(plane=values["plane"], backing=values["backing"]),
     )
-    return host.run(Client(settings.daemon, settings.asked), wish, _tell)
+    return host.run(Client(settings.daemon, settings.asked), host_request, _tell)
 
 
 def _without(request: Request, settings: Settings, reason: str) -> NoReturn:

@@ -44,17 +44,18 @@ _SHOWN_ENDS = 50
 """Lines of what may change: more than a screen."""
 
 
-def show_key(asked: Callable[[bool], Answer], *, explain: bool, as_json: bool = False, prefix: str = "") -> None:
+def show_key(key_answer: Callable[[bool], Answer], *, explain: bool, as_json: bool = False, prefix: str = "") -> None:
     """Print the key on standard output: its digest, every component besides, or the document.
 
-    asked: answers, with all that may change taken for unchanged when it is given True. prefix: of the flags that hints
-    name. Raises ConfigError where there is no key, after it was shown what may change; and what `asked` raises.
+    key_answer: answers, with all that may change taken for unchanged when it is given True. prefix: of the flags that
+    hints name. Raises ConfigError where there is no key, after it was shown what may change; and what `key_answer`
+    raises.
     """
     from imagefs.deps import key as keys
 
-    found = asked(False).found
+    found = key_answer(False).found
     open_ends = [] if isinstance(found, keys.Key) else found.open_ends
-    key = asked(True).found if open_ends else found
+    key = key_answer(True).found if open_ends else found
     assert isinstance(key, keys.Key)  # it was only refused for what is allowed now
     if as_json:
         shown = {"digest": "" if open_ends else key.digest, "key": key.to_document()}
@@ -119,10 +120,10 @@ def key_command(words: tuple[str, ...], explain: bool, as_json: bool, **values: 
 
     request, locks = request_of(values, words), locks_of(_settings(), make=False)
 
-    def asked(allow: bool) -> Answer:
+    def key_answer(allow: bool) -> Answer:
         return ask(request._replace(allow_unpinned=True) if allow else request, locks)
 
-    show_key(asked, explain=explain, as_json=as_json)
+    show_key(key_answer, explain=explain, as_json=as_json)
 
 
 def _settings() -> Settings:

@@ -29,13 +29,13 @@ from imagefs.deps.sigmask import signals_for_main
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
 
-__all__ = ["Early", "hint_name"]
+__all__ = ["EarlyStart", "hint_name"]
 
 _NOTES_WITHIN = 5.0
 """Seconds for a store to give a small document of which a start can do without."""
 
 
-class Early:
+class EarlyStart:
     """The early start of one job. name: of its hint. hint: once it was read, None for none. shares: as for
     `Client.attach`. Methods are for the main thread."""
 
@@ -120,7 +120,7 @@ class Early:
         try:
             if hint.lock:
                 self._lock = self._client.note(self._store, "locks", hint.lock, _NOTES_WITHIN).encode()
-            self._attached = self._client.use_above(
+            self._attached = self._client.attach_layer(
                 self._store, hint.snapshot, recording, timeout=PATIENCE, shares=self._shares
             )
         except (StripefsError, OSError):

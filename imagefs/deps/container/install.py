@@ -34,9 +34,9 @@ from imagefs.deps.container.programs import DOWNLOADS, bound, given, inside, out
 from imagefs.deps.install import InstallOutcome, installer_environment, read_end, text_of
 from imagefs.deps.inventory import Inventory
 from imagefs.deps.publish import PublishJob
-from imagefs.deps.resolver import Held
+from imagefs.deps.resolver import LockedInstall
 from imagefs.deps.scratch import Scratch
-from imagefs.deps.smoketest import Tried
+from imagefs.deps.smoketest import SmokeTestResult
 from imagefs.errors import LayerFailed, SnapshotError
 from imagefs.format.snapshot import SnapshotKind
 from imagefs.plane import overlay
@@ -81,16 +81,16 @@ class ContainerInstallation:
         """It, above the image. Nothing may be run here any more."""
         return bound(self.upper)
 
-    def run_held(self, held: Held, paths: Sequence[str]) -> tuple[InstallOutcome, str]:
+    def run_locked(self, install: LockedInstall, paths: Sequence[str]) -> tuple[InstallOutcome, str]:
         """Run pip with what was resolved before; how it ended, and why it did not do that, "" where it did.
 
         Raises RunError and OSError.
         """
         with open(os.path.join(self._exchange, "constraints.txt"), "w", encoding="utf-8") as file:
-            file.write(held.constraints)
-        words = held.words(f"{EXCHANGE}/constraints.txt", f"{EXCHANGE}/installed.json")
+            file.write(install.constraints)
+        words = install.words(f"{EXCHANGE}/constraints.txt", f"{EXCHANGE}/installed.json")
         done = self.run(words, paths, compiles=False)
-        return done, "" if done.status else held.broken(text_of(os.path.join(self._exchange, "installed.json")))
+        return done, "" if done.status else install.broken(text_of(os.path.join(self._exchange, "installed.json")))
 
     def run(self, command: Sequence[str], paths: Sequence[str], *, compiles: bool) -> InstallOutcome:
         """Run the installer until it and all that it started have ended, in the working directory. Its output goes to
@@ -222,10 +222,10 @@ class InstalledUpper:
     def capture(self) -> CapturedTree:
         return capture_upper(self._upper, self.targets)
 
-    def tried(self, image: str) -> Tried:
+    def smoke_test(self, image: str) -> SmokeTestResult:
         inside, store = self._inside, store_settings(self._job.store)
         if not inside.probe:
-            return Tried("")
+            return SmokeTestResult("")
         options = RunOptions(*inside.probe)
         options = options._replace(limits=ResourceLimits(*options.limits))
         client, tree = Client(DaemonSettings(**inside.settings)), TreeOptions(*inside.tree)
@@ -233,9 +233,9 @@ class InstalledUpper:
         with containers.attached(client, store_settings(inside.store), inside.image, off, tree) as below:
             try:
                 with containers.attached(client, store, image, off, tree) as packed, packed.layer() as layer:
-                    return Tried(programs.probe_failure(below, options, layer))
+                    return SmokeTestResult(programs.probe_failure(below, options, layer))
             except (LayerFailed, MountError) as error:
-                return Tried(programs.probe_failure(below, options, bound(self._upper)), str(error))
+                return SmokeTestResult(programs.probe_failure(below, options, bound(self._upper)), str(error))
 
     def _broken(self) -> list[Finding]:
         """Requirements of packages of the image that were met before."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from imagefs.containers import AttachedImage
 from imagefs.daemon.protocol import Attached
-from imagefs.deps.container.early import Early
+from imagefs.deps.container.early import EarlyStart
 from imagefs.deps.container.programs import DOWNLOADS, Interpreter, given, inside, output_of, shown
 from imagefs.deps.hint import Hint
 from imagefs.deps.keybuilder import Answer, ask, unchanged
@@ -49,19 +49,19 @@ class KeyBuilder:
         self,
         image: AttachedImage,
         options: RunOptions,
-        wish: ContainerRequest,
+        request: ContainerRequest,
         scratch: Scratch,
-        early: Early | None,
+        early: EarlyStart | None,
         *,
         make: bool = True,
     ) -> None:
         self._image = image
         self._options = options
-        self._wish = wish
+        self._request = request
         self._scratch = scratch
         self._early = early
         config = ImageConfig.parse(image.attached.config)
-        for target in wish.request.targets:
+        for target in request.key_request.targets:
             if own := own_mount(target.path, config):
                 raise ConfigError(
                     f"what is installed in {target.path} would not be seen: each container has a file system of its own"
@@ -71,12 +71,12 @@ class KeyBuilder:
         self._environ = variables((PATH, *config.env), options.env, os.environ)
         # Files of this host, such as its pip.conf, are none of the container's.
         self._asking = {**self._environ, "PIP_CONFIG_FILE": os.devnull}
-        self.python = wish.request.python or "python3"
-        search, level = self._environ.get("PATH", ""), wish.request.cpu_level
+        self.python = request.key_request.python or "python3"
+        search, level = self._environ.get("PATH", ""), request.key_request.cpu_level
         self._interpreter = Interpreter(image, options, search, self.python, level)
         read = early.lock if early is not None else None
-        cache, age = image.client.settings.cache, wish.resolve_age
-        self.locks = LockCache(cache, wish.store, age, self._resolve, make=make, read=read)
+        cache, age = image.client.settings.cache, request.resolve_age
+        self.locks = LockCache(cache, request.store, age, self._resolve, make=make, read=read)
         self.request: Request
         self.managed = False
         self.hinted = False
@@ -100,7 +100,7 @@ class KeyBuilder:
         return self._take(known)
 
     def _take(self, known: Facts) -> Facts:
-        request, python = self._wish.request, known.python
+        request, python = self._request.key_request, known.python
         self.managed = python is not None and python.managed and not request.targets
         targets = request.targets or [Target(python.installs if python is not None else "", 0, 0)]
         base = self._image.attached.base
@@ -132,8 +132,8 @@ class KeyBuilder:
 
     @property
     def command(self) -> list[str]:
-        into = [word for target in self._wish.request.targets for word in ("--target", target.path)]
-        files = [word for file in self._wish.files for word in ("-r", file)]
+        into = [word for target in self._request.key_request.targets for word in ("--target", target.path)]
+        files = [word for file in self._request.files for word in ("-r", file)]
         return [self.python, "-m", "pip", "install", *into, *files]
 
     def _build(self, order: BuildOrder, environ: Mapping[str, str]) -> Mapping[str, Wheel]:

@@ -23,8 +23,8 @@ from imagefs import containers
 from imagefs.containers import AttachedImage, JobRunner
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
-from imagefs.deps.container.early import Early, hint_name
-from imagefs.deps.engine import CHANGED, PATIENCE, Missed, absent, check_whole, found_or_installed, missed, used
+from imagefs.deps.container.early import EarlyStart, hint_name
+from imagefs.deps.engine import CHANGED, PATIENCE, Miss, absent, check_whole, hit_or_install, missed, used
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.format.snapshot import SHORT
@@ -39,25 +39,25 @@ if TYPE_CHECKING:
     from imagefs.deps.container.install import ContainerInstallation
     from imagefs.deps.install import InstallOutcome
     from imagefs.deps.keybuilder import Answer
-    from imagefs.deps.lease import Leading
+    from imagefs.deps.lease import InstallLease
     from imagefs.deps.scratch import Scratch
     from imagefs.run.container import MountLayer
 
-__all__ = ["ContainerRequest", "asked", "run"]
+__all__ = ["ContainerRequest", "key_answer", "run"]
 
 
 class ContainerRequest(NamedTuple):
     """The request of packages above an image.
 
-    store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
-    there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
-    absolute. outside: patterns of what may be written outside the targets. resolve_age: seconds for which what they
-    were resolved to is believed. wait, patience, checked, allowed, tolerant, setuid: as in
+    store: of dependency snapshots. key_request: what decides the key, without what the image says: its targets, of
+    which there is none where the interpreter's own place is meant, its command, and the image. files: requirements
+    files, absolute. outside: patterns of what may be written outside the targets. resolve_age: seconds for which what
+    they were resolved to is believed. wait, patience, checked, allowed, tolerant, setuid: as in
     `imagefs.deps.host.HostRequest`.
     """
 
     store: StoreSettings
-    request: Request
+    key_request: Request
     files: Sequence[str]
     outside: Sequence[str] = ()
     wait: bool = False
@@ -77,7 +77,7 @@ def run(
     options: RunOptions,
     tree: TreeOptions,
     recording: Recording,
-    wish: ContainerRequest,
+    request: ContainerRequest,
     tell: Callable[[str], None],
     job: JobRunner = containers.run_job,
 ) -> int:
@@ -86,13 +86,13 @@ def run(
 
     Raises ConfigError for a request that no key can be made of, and what `imagefs.containers.run` raises.
     """
-    early = _early(client, image, options, tree, wish)
+    early = _early(client, image, options, tree, request)
     first = early.begin if early is not None else None
     with containers.attached(client, store, image, recording, tree, options.runtime, first, _load) as found:
         from imagefs.deps.scratch import Scratch  # which is loaded by now
 
         with Scratch() as scratch:
-            return _ContainerStart(store, found, options, wish, tell, scratch, early).run(job)
+            return _ContainerStart(store, found, options, request, tell, scratch, early).run(job)
 
 
 def _load() -> None:
@@ -100,21 +100,23 @@ def _load() -> None:
     from imagefs.deps.container import keybuilder  # noqa: F401
 
 
-def _early(client: Client, image: str, options: RunOptions, tree: TreeOptions, wish: ContainerRequest) -> Early | None:
+def _early(
+    client: Client, image: str, options: RunOptions, tree: TreeOptions, request: ContainerRequest
+) -> EarlyStart | None:
     """None for a request of which something cannot be read, as the start will find out, and where a process is forked
     to copy the image, beside which there is to be no thread."""
     if tree.unpack:
         return None
     environ = variables((), options.env, os.environ)
     try:
-        name = hint_name(image, wish.request, wish.files, environ)
+        name = hint_name(image, request.key_request, request.files, environ)
     except (ConfigError, OSError):
         return None
-    return Early(client, wish.store, name, shares=tree.shares)
+    return EarlyStart(client, request.store, name, shares=tree.shares)
 
 
-def asked(
-    client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, wish: ContainerRequest
+def key_answer(
+    client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, request: ContainerRequest
 ) -> Answer:
     """The answer about the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
     from imagefs.deps.container.keybuilder import KeyBuilder
@@ -122,7 +124,7 @@ def asked(
 
     off = Recording(off=True)
     with containers.attached(client, store, image, off, tree, options.runtime) as found, Scratch() as scratch:
-        key = KeyBuilder(found, options, wish, scratch, None, make=False)
+        key = KeyBuilder(found, options, request, scratch, None, make=False)
         return key.answer(key.known())
 
 
@@ -140,20 +142,20 @@ class _ContainerStart:
         store: StoreSettings,
         image: AttachedImage,
         options: RunOptions,
-        wish: ContainerRequest,
+        request: ContainerRequest,
         tell: Callable[[str], None],
         scratch: Scratch,
-        early: Early | None,
+        early: EarlyStart | None,
     ) -> None:
         from imagefs.deps.container.keybuilder import KeyBuilder  # which `_load` has loaded
 
         self._store = store
         self._image = image
         self._options = options
-        self._wish = wish
+        self._request = request
         self._tell = tell
         self._scratch = scratch
-        self._key = KeyBuilder(image, options, wish, scratch, early)
+        self._key = KeyBuilder(image, options, request, scratch, early)
         self._used: contextlib.ExitStack
         self._answer: Answer
         self._targets: list[str] = []
@@ -183,9 +185,9 @@ class _ContainerStart:
 
     def _layer(self) -> MountLayer:
         """The layer above the image of the job's container. Raises _Failed, and RunError for what users meet."""
-        wish = self._wish
+        request = self._request
         return self._hinted_layer() or self._known_layer(
-            lambda: found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
+            lambda: hit_or_install(request.store, self._name, request.patience, self._hit, self._install, self._tell)
         )
 
     def _hinted_layer(self) -> MountLayer | None:
@@ -202,12 +204,12 @@ class _ContainerStart:
         self._targets = [target.path for target in self._key.request.targets]
         self._name = self._answer.found.digest
         found = used(self._name, self._hit)
-        return None if isinstance(found, Missed) else found
+        return None if isinstance(found, Miss) else found
 
     def _known_layer(self, layer: Callable[[], MountLayer]) -> MountLayer:
         """`layer()`, once the interpreter's own word has led to the key; what is installed without a key where there is
         none. Raises as `_layer` does."""
-        unread = [*self._wish.files, *self._wish.request.inputs]
+        unread = [*self._request.files, *self._request.key_request.inputs]
         try:
             with events().begin("dependencies", "resolve"):
                 known = self._key.known()
@@ -231,25 +233,25 @@ class _ContainerStart:
 
     # Hit
 
-    def _hit(self) -> MountLayer | Missed:
-        client, wish, image = self._image.client, self._wish, self._image
+    def _hit(self) -> MountLayer | Miss:
+        client, request, image = self._image.client, self._request, self._image
         try:
             begun = time.monotonic()
             found = self._key.attached(self._name)
             if found is None:
                 shares, hint = image.tree.shares, self._key.hint_for(self._answer, self._name)
-                found = client.use_above(
-                    wish.store, self._name, image.recording, timeout=PATIENCE, shares=shares, hint=hint
+                found = client.attach_layer(
+                    request.store, self._name, image.recording, timeout=PATIENCE, shares=shares, hint=hint
                 )
             answered = time.monotonic() - begun
             if found is None:
-                return absent(wish.store, client.settings.cache, self._name)
+                return absent(request.store, client.settings.cache, self._name)
             self._used.callback(containers.release, client, found)
             self._key.end_early()
             check_whole(found)
             layer = self._used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
-            if wish.probe and (failed := self._failure(layer)):
-                return Missed(f"the probe failed: {failed}", absent=False)
+            if request.probe and (failed := self._failure(layer)):
+                return Miss(f"the probe failed: {failed}", absent=False)
         except (StripefsError, OSError) as error:
             return missed(error)
         self._tell(f"hit {self._name[:SHORT]}: above the image ({answered * 1000:.0f} ms)")
@@ -265,12 +267,12 @@ class _ContainerStart:
     def _trial(self) -> RunOptions:
         from imagefs.deps.container import programs
 
-        targets = [target.path for target in self._wish.request.targets]
-        return programs.probe_options(self._options, self._key.python, self._wish.probe, targets)
+        targets = [target.path for target in self._request.key_request.targets]
+        return programs.probe_options(self._options, self._key.python, self._request.probe, targets)
 
     # Miss
 
-    def _install(self, reason: str, leading: Leading | None) -> MountLayer:
+    def _install(self, reason: str, lease: InstallLease | None) -> MountLayer:
         self._tell(f"miss {self._name[:SHORT]}: {reason}; installing in a container")
         self._packages = None
         installation = self._installation()
@@ -281,12 +283,12 @@ class _ContainerStart:
             self._tell(f"{failed}, so nothing is kept")
             raise failed
         try:
-            self._keep(installation, done, broken, leading)
+            self._keep(installation, done, broken, lease)
             self._packages = self._name
         except (StripefsError, OSError) as error:
             self._tell(f"snapshot {self._name[:SHORT]} is not published: {error}")
-            if leading is not None:
-                leading.give_up(str(error))
+            if lease is not None:
+                lease.give_up(str(error))
         return installation.layer()
 
     def _run(self, installation: ContainerInstallation) -> tuple[InstallOutcome, str]:
@@ -294,9 +296,9 @@ class _ContainerStart:
         from imagefs.deps.install import BY_SIGNAL, RESOLVED_EARLIER, UNHELD
 
         answer, unheld = self._answer, ""
-        if answer.held is not None:
-            done, broken = installation.run_held(answer.held, answer.paths)
-            if not done.status or not answer.held.cached or done.status >= BY_SIGNAL:
+        if answer.locked_install is not None:
+            done, broken = installation.run_locked(answer.locked_install, answer.paths)
+            if not done.status or not answer.locked_install.cached or done.status >= BY_SIGNAL:
                 return done, broken
             self._key.locks.forget(answer.locked_as)
             self._tell(RESOLVED_EARLIER)
@@ -304,7 +306,7 @@ class _ContainerStart:
         return installation.run(self._key.command, answer.paths, compiles=False), unheld
 
     def _keep(
-        self, installation: ContainerInstallation, done: InstallOutcome, broken: str, leading: Leading | None
+        self, installation: ContainerInstallation, done: InstallOutcome, broken: str, lease: InstallLease | None
     ) -> None:
         """Raises StripefsError and OSError."""
         from imagefs.deps import publications
@@ -312,44 +314,44 @@ class _ContainerStart:
         from imagefs.deps.install import install_findings
         from imagefs.deps.publish import PublishJob
 
-        wish, image, answer = self._wish, self._image, self._answer
+        request, image, answer = self._request, self._image, self._answer
         try:
-            failed = installation.compile(self._targets, "checked" if wish.checked else "unchecked")
+            failed = installation.compile(self._targets, "checked" if request.checked else "unchecked")
         except RunError as error:
             raise SnapshotError(error.message) from error
         if broken or not self._key.unchanged(answer):
             raise SnapshotError(broken or CHANGED)
         python = answer.facts.python
-        if leading is None or not leading.may_publish or python is None or isinstance(answer.found, Refusal):
+        if lease is None or not lease.may_publish or python is None or isinstance(answer.found, Refusal):
             return
         settings, tree = image.client.settings, image.tree
         identifier = image.attached.id
         inside = Inside(
             settings._asdict(), self._store._asdict(), image.attached.image, tree, identifier, image.held,
-            self._targets, wish.outside, self._trial() if wish.probe else (),
+            self._targets, request.outside, self._trial() if request.probe else (),
         )  # fmt: skip
         job = PublishJob(
-            wish.store._asdict(),
+            request.store._asdict(),
             settings.cache,
             answer.found.to_document(),
             self._targets[0],
             done.seconds,
             install_findings(done, failed),
             python.markers,
-            [target.path.strip("/") for target in wish.request.targets],
+            [target.path.strip("/") for target in request.key_request.targets],
             python.sites,
-            wish.allowed,
-            wish.checked,
-            leading.hand_over(),
+            request.allowed,
+            request.checked,
+            lease.hand_over(),
             answer.lock.to_document() if answer.lock is not None else None,
-            wish.tolerant,
+            request.tolerant,
             inside,
-            setuid=wish.setuid,
+            setuid=request.setuid,
             wheels=answer.wheels,
-            doubted=leading.doubted,
+            doubted=lease.doubted,
             hint=self._key.hint_for(answer, self._name) or (),
         )
-        with publications.publish_beside(job, self._tell, wait=wish.wait, held=[image.held]):
+        with publications.publish_beside(job, self._tell, wait=request.wait, held=[image.held]):
             pass
 
     def _without(self, reason: str, paths: Sequence[str]) -> MountLayer:

@@ -32,7 +32,7 @@ async def test_dependency_snapshots_tell_once_of_options_that_are_not_in_force(
     monkeypatch.setattr(Client, "_ask", lambda *_, **__: answer)
     client = Client(DaemonSettings(cache_size=1 << 20), {"cache_size": "cache-size"})
     for _ in range(2):
-        assert client.use_above(StoreSettings(url="/s"), "n" * 64, Recording(), timeout=1.0) is None
+        assert client.attach_layer(StoreSettings(url="/s"), "n" * 64, Recording(), timeout=1.0) is None
     assert [one.getMessage() for one in caplog.records if "not in force" in one.getMessage()] == [
         "--cache-size is not in force: the daemon that runs has 1 GiB; imagefs daemon --stop ends it"
     ]

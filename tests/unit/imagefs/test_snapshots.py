@@ -133,23 +133,23 @@ def test_a_use_is_noted_once_a_day(images: Images, tmp_path: Path) -> None:
 def test_why_it_is_not_published(images: Images, tmp_path: Path) -> None:
     """For as long as it is not; whatever stands there is one short line."""
     snapshots, first = Snapshots(images), snapshot_of(images, tmp_path / "source")
-    assert snapshots.unkept(first.name) == ""
-    snapshots.note_unkept(first.name, "no\n  room")
-    assert snapshots.unkept(first.name) == "no room"
+    assert snapshots.unpublished_reason(first.name) == ""
+    snapshots.note_unpublished(first.name, "no\n  room")
+    assert snapshots.unpublished_reason(first.name) == "no room"
     (note,) = files(tmp_path / "store", "unkept")
     for said in (b"", b"\x1b[2J\xff", b"x" * 10_000):
         note.write_bytes(said)
-        assert snapshots.unkept(first.name).isprintable()
-        assert 0 < len(snapshots.unkept(first.name)) <= 1000
+        assert snapshots.unpublished_reason(first.name).isprintable()
+        assert 0 < len(snapshots.unpublished_reason(first.name)) <= 1000
     age([note], 25)
     assert collect(images, untagged=True).removed == []
     collect_snapshots(images, older_than=26 * 3600)
-    assert list(snapshots.unkept_since()) == [first.name]
+    assert list(snapshots.unpublished_since()) == [first.name]
     collect_snapshots(images, older_than=24 * 3600)
-    assert snapshots.unkept(first.name) == ""
-    snapshots.note_unkept(first.name, "again")
+    assert snapshots.unpublished_reason(first.name) == ""
+    snapshots.note_unpublished(first.name, "again")
     snapshots.put(first)
-    assert snapshots.unkept(first.name) == ""
+    assert snapshots.unpublished_reason(first.name) == ""
 
 
 @pytest.mark.parametrize("kind", NOTES)

@@ -9,7 +9,7 @@ import pytest
 
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
-from imagefs.deps.container.early import Early
+from imagefs.deps.container.early import EarlyStart
 from imagefs.deps.hint import Hint
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
@@ -20,12 +20,14 @@ PATIENCE = 10.0
 
 
 @pytest.fixture
-def early(tmp_path: Path) -> Early:
+def early(tmp_path: Path) -> EarlyStart:
     client = Client(DaemonSettings(cache=str(tmp_path / "cache"), runtime=str(tmp_path / "runtime")))
-    return Early(client, StoreSettings("file:///store"), NAME, shares=False)
+    return EarlyStart(client, StoreSettings("file:///store"), NAME, shares=False)
 
 
-def test_a_start_that_knows_its_key_does_not_wait_for_the_hint(early: Early, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_knows_its_key_does_not_wait_for_the_hint(
+    early: EarlyStart, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given, used = threading.Event(), []
 
     def note(*_: object) -> str:
@@ -41,7 +43,7 @@ def test_a_start_that_knows_its_key_does_not_wait_for_the_hint(early: Early, mon
     assert used == []
 
 
-def test_a_hint_that_is_there_in_time_is_followed(early: Early, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hint_that_is_there_in_time_is_followed(early: EarlyStart, monkeypatch: pytest.MonkeyPatch) -> None:
     attached = object()
     monkeypatch.setattr(Client, "note", lambda *_: Hint(ASKED, "told", "", SNAPSHOT).to_json(NAME).decode())
     monkeypatch.setattr(Client, "use_above", lambda *_, **__: attached)
@@ -50,7 +52,7 @@ def test_a_hint_that_is_there_in_time_is_followed(early: Early, monkeypatch: pyt
     assert early.take(ASKED, SNAPSHOT) is attached
 
 
-def test_an_older_daemon_gives_no_hint(early: Early, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_daemon_gives_no_hint(early: EarlyStart, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> str:
         raise MountError("the imagefs daemon refused: the request must be a JSON object with op attach or detach")
 

@@ -13,7 +13,7 @@ from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.deps import hot
 from imagefs.deps.hot import improve
-from imagefs.deps.lease import lead
+from imagefs.deps.lease import acquire
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.housekeeping.gc import collect
 from imagefs.housekeeping.snapshots import collect_snapshots, remove_snapshot
@@ -74,12 +74,12 @@ def test_little_is_fetched_as_it_lies(snapshots: Snapshots, monkeypatch: pytest.
 
 def test_one_host_at_a_time(snapshots: Snapshots) -> None:
     before = snapshots.load(NAME)
-    held = lead(snapshots, NAME)
+    held = acquire(snapshots, NAME)
     assert improve(snapshots, NAME) == "another host does it"
     assert snapshots.load(NAME) == before
     held.release()
     assert "are one hot device now" in improve(snapshots, NAME)
-    lead(snapshots, NAME).release()  # it is free again
+    acquire(snapshots, NAME).release()  # it is free again
 
 
 def test_two_at_once_where_there_are_no_locks(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_two_at_once_where_there_are_no_locks(snapshots: Snapshots, monkeypatch:
         assert "are one hot device now" in improve(snapshots, NAME)
         return real(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(hot, "lead", no_locks)
+    monkeypatch.setattr(hot, "acquire", no_locks)
     monkeypatch.setattr(hot, "optimize", slow)
     assert "are one hot device now" in improve(snapshots, NAME)
     assert images.images().keys() == {base, snapshots.load(NAME).image}
@@ -153,7 +153,7 @@ def test_a_lead_that_was_lost_changes_nothing(snapshots: Snapshots, monkeypatch:
         def release(self) -> None:
             pass
 
-    monkeypatch.setattr(hot, "lead", lambda *_given: Lost())
+    monkeypatch.setattr(hot, "acquire", lambda *_given: Lost())
     with pytest.raises(DraftLost):
         improve(snapshots, NAME)
     assert snapshots.load(NAME) == before

@@ -14,7 +14,16 @@ import pytest
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.deps import lease
-from imagefs.deps.lease import LEASE, Lead, Leading, TooLong, Unkept, lead, lead_or_wait, pause
+from imagefs.deps.lease import (
+    LEASE,
+    InstallLease,
+    LeaseTimeout,
+    NotPublished,
+    RenewedLock,
+    acquire,
+    acquire_or_wait,
+    pause,
+)
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import Busy, StoreError
@@ -40,8 +49,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def first(snapshots: Snapshots) -> Iterator[Lead]:
-    found = lead(snapshots, NAME)
+def first(snapshots: Snapshots) -> Iterator[RenewedLock]:
+    found = acquire(snapshots, NAME)
     yield found
     found.release()
 
@@ -58,19 +67,19 @@ def make_old(store: Path) -> None:
     os.utime(lock, (time.time() - LEASE - 1, time.time() - LEASE - 1))
 
 
-def test_one_leads_at_a_time(snapshots: Snapshots, first: Lead) -> None:
+def test_one_leads_at_a_time(snapshots: Snapshots, first: RenewedLock) -> None:
     with pytest.raises(Busy):
-        lead(snapshots, NAME)
+        acquire(snapshots, NAME)
     first.check()
     first.release()
-    lead(snapshots, NAME).release()
+    acquire(snapshots, NAME).release()
 
 
 def test_signals_are_for_the_main_thread(snapshots: Snapshots, tmp_path: Path) -> None:
     """The main thread may be waiting for them, with a container to pass them on to."""
     before = set(os.listdir("/proc/self/task"))
-    with Leading(StoreSettings(url=str(tmp_path / "store")), NAME, 1.0, lambda _: None) as leading:
-        assert leading.may_publish
+    with InstallLease(StoreSettings(url=str(tmp_path / "store")), NAME, 1.0, lambda _: None) as lease:
+        assert lease.may_publish
         (thread,) = set(os.listdir("/proc/self/task")) - before
         status = Path("/proc/self/task", thread, "status").read_text()
         blocked = int(status.split("SigBlk:")[1].split()[0], 16)
@@ -78,130 +87,130 @@ def test_signals_are_for_the_main_thread(snapshots: Snapshots, tmp_path: Path) -
         assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_the_lead_is_handed_over(snapshots: Snapshots, first: Lead) -> None:
-    second = lead(snapshots, NAME, first.hand_over())
+def test_the_lead_is_handed_over(snapshots: Snapshots, first: RenewedLock) -> None:
+    second = acquire(snapshots, NAME, first.hand_over())
     second.check()
     with pytest.raises(Busy):
-        lead(snapshots, NAME)
+        acquire(snapshots, NAME)
     second.release()
 
 
-def test_a_leader_that_died_is_superseded(snapshots: Snapshots, first: Lead, tmp_path: Path) -> None:
+def test_a_leader_that_died_is_superseded(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:
     first.hand_over()  # and nobody takes it
     make_old(tmp_path / "store")
-    second = lead(snapshots, NAME)
+    second = acquire(snapshots, NAME)
     with pytest.raises(StoreError, match="was lost"):
         first.check()
     second.check()
     second.release()
 
 
-def test_others_wait_for_what_is_published(snapshots: Snapshots, first: Lead, tmp_path: Path) -> None:
+def test_others_wait_for_what_is_published(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:
     told: list[str] = []
     timer = threading.Timer(0.2, publish, (snapshots, tmp_path / "source"))
     timer.start()
-    assert lead_or_wait(snapshots, NAME, 10.0, told.append) is None
+    assert acquire_or_wait(snapshots, NAME, 10.0, told.append) is None
     timer.join()
     assert len(told) == 1
 
 
-def test_who_waits_takes_the_lead_of_one_that_died(snapshots: Snapshots, first: Lead, tmp_path: Path) -> None:
+def test_who_waits_takes_the_lead_of_one_that_died(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:
     first.hand_over()
     timer = threading.Timer(0.2, make_old, (tmp_path / "store",))
     timer.start()
-    second = lead_or_wait(snapshots, NAME, 10.0, lambda who: None)
+    second = acquire_or_wait(snapshots, NAME, 10.0, lambda who: None)
     timer.join()
     assert second is not None
     second.release()
 
 
-def test_nobody_waits_for_ever(snapshots: Snapshots, first: Lead) -> None:
-    with pytest.raises(TooLong):
-        lead_or_wait(snapshots, NAME, 0.1, lambda who: None)
+def test_nobody_waits_for_ever(snapshots: Snapshots, first: RenewedLock) -> None:
+    with pytest.raises(LeaseTimeout):
+        acquire_or_wait(snapshots, NAME, 0.1, lambda who: None)
 
 
 def test_who_comes_when_it_was_just_published(snapshots: Snapshots, tmp_path: Path) -> None:
     publish(snapshots, tmp_path / "source")
-    assert lead_or_wait(snapshots, NAME, 10.0, lambda who: None) is None
-    lead(snapshots, NAME).release()  # and it was let go again
+    assert acquire_or_wait(snapshots, NAME, 10.0, lambda who: None) is None
+    acquire(snapshots, NAME).release()  # and it was let go again
 
 
 def test_one_who_could_not_read_it_leads_although_it_seems_whole(snapshots: Snapshots, tmp_path: Path) -> None:
     publish(snapshots, tmp_path / "tree")
-    found = lead_or_wait(snapshots, NAME, 10.0, lambda _who: None, doubted=True)
+    found = acquire_or_wait(snapshots, NAME, 10.0, lambda _who: None, doubted=True)
     assert found is not None
-    assert lead_or_wait(snapshots, NAME, 10.0, lambda _who: None, doubted=True) is None
+    assert acquire_or_wait(snapshots, NAME, 10.0, lambda _who: None, doubted=True) is None
     found.release()
 
 
-def test_nobody_waits_for_what_will_not_be_published(snapshots: Snapshots, first: Lead) -> None:
+def test_nobody_waits_for_what_will_not_be_published(snapshots: Snapshots, first: RenewedLock) -> None:
     told: list[str] = []
-    timer = threading.Timer(0.2, snapshots.note_unkept, (NAME, "it holds\na secret"))
+    timer = threading.Timer(0.2, snapshots.note_unpublished, (NAME, "it holds\na secret"))
     timer.start()
-    with pytest.raises(Unkept, match="it holds a secret"):
-        lead_or_wait(snapshots, NAME, 10.0, told.append)
+    with pytest.raises(NotPublished, match="it holds a secret"):
+        acquire_or_wait(snapshots, NAME, 10.0, told.append)
     timer.join()
     assert len(told) == 1
-    with pytest.raises(Unkept):
-        lead_or_wait(snapshots, NAME, 10.0, told.append)
+    with pytest.raises(NotPublished):
+        acquire_or_wait(snapshots, NAME, 10.0, told.append)
     assert len(told) == 1
     first.release()
-    second = lead_or_wait(snapshots, NAME, 10.0, told.append)  # the leader may publish all the same
+    second = acquire_or_wait(snapshots, NAME, 10.0, told.append)  # the leader may publish all the same
     assert second is not None
     second.release()
 
 
-def leading(tmp_path: Path, patience: float = 10.0) -> Leading:
-    return Leading(StoreSettings(url=str(tmp_path / "store")), NAME, patience, lambda who: None)
+def lease_of(tmp_path: Path, patience: float = 10.0) -> InstallLease:
+    return InstallLease(StoreSettings(url=str(tmp_path / "store")), NAME, patience, lambda who: None)
 
 
 def test_the_place_of_a_host(snapshots: Snapshots, tmp_path: Path) -> None:
-    with leading(tmp_path) as leads:
-        assert (leads.may_publish, leads.published, leads.remark) == (True, False, "")
-        with leading(tmp_path, 0.1) as waits:
+    with lease_of(tmp_path) as lease:
+        assert (lease.may_publish, lease.published, lease.remark) == (True, False, "")
+        with lease_of(tmp_path, 0.1) as waits:
             assert (waits.may_publish, waits.published) == (False, False)
             assert "did not publish it within 0.1 s" in waits.remark
-    with leading(tmp_path) as leads:
-        assert leads.may_publish  # the one before let it go
-        owner = leads.hand_over()
+    with lease_of(tmp_path) as lease:
+        assert lease.may_publish  # the one before let it go
+        owner = lease.hand_over()
     with pytest.raises(Busy):
-        lead(snapshots, NAME)
-    lead(snapshots, NAME, owner).release()
+        acquire(snapshots, NAME)
+    acquire(snapshots, NAME, owner).release()
     publish(snapshots, tmp_path / "source")
-    with leading(tmp_path) as leads:
-        assert (leads.may_publish, leads.published) == (False, True)
+    with lease_of(tmp_path) as lease:
+        assert (lease.may_publish, lease.published) == (False, True)
 
 
 def test_a_leader_that_gives_up_says_why(snapshots: Snapshots, tmp_path: Path) -> None:
-    with leading(tmp_path) as leads:
-        leads.give_up("the installer ended with status 1")
-        assert snapshots.unkept(NAME) == ""
-    with leading(tmp_path), leading(tmp_path) as other:
+    with lease_of(tmp_path) as lease:
+        lease.give_up("the installer ended with status 1")
+        assert snapshots.unpublished_reason(NAME) == ""
+    with lease_of(tmp_path), lease_of(tmp_path) as other:
         assert (other.may_publish, other.published) == (False, False)
         assert "was not published by who installed it: the installer ended with status 1" in other.remark
     publish(snapshots, tmp_path / "source")
-    assert snapshots.unkept(NAME) == ""
+    assert snapshots.unpublished_reason(NAME) == ""
 
 
-def test_where_there_is_nothing_to_wait_for(snapshots: Snapshots, first: Lead, tmp_path: Path) -> None:
+def test_where_there_is_nothing_to_wait_for(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:
     """Nothing can be mounted here, so nobody is told to wait."""
     told: list[str] = []
-    with Leading(StoreSettings(url=str(tmp_path / "store")), NAME, 0.0, told.append) as place:
+    with InstallLease(StoreSettings(url=str(tmp_path / "store")), NAME, 0.0, told.append) as place:
         assert (place.may_publish, told) == (False, [])
 
 
 def test_stores_without_locks_and_stores_that_take_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "capabilities", Capabilities(put=True))
-    with leading(tmp_path) as place:
+    with lease_of(tmp_path) as place:
         assert (place.may_publish, place.hand_over()) == (True, "")
     monkeypatch.setattr(LocalStore, "capabilities", Capabilities())
-    with leading(tmp_path) as place:
+    with lease_of(tmp_path) as place:
         assert not place.may_publish
         assert "takes none" in place.remark
 
 
 def test_a_store_that_is_away(tmp_path: Path) -> None:
-    with Leading(StoreSettings(url="http://127.0.0.1:1/store"), NAME, 1.0, lambda who: None) as place:
+    with InstallLease(StoreSettings(url="http://127.0.0.1:1/store"), NAME, 1.0, lambda who: None) as place:
         assert not place.may_publish
         assert place.remark
 

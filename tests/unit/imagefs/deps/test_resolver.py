@@ -10,7 +10,7 @@ import pytest
 
 from imagefs.deps.command import calls, decisive
 from imagefs.deps.lock import Lock, LockedRequirement
-from imagefs.deps.resolver import Held, Question, caching, is_uncached, question_for, read_answer
+from imagefs.deps.resolver import LockedInstall, Question, caching, is_uncached, question_for, read_answer
 from imagefs.errors import FormatError
 from stripefs.errors import ConfigError
 
@@ -86,7 +86,7 @@ HASHES = {"hashes": {"sha256": f"{1:064x}"}}
 def test_what_pip_answers(one: dict[str, Any], locked: tuple[Any, ...]) -> None:
     (found,) = read_answer("pip", json.dumps({"install": [one]}), "pip 24.0").requirements
     assert found == LockedRequirement("some-name", "1.0", *locked)
-    held = Held((), ["pip", "install"], "pip", Lock.of([found]), cached=False)
+    held = LockedInstall((), ["pip", "install"], "pip", Lock.of([found]), cached=False)
     assert held.broken(json.dumps({"install": [one]})) == ""
     other = {**one, "metadata": {"name": "some-name", "version": "1.1"}}
     assert held.broken(json.dumps({"install": [one, other]})) == "some-name 1.1 is not what was resolved before"
@@ -96,20 +96,20 @@ def test_what_pip_answers(one: dict[str, Any], locked: tuple[Any, ...]) -> None:
 def test_what_is_no_answer(text: str) -> None:
     with pytest.raises(FormatError):
         read_answer("pip", text, "pip 24.0")
-    held = Held((), ["pip", "install"], "pip", Lock.of([]), cached=False)
+    held = LockedInstall((), ["pip", "install"], "pip", Lock.of([]), cached=False)
     assert held.broken(text) == "pip did not say what it has installed"
     with pytest.raises(ConfigError):
         read_answer("uv", text, "uv 1")
 
 
 def test_an_installer_that_said_nothing() -> None:
-    assert Held((), ["pip"], "pip", Lock.of([]), cached=False).broken(None)
-    assert not Held((), ["uv"], "uv", Lock.of([]), cached=False).broken(None)  # which checks digests itself
+    assert LockedInstall((), ["pip"], "pip", Lock.of([]), cached=False).broken(None)
+    assert not LockedInstall((), ["uv"], "uv", Lock.of([]), cached=False).broken(None)  # which checks digests itself
 
 
 def test_how_an_installer_is_held() -> None:
     lock = Lock.of([LockedRequirement("six", "1", "wheel", [DIGEST])])
-    pip, uv = (Held((), [tool, "install", "--", "-x"], tool, lock, cached=False) for tool in ("pip", "uv"))
+    pip, uv = (LockedInstall((), [tool, "install", "--", "-x"], tool, lock, cached=False) for tool in ("pip", "uv"))
     assert pip.words("/c", "/r") == ["pip", "install", "--constraint", "/c", "--report", "/r", "--", "-x"]
     assert uv.words("/c", "/r") == ["uv", "install", "--constraint", "/c", "--", "-x"]
     assert pip.constraints == "six==1\n"

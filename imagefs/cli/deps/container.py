@@ -23,14 +23,14 @@ from stripefs.errors import ConfigError
 if TYPE_CHECKING:
     from imagefs.deps.keybuilder import Answer
 
-__all__ = ["begin_above"]
+__all__ = ["begin_container"]
 
 _NAMES = (flag.name.removeprefix("deps-") for flag in DEPS if flag.name.startswith("deps-"))
 _HINTED = re.compile(rf"(?<![\w-])--({'|'.join(_NAMES)})(?![\w-])")
 """Flags that lines name as `imagefs deps` has them."""
 
 
-def begin_above(
+def begin_container(
     client: Client,
     settings: Settings,
     image: str,
@@ -53,7 +53,7 @@ def begin_above(
             "--userns and --deps do not go together: what pip writes would belong to users of one namespace",
             hint="--userns host",
         )
-    wish = start.ContainerRequest(
+    request = start.ContainerRequest(
         settings.snapshots,
         _request(values),
         [os.path.abspath(path) for path in values["deps"]],
@@ -70,13 +70,13 @@ def begin_above(
     if values["deps_explain"]:
         from imagefs.cli.deps.install import show_key
 
-        def asked(allow: bool) -> Answer:
-            request = wish.request._replace(allow_unpinned=True) if allow else wish.request
-            return start.asked(client, settings.store, image, options, tree, wish._replace(request=request))
+        def key_answer(allow: bool) -> Answer:
+            changed = request.key_request._replace(allow_unpinned=True) if allow else request.key_request
+            return start.key_answer(client, settings.store, image, options, tree, request._replace(key_request=changed))
 
-        show_key(asked, explain=True, prefix="deps-")
+        show_key(key_answer, explain=True, prefix="deps-")
         return 0
-    return start.run(client, settings.store, image, options, tree, recording, wish, _tell, job or run_job)
+    return start.run(client, settings.store, image, options, tree, recording, request, _tell, job or run_job)
 
 
 def _request(values: Mapping[str, Any]) -> Request:
