@@ -213,7 +213,7 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
         with events().begin("image", "unpack"):
             lower.mkdir(parents=True)
             os.makedirs(copy)
-            mounts.place(attached, str(lower), tree, client.settings, name=name)
+            mounts.show_attached(attached, str(lower), tree, client.settings, name=name)
             subprocess.run(["cp", "-a", "--", f"{lower}/.", copy], check=True, preexec_fn=lambda: end_with(parent))
     except (OSError, subprocess.CalledProcessError) as error:
         raise MountError(f"{name} cannot be copied to {copy}: {error}") from error
@@ -236,10 +236,10 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
     settings = client.settings
     root = os.geteuid() == 0
     if tree.plane == "erofs" or (tree.plane == "auto" and root):
-        with mounts.lent(client, attached, tree) as copy:
+        with mounts.shared_mount(client, attached, tree) as copy:
 
             def mount_here(target: str) -> None:
-                mounts.place(attached, target, tree, settings, name=name, copy=copy)
+                mounts.show_attached(attached, target, tree, settings, name=name, copy=copy)
 
             yield mount_here
         return

@@ -27,7 +27,17 @@ from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount
 from stripefs.settings import MountSettings, StoreSettings
 
-__all__ = ["is_ours", "lent", "mount", "mount_attached", "place", "resolved", "show_tree", "take_away", "umount"]
+__all__ = [
+    "is_ours",
+    "mount",
+    "mount_attached",
+    "resolved",
+    "shared_mount",
+    "show_attached",
+    "show_tree",
+    "umount",
+    "unmount_topmost",
+]
 
 _UPPER = re.compile(r"/upper/[0-9a-f]{32}$")
 _METADATA = re.compile(r"/metadata/[0-9a-f]{64}\.erofs( \(deleted\))?$")
@@ -53,12 +63,12 @@ def mount_attached(client: Client, attached: Attached, path: str, options: TreeO
     """
     try:
         with copied(attached, options) as copy:
-            plane = place(attached, path, options, client.settings, name=name, copy=copy)
+            plane = show_attached(attached, path, options, client.settings, name=name, copy=copy)
         try:
             here = kernel.find_mount(path) if options.shares else None
             client.mounted(attached, plane, here.device if here is not None and here.fstype == "erofs" else "")
         except BaseException:
-            take_away(path, lazy=True)
+            unmount_topmost(path, lazy=True)
             _remove(attached.upper)
             raise
     except BaseException:
@@ -70,7 +80,7 @@ def mount_attached(client: Client, attached: Attached, path: str, options: TreeO
 
 @contextlib.contextmanager
 def copied(attached: Attached, options: TreeOptions) -> Iterator[int]:
-    """A descriptor for the `copy` of `place`: a mount of what is mounted already; -1 where there is none.
+    """A descriptor for the `copy` of `show_attached`: a mount of what is mounted already; -1 where there is none.
 
     The process that has the mount can only be found in its own PID namespace.
     """
@@ -86,7 +96,7 @@ def copied(attached: Attached, options: TreeOptions) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def lent(client: Client, attached: Attached, options: TreeOptions) -> Iterator[int]:
+def shared_mount(client: Client, attached: Attached, options: TreeOptions) -> Iterator[int]:
     """As `copied`, for a client that lives as long as its mount: others copy a lazy image's from it meanwhile."""
     if not options.shares or all(device.local for device in attached.devices):
         with copied(attached, options) as copy:
@@ -114,7 +124,7 @@ def _copied_or_made(attached: Attached) -> int:
     return mountapi.make(attached.metadata, [one.path for one in attached.devices])
 
 
-def place(
+def show_attached(
     attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, *, name: str, copy: int = -1
 ) -> str:
     """Show an attached image at `target`, an empty directory; the plane. Raises MountError with nothing mounted."""
@@ -157,7 +167,7 @@ def umount(client: Client, target: str, *, lazy: bool = False) -> None:
     if target == devices_mount(client.settings):
         raise MountError(f"{target} is the daemon's own", hint="imagefs daemon --stop ends it")
     if here is not None and is_ours(here):
-        take_away(target, lazy=lazy)
+        unmount_topmost(target, lazy=lazy)
         if here.fstype == "overlay":
             _remove(here.source)
     elif found is None:
@@ -250,7 +260,7 @@ def show_tree(
     )
 
 
-def take_away(target: str, *, lazy: bool = False) -> None:
+def unmount_topmost(target: str, *, lazy: bool = False) -> None:
     """Unmount whatever is topmost at `target`, if anything is. Raises MountError."""
     if kernel.find_mount(target) is not None:
         unmount(target, lazy=lazy)

@@ -166,7 +166,7 @@ def use(
         if answer is None:
             return None
         if answer == "stale":
-            mounts.take_away(target, lazy=True)
+            mounts.unmount_topmost(target, lazy=True)
             continue
         if isinstance(answer, Attached):
             _mount(client, answer, target, options, snapshot.name)
@@ -177,7 +177,7 @@ def use(
 def release(client: Client, used: Used, target: str) -> None:
     """Release what `use` has just mounted, which is not used after all. Raises MountError."""
     if isinstance(used.attachment, Attached):
-        mounts.take_away(target, lazy=True)
+        mounts.unmount_topmost(target, lazy=True)
         client.detach(used.attachment.id)
 
 

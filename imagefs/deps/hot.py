@@ -78,7 +78,7 @@ def improve(snapshots: Snapshots, name: str) -> str:
                 improved = snapshots.improve(name, base, report.digest)
             finally:
                 if not improved:
-                    snapshots.take_back(name, report.digest)
+                    snapshots.retract(name, report.digest)
     except Busy:
         return "another host does it"
     if not improved:

@@ -200,7 +200,7 @@ def _publish(job: PublishJob, images: Images, still_leads: Callable[[], None], p
         )
     finally:
         if not published:
-            snapshots.take_back(job.name, report.digest)
+            snapshots.retract(job.name, report.digest)
     return PublishOutcome(True, lines, time.time(), report.digest, report.new_bytes)
 
 

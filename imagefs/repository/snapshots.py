@@ -166,7 +166,7 @@ class Snapshots:
         named = self.load(name).image
         return image == named or image == self.images.manifest(named).base
 
-    def take_back(self, name: str, image: str) -> None:
+    def retract(self, name: str, image: str) -> None:
         """Remove an image that was made for the snapshot, unless the document that is there by now needs it."""
         with contextlib.suppress(NoSuchImage):
             try:

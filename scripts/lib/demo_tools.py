@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bench.harness.processes import tree
-from imagefs.mounts import take_away
+from imagefs.mounts import unmount_topmost
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
 
@@ -104,4 +104,4 @@ def _unmount(folder: Path) -> None:
     for mount in reversed(kernel.mounts()):
         if Path(mount.path).is_relative_to(folder):
             with suppress(MountError):  # it went by itself
-                take_away(mount.path, lazy=True)
+                unmount_topmost(mount.path, lazy=True)

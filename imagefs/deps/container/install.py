@@ -112,7 +112,7 @@ class ContainerInstallation:
         with open(os.devnull, "rb") as nothing, told() as output, streams(nothing.fileno(), output, output):
             status = self._run(options)
         seconds = time.monotonic() - began
-        self._take_away([*(bind.target for bind in binds), options.workdir, EXCHANGE])
+        self._remove_mountpoints([*(bind.target for bind in binds), options.workdir, EXCHANGE])
         report = self._report()
         return read_end(report[1], seconds) if len(report) > 1 else InstallOutcome(status or 1, (), seconds)
 
@@ -140,7 +140,7 @@ class ContainerInstallation:
             told = output_of(self._run, options)
         except ConfigError as error:
             raise SnapshotError(f"what was installed could not be compiled: {error.message}") from error
-        self._take_away([EXCHANGE])
+        self._remove_mountpoints([EXCHANGE])
         return bytecode.failures(told.encode())
 
     def _run(self, options: RunOptions) -> int:
@@ -158,7 +158,7 @@ class ContainerInstallation:
             return file.read().splitlines()
         return []
 
-    def _take_away(self, paths: Sequence[str]) -> None:
+    def _remove_mountpoints(self, paths: Sequence[str]) -> None:
         """Remove what had to be made for others to be shown there: empty files and directories."""
         for path in sorted({*paths} - {"/"}, key=len, reverse=True):
             made = os.path.join(self.upper, path.strip("/"))

@@ -21,11 +21,11 @@ SEEN = "7 None\n"
 _REFUSING = """\
 import imagefs.mounts
 from stripefs.errors import MountError
-def place(attached, target, tree, settings, *, name, copy=-1, placed=imagefs.mounts.place):
+def place(attached, target, tree, settings, *, name, copy=-1, placed=imagefs.mounts.show_attached):
     if {where}:
         raise MountError("the kernel refuses it")
     return placed(attached, target, tree, settings, name=name, copy=copy)
-imagefs.mounts.place = place
+imagefs.mounts.show_attached = place
 """
 
 
