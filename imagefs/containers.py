@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from imagefs.daemon.client import Client, new_identifier
 from imagefs.daemon.protocol import Attached, Recording
 from imagefs.run.options import RunOptions
-from imagefs.settings import DaemonSettings, TreeOptions, ready_folder, told_by_client
+from imagefs.settings import DaemonSettings, TreeOptions, client_marker, ready_folder
 from imagefs.startup.emission import events
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import StoreSettings
@@ -117,7 +117,7 @@ class AttachedImage:
     @property
     def _is_told(self) -> bool:
         """True where the daemon waits for our word that the job has started."""
-        told = told_by_client(self.client.settings.runtime, self.attached.id)
+        told = client_marker(self.client.settings.runtime, self.attached.id)
         return not self.recording.off and self.recording.ready_file == told
 
     def _started(self) -> None:
@@ -161,7 +161,7 @@ def attached(
     identifier = new_identifier()
     signals = ready_folder(settings.runtime, identifier)
     if not recording.ready_file and not recording.off:
-        recording = recording._replace(ready_file=told_by_client(settings.runtime, identifier))
+        recording = recording._replace(ready_file=client_marker(settings.runtime, identifier))
     if first is not None:
         first(recording)
     with events().begin("image", "attach", image=image) as span:
@@ -203,7 +203,7 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
 
     from imagefs import mounts
     from imagefs.daemon import leftovers
-    from imagefs.run.namespace import end_with
+    from imagefs.run.namespace import end_with_parent
 
     if os.geteuid() != 0:
         raise MountError("--unpack needs root: files keep their owners", hint="sudo")
@@ -214,7 +214,9 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
             lower.mkdir(parents=True)
             os.makedirs(copy)
             mounts.show_attached(attached, str(lower), tree, client.settings, name=name)
-            subprocess.run(["cp", "-a", "--", f"{lower}/.", copy], check=True, preexec_fn=lambda: end_with(parent))
+            subprocess.run(
+                ["cp", "-a", "--", f"{lower}/.", copy], check=True, preexec_fn=lambda: end_with_parent(parent)
+            )
     except (OSError, subprocess.CalledProcessError) as error:
         raise MountError(f"{name} cannot be copied to {copy}: {error}") from error
     finally:

@@ -21,10 +21,10 @@ __all__ = [
     "LayerLimits",
     "SnapshotterSettings",
     "TreeOptions",
+    "client_marker",
     "default_cache",
     "default_runtime",
     "ready_folder",
-    "told_by_client",
 ]
 
 MIB = 1 << 20
@@ -55,7 +55,7 @@ def ready_folder(runtime: str, identifier: str) -> str:
     return os.path.join(runtime, "imagefs/ready", identifier)
 
 
-def told_by_client(runtime: str, identifier: str) -> str:
+def client_marker(runtime: str, identifier: str) -> str:
     """The file by which `imagefs run` tells the daemon so, where nobody names another one."""
     return os.path.join(ready_folder(runtime, identifier), "ready")
 

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import imagefs
-from imagefs.run.namespace import keep_only, private_mounts
+from imagefs.run.namespace import private_mounts, unmount_others
 
 __all__ = ["unshared"]
 
@@ -30,7 +30,7 @@ def unshared(folder: Path, *command: str, prepare: str = "true") -> tuple[str, .
 
 def _run(folder: str, command: list[str]) -> None:
     private_mounts()
-    keep_only([folder, sys.prefix, *imagefs.__path__])
+    unmount_others([folder, sys.prefix, *imagefs.__path__])
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         signal.signal(number, signal.SIG_DFL)
     os.execvp(command[0], command)

@@ -200,8 +200,8 @@ class PeerTable(Generic[_T]):
         """Blocks that can be found."""
         return sum(map(len, self._shards))
 
-    def admit(self, device: _T, blocks: int) -> int:
-        """The place of the blocks of a device from now on, until `dismiss`: block number n at the answer + n."""
+    def add_device(self, device: _T, blocks: int) -> int:
+        """The place of the blocks of a device from now on, until `remove_device`: block number n at the answer + n."""
         first, self._end = self._end, self._end + blocks
         if self._end > _MASK:
             raise OverflowError("more blocks of devices were opened than locations have numbers")
@@ -209,7 +209,7 @@ class PeerTable(Generic[_T]):
         self._devices.append((device, blocks))
         return first
 
-    def dismiss(self, first: int) -> None:
+    def remove_device(self, first: int) -> None:
         """Forget the device that was admitted there, whose blocks were discarded before."""
         at = bisect_left(self._firsts, first)
         del self._firsts[at], self._devices[at]

@@ -118,7 +118,7 @@ class DeviceCache:
             cached.local.marked = False
         cached.index = index
         if cached.first is None:
-            cached.first = self.peers.admit(cached, index.blocks)
+            cached.first = self.peers.add_device(cached, index.blocks)
             if self._list(cached, blocks := cached.local.table.blocks()):
                 self.unlisted.append((cached, blocks))
         return cached
@@ -265,7 +265,7 @@ class DeviceCache:
         for block in cached.local.table.blocks():
             self.clear(cached, block)
         if cached.first is not None:
-            self.peers.dismiss(cached.first)
+            self.peers.remove_device(cached.first)
         await self._disk.thread(cached.local.remove)
         cached.usage = 0
 

@@ -58,7 +58,7 @@ class BlockSource(Protocol):
     def read(self, pack: Pack, offset: int, length: int) -> Buffer:
         """`length` bytes of the pack, unchecked. Raises StoreErrors; Transient ones are worth another try."""
 
-    def doubt(self, pack: Pack) -> None:
+    def report_damage(self, pack: Pack) -> None:
         """The bytes that were read of the pack are wrong: the next read is to look for it anew, it may have been
         mended."""
 
@@ -138,7 +138,7 @@ class PackSource:
         self._failures = 0
         return data
 
-    def doubt(self, pack: Pack) -> None:
+    def report_damage(self, pack: Pack) -> None:
         """Open the pack anew for the next read: what is open may be a file that another has taken the place of."""
         with self._lock:
             opened = self._open.pop(pack.digest, None)
@@ -302,7 +302,7 @@ def load(
         view = memoryview(data)
         arrived = [_unpack(view[place.offset - offset :][: place.stored], place) for place in places]
     if None in arrived:
-        source.doubt(pack)
+        source.report_damage(pack)
     return arrived
 
 

@@ -62,7 +62,7 @@ class _PackReader(Protocol):
 
     def document(self, path: bytes) -> Buffer: ...
 
-    def doubt(self, pack: Pack) -> None: ...
+    def report_damage(self, pack: Pack) -> None: ...
 
     def close(self) -> None: ...
 
@@ -111,8 +111,8 @@ class Mirror:
     def read(self, pack: Pack, offset: int, length: int) -> Buffer:
         return self._reader.read(pack, offset, length)
 
-    def doubt(self, pack: Pack) -> None:
-        self._reader.doubt(pack)
+    def report_damage(self, pack: Pack) -> None:
+        self._reader.report_damage(pack)
 
     def close(self) -> None:
         self._reader.close()
@@ -176,7 +176,7 @@ class _Web:
     def document(self, path: bytes) -> Buffer:
         return self._client().glance(self._path(path), LARGEST_DOCUMENT)
 
-    def doubt(self, pack: Pack) -> None:
+    def report_damage(self, pack: Pack) -> None:
         """Nothing stays open."""
 
     def close(self) -> None:

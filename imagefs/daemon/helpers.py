@@ -160,7 +160,7 @@ class TraceMaker:
             trace = await self._make_trace(attachment, recorded)
             in_the_store = "plan_traces" in trace and trace.get("stored") != str(self.folder)
             if attachment.snapshot and attachment.base == attachment.image and in_the_store and self._improves:
-                await self._improve(attachment)
+                await self._add_hot_device(attachment)
         finally:
             self._waiting -= 1
 
@@ -191,7 +191,7 @@ class TraceMaker:
         _log.info("%s: %s", attachment.name, json.dumps(told))
         return told
 
-    async def _improve(self, attachment: Attachment) -> None:
+    async def _add_hot_device(self, attachment: Attachment) -> None:
         try:
             async with self._programs:
                 facts = {"store": attachment.store, "name": attachment.snapshot}

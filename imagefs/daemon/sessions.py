@@ -37,7 +37,7 @@ from imagefs.daemon.start_events import Moment, StartEvents
 from imagefs.daemon.state import Attachment, DaemonState
 from imagefs.format.index import BLOCK
 from imagefs.format.plan import Plan
-from imagefs.settings import DaemonSettings, told_by_client
+from imagefs.settings import DaemonSettings, client_marker
 from imagefs.trace.recorder import Recorder, score
 from stripefs.errors import StripefsError
 from stripefs.stalls import Stalls
@@ -228,7 +228,7 @@ class Sessions:
         start.judged = {"seconds": round(trio.current_time() - start.begun, 3), "ended_by": how}
         start.judged["waited_ms"] = round(self._blocks.waited_ms - start.waited_before, 1)
         start.unread = False
-        if how == "marker" and attachment.ready_file != told_by_client(self._settings.runtime, attachment.id):
+        if how == "marker" and attachment.ready_file != client_marker(self._settings.runtime, attachment.id):
             start.events.instant("", stage="ready")
         if start.events.on:
             counts = [

@@ -30,7 +30,7 @@ from stripefs.errors import Busy, StripefsError, Unsupported
 from stripefs.settings import store_settings
 from stripefs.units import format_size
 
-__all__ = ["SCATTERED", "improve", "main"]
+__all__ = ["SCATTERED", "add_hot_device", "main"]
 
 SCATTERED = 32
 """Places of a plan up to which they are fetched as they lie: four turns of the ranges that are under way at once."""
@@ -48,7 +48,7 @@ def main() -> int:
     os.nice(_NICE)
     try:
         with contextlib.closing(open_repository(store_settings(asked["store"]))) as repository:
-            told = improve(Snapshots(Images(repository, _PATIENCE)), asked["name"])
+            told = add_hot_device(Snapshots(Images(repository, _PATIENCE)), asked["name"])
     except StripefsError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -56,7 +56,7 @@ def main() -> int:
     return 0
 
 
-def improve(snapshots: Snapshots, name: str) -> str:
+def add_hot_device(snapshots: Snapshots, name: str) -> str:
     """Give the snapshot a hot device, if it has none and starts ask for it; what was done, for people.
 
     Raises NoSuchSnapshot, DamagedObject, FormatError, DraftLost for a lead that was lost meanwhile, and StoreErrors.
@@ -75,7 +75,7 @@ def improve(snapshots: Snapshots, name: str) -> str:
             improved = False
             try:
                 check()
-                improved = snapshots.improve(name, base, report.digest)
+                improved = snapshots.add_hot_device(name, base, report.digest)
             finally:
                 if not improved:
                     snapshots.retract(name, report.digest)

@@ -58,7 +58,7 @@ def main(report: int, parent: int, command: list[str]) -> int:
         return 1
     child = os.fork()
     if child == 0:
-        _become(command, os.getppid(), before)
+        _exec(command, os.getppid(), before)
     _tell(report, {})
     status = None
     while status is None:
@@ -90,7 +90,7 @@ def _tell(report: int, what: dict[str, object]) -> None:
         os.write(report, json.dumps(what).encode() + b"\n")
 
 
-def _become(command: list[str], reaper: int, mask: set[int | signal.Signals]) -> NoReturn:
+def _exec(command: list[str], reaper: int, mask: set[int | signal.Signals]) -> NoReturn:
     status = 126
     try:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -23,7 +23,7 @@ from typing import IO, NamedTuple
 
 from imagefs.errors import RunError
 from imagefs.run.bundle import RunFolder
-from imagefs.run.namespace import end_with
+from imagefs.run.namespace import end_with_parent
 from imagefs.run.options import Bind
 from imagefs.settings import DaemonSettings
 from stripefs.cli.exit_errors import tell
@@ -180,7 +180,9 @@ def _warm(settings: Settings, warmth: Warmth, daemon: DaemonSettings) -> subproc
         "owner": os.getpid(),
     }
     program, run = [sys.executable, "-P", "-m", "imagefs.jobs.warming"], os.pidfd_open(os.getpid())
-    process = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, preexec_fn=lambda: end_with(run))
+    process = subprocess.Popen(
+        program, stdin=subprocess.PIPE, start_new_session=True, preexec_fn=lambda: end_with_parent(run)
+    )
     os.close(run)
     assert process.stdin is not None
     process.stdin.write(json.dumps(request).encode() + b"\n")

@@ -34,7 +34,7 @@ from imagefs.daemon.protocol import Recording
 from imagefs.errors import RunError
 from imagefs.jobs.events import COLLECTOR, COMMAND, PROGRAM, read_events, ready_at, stage_seconds
 from imagefs.jobs.job_file import JobFile
-from imagefs.run.namespace import end_with
+from imagefs.run.namespace import end_with_parent
 from imagefs.settings import DaemonSettings
 from stripefs.cli.fastpath import Flag
 from stripefs.errors import ConfigError, StripefsError
@@ -336,7 +336,7 @@ def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> M
             stdout=output,
             stderr=output,
             start_new_session=True,
-            preexec_fn=lambda: end_with(parent),
+            preexec_fn=lambda: end_with_parent(parent),
         )
         os.close(parent)
         try:

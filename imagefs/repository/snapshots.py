@@ -144,7 +144,7 @@ class Snapshots:
             return ""
         return image
 
-    def improve(self, name: str, base: str, image: str) -> bool:
+    def add_hot_device(self, name: str, base: str, image: str) -> bool:
         """Let the document that names `base` name `image`, which was made from that and is stored; whether it does now.
 
         False where it is gone, or names another by now.

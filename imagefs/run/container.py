@@ -31,7 +31,7 @@ from imagefs.reference import Platform
 from imagefs.run import host, namespace, rootfs, runtime
 from imagefs.run.bundle import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
-from imagefs.run.namespace import SI_KERNEL, stay_behind
+from imagefs.run.namespace import SI_KERNEL, fork_init
 from imagefs.run.options import AUTO, Bind, ResourceLimits, RunOptions
 from imagefs.run.rootfs import RootTree, add_directories, make_directories
 from imagefs.run.runtime import Marker, watched
@@ -128,7 +128,7 @@ def run(
             _signals_held() as forwarded,
             namespace.child(
                 lambda told: _in_child(
-                    lambda: _become_runtime(
+                    lambda: _exec_runtime(
                         options, image, outside, program, folder, layers, beside or {}, kept_dir, marker, told
                     ),
                     told,
@@ -282,7 +282,7 @@ def _cannot_prepare(error: OSError) -> str:
     return f"the container cannot be prepared: {error}"
 
 
-def _become_runtime(
+def _exec_runtime(
     options: RunOptions,
     image: ImageConfig,
     outside: Outside,
@@ -297,7 +297,7 @@ def _become_runtime(
     """Raises StripefsError and OSError."""
     root = folder.rootfs
     if outside.rootless:
-        namespace.become_root(told, terminal=outside.terminal)
+        namespace.enter_user_namespace(told, terminal=outside.terminal)
     namespace.private_mounts()
     if marker:
         marker.show(folder.marker)
@@ -341,7 +341,7 @@ def _become_runtime(
         elif outside.rootless:
             for mount in spec.document["mounts"]:
                 if mount["type"] == "bind":
-                    namespace.keep_locked(mount)
+                    namespace.keep_locked_flags(mount)
     with open(os.path.join(folder.path, "config.json"), "w", encoding="utf-8") as file:
         json.dump(spec.document, file)
     if program.name == "crun":
@@ -349,9 +349,9 @@ def _become_runtime(
     if not outside.terminal:
         os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
     if namespace.is_alone():
-        namespace.keep_only([*needed, *(bind.source for bind in options.binds)])
+        namespace.unmount_others([*needed, *(bind.source for bind in options.binds)])
     else:  # a layer started what serves its tree, which may need any mount that there is
-        stay_behind(told, terminal=outside.terminal)
+        fork_init(told, terminal=outside.terminal)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         signal.signal(number, signal.SIG_DFL)
     os.set_inheritable(folder.lock, True)

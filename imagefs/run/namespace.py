@@ -40,17 +40,17 @@ from stripefs.fuse import kernel
 
 __all__ = [
     "SI_KERNEL",
-    "become_root",
     "child",
-    "end_with",
+    "end_with_parent",
+    "enter_user_namespace",
+    "fork_init",
     "is_alone",
-    "keep_locked",
-    "keep_only",
+    "keep_locked_flags",
     "move_mounts",
     "own_first_id",
     "private_mounts",
     "show_mapped",
-    "stay_behind",
+    "unmount_others",
     "user_namespace",
 ]
 
@@ -78,7 +78,7 @@ _LOCKED = {1: "ro", 2: "nosuid", 4: "nodev", 8: "noexec", 1024: "noatime", 2048:
 """Flags of statvfs(3) that a mount in a user namespace keeps from where it comes, and how runtimes name them."""
 
 
-def stay_behind(report: int, *, terminal: bool) -> None:
+def fork_init(report: int, *, terminal: bool) -> None:
     """Go on in a child, and be its process 1 here. `report` is for the child alone. Raises OSError.
 
     terminal: the child sits in the same foreground group, and gets what a terminal sends by itself.
@@ -88,11 +88,11 @@ def stay_behind(report: int, *, terminal: bool) -> None:
     child = os.fork()
     if child:
         os.close(report)
-        _stand_before(child, passed, terminal)
+        _run_init(child, passed, terminal)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _stand_before(child: int, passed: set[signal.Signals], terminal: bool) -> NoReturn:
+def _run_init(child: int, passed: set[signal.Signals], terminal: bool) -> NoReturn:
     while True:
         received = signal.sigwaitinfo(passed)
         if received.si_signo == signal.SIGCHLD:
@@ -118,7 +118,7 @@ def _reap(child: int) -> None:
 @contextlib.contextmanager
 def child(run: Callable[[int], None]) -> Iterator[tuple[int, int]]:
     """A child that is process 1 of a new PID namespace and is killed when this thread ends; and where to read what it
-    tells. For root; of others the child has to `become_root` first.
+    tells. For root; of others the child has to `enter_user_namespace` first.
 
     run: what it does, given where to write; it must not rely on other threads, and tells errors in its own way. After
     the block the child is gone, and with it all that it has started. Raises OSError.
@@ -149,7 +149,7 @@ def child(run: Callable[[int], None]) -> Iterator[tuple[int, int]]:
 
 def _in_child(run: Callable[[int], None], parent: int, told: int) -> NoReturn:
     try:
-        end_with(parent)
+        end_with_parent(parent)
         run(told)
     except BaseException as error:  # noqa: BLE001 the border of this process: its parent's frames must not run twice
         sys.excepthook(type(error), error, error.__traceback__)
@@ -171,17 +171,17 @@ def _children_in_new_pid_namespace() -> Iterator[None]:
         os.close(own)
 
 
-def end_with(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Be killed when the thread that forked us ends; exits at once when it already did. `parent`: a pidfd of it."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if select.select([parent], [], [], 0)[0]:
         os._exit(1)
 
 
-def become_root(report: int, *, terminal: bool) -> None:
+def enter_user_namespace(report: int, *, terminal: bool) -> None:
     """Go on as root, and process 1, of namespaces in which the user who calls is root and all others are nobody.
 
-    report, terminal: as `stay_behind` has them. Raises RunError where the kernel allows no such thing, OSError.
+    report, terminal: as `fork_init` has them. Raises RunError where the kernel allows no such thing, OSError.
     """
     ids = {"uid_map": os.geteuid(), "gid_map": os.getegid()}
     if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID):
@@ -193,8 +193,8 @@ def become_root(report: int, *, terminal: bool) -> None:
     if not terminal:
         os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
     before = os.pidfd_open(os.getpid())
-    stay_behind(report, terminal=terminal)
-    end_with(before)
+    fork_init(report, terminal=terminal)
+    end_with_parent(before)
     os.close(before)
 
 
@@ -213,7 +213,7 @@ def is_alone() -> bool:
     return sum(name.isdigit() for name in os.listdir("/proc")) == 1
 
 
-def keep_only(needed: Sequence[str]) -> None:
+def unmount_others(needed: Sequence[str]) -> None:
     """Let go, in a private namespace, of mounts that are not needed to reach `needed` or what is mounted below it.
 
     Where the host's mounts are not shared, as in most containers, what it unmounts does not go away here; a FUSE mount
@@ -316,7 +316,7 @@ def move_mounts(document: dict[str, Any], user_namespace: int, mapped: Sequence[
     document["root"]["path"] = shown[0]
     for mount, source in zip(binds, shown[1:], strict=True):
         mount["source"] = source
-        keep_locked(mount)
+        keep_locked_flags(mount)
     if not any(kind["type"] == "network" for kind in document["linux"]["namespaces"]):
         _show_sysfs(document, f"{place}/sys")
     _take_own_null(f"{place}/null")
@@ -346,10 +346,10 @@ def _show_sysfs(document: dict[str, Any], path: str) -> None:
             os.mkdir(path)
             kernel.mount("sysfs", path, "sysfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
             mount |= {"type": "bind", "source": path, "options": ["rbind", *mount["options"]]}
-            keep_locked(mount)
+            keep_locked_flags(mount)
 
 
-def keep_locked(mount: dict[str, Any]) -> None:
+def keep_locked_flags(mount: dict[str, Any]) -> None:
     """Give a bind of a config.json the flags of its source, which no user namespace may take away. Raises OSError."""
     flags = os.statvfs(mount["source"]).f_flag
     locked = [name for bit, name in _LOCKED.items() if flags & bit]

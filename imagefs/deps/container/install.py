@@ -30,7 +30,16 @@ from imagefs.deps.check.distributions import check_consistent, describe_site
 from imagefs.deps.check.report import Finding
 from imagefs.deps.check.tree import IGNORED, Findings, Installation, check_outside, check_tree
 from imagefs.deps.container import programs
-from imagefs.deps.container.programs import DOWNLOADS, bound, given, inside, output_of, shown, streams, told
+from imagefs.deps.container.programs import (
+    DOWNLOADS,
+    bind_layer,
+    env_words,
+    helper_options,
+    host_binds,
+    output_of,
+    streams,
+    told,
+)
 from imagefs.deps.install import InstallOutcome, installer_environment, read_end, text_of
 from imagefs.deps.inventory import Inventory
 from imagefs.deps.publish import PublishJob
@@ -79,7 +88,7 @@ class ContainerInstallation:
 
     def layer(self) -> MountLayer:
         """It, above the image. Nothing may be run here any more."""
-        return bound(self.upper)
+        return bind_layer(self.upper)
 
     def run_locked(self, install: LockedInstall, paths: Sequence[str]) -> tuple[InstallOutcome, str]:
         """Run pip with what was resolved before; how it ended, and why it did not do that, "" where it did.
@@ -104,9 +113,9 @@ class ContainerInstallation:
         environ = self._environ
         if not compiles:  # the installer's own modules are the image's, and their bytecode is none of its packages
             environ = {**installer_environment(environ), "PYTHONDONTWRITEBYTECODE": "1"}
-        binds = [*shown(paths, self._scratch.seen), Bind(self._scratch.downloads(), DOWNLOADS)]
-        options = inside(self._options, [*program, *command])._replace(
-            binds=[self._bind(), *binds], env=given(environ), workdir=os.getcwd()
+        binds = [*host_binds(paths, self._scratch.seen), Bind(self._scratch.downloads(), DOWNLOADS)]
+        options = helper_options(self._options, [*program, *command])._replace(
+            binds=[self._bind(), *binds], env=env_words(environ), workdir=os.getcwd()
         )
         began = time.monotonic()
         with open(os.devnull, "rb") as nothing, told() as output, streams(nothing.fileno(), output, output):
@@ -133,8 +142,8 @@ class ContainerInstallation:
             file.write(bytecode.order(sources, mode))
         empty = dict.fromkeys(self._environ, "")  # which is none to an interpreter
         environ = {**empty, **bytecode.environment(self._environ)}
-        options = inside(self._options, bytecode.command(self._python, f"{EXCHANGE}/order"))._replace(
-            binds=[self._bind()], env=given(environ)
+        options = helper_options(self._options, bytecode.command(self._python, f"{EXCHANGE}/order"))._replace(
+            binds=[self._bind()], env=env_words(environ)
         )
         try:
             told = output_of(self._run, options)
@@ -235,7 +244,7 @@ class InstalledUpper:
                 with containers.attached(client, store, image, off, tree) as packed, packed.layer() as layer:
                     return SmokeTestResult(programs.probe_failure(below, options, layer))
             except (LayerFailed, MountError) as error:
-                return SmokeTestResult(programs.probe_failure(below, options, bound(self._upper)), str(error))
+                return SmokeTestResult(programs.probe_failure(below, options, bind_layer(self._upper)), str(error))
 
     def _broken(self) -> list[Finding]:
         """Requirements of packages of the image that were met before."""

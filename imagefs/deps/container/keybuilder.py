@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from imagefs.containers import AttachedImage
 from imagefs.daemon.protocol import Attached
 from imagefs.deps.container.early import EarlyStart
-from imagefs.deps.container.programs import DOWNLOADS, Interpreter, given, inside, output_of, shown
+from imagefs.deps.container.programs import DOWNLOADS, Interpreter, env_words, helper_options, host_binds, output_of
 from imagefs.deps.hint import Hint
 from imagefs.deps.keybuilder import Answer, ask, unchanged
 from imagefs.deps.lock_cache import QUIET, LockCache
@@ -147,9 +147,12 @@ class KeyBuilder:
             for number, source in enumerate(order.sources):
                 out = os.path.join(folder, str(number))
                 os.mkdir(out)
-                binds = [*shown([source, *_local(order.more)]), self._downloads()]
-                options = inside(self._options, order.command(source, _WHEELS))._replace(
-                    binds=[*binds, Bind(out, _WHEELS)], env=given(self._environ), workdir=order.folder, writable=True
+                binds = [*host_binds([source, *_local(order.more)]), self._downloads()]
+                options = helper_options(self._options, order.command(source, _WHEELS))._replace(
+                    binds=[*binds, Bind(out, _WHEELS)],
+                    env=env_words(self._environ),
+                    workdir=order.folder,
+                    writable=True,
                 )
                 try:
                     output_of(self._image.run, options)
@@ -163,9 +166,9 @@ class KeyBuilder:
     def _resolve(self, question: Question, folder: str, _environ: Mapping[str, str], paths: Sequence[str]) -> str:
         """The output of pip in a container like the job's, which goes afterwards. Raises SnapshotError."""
         self._need_word("what is asked for")
-        binds = [*shown(paths, self._scratch.seen), self._downloads()]
-        options = inside(self._options, question.command)._replace(
-            binds=binds, env=given({**self.of_pip, **QUIET}), workdir=folder, writable=True
+        binds = [*host_binds(paths, self._scratch.seen), self._downloads()]
+        options = helper_options(self._options, question.command)._replace(
+            binds=binds, env=env_words({**self.of_pip, **QUIET}), workdir=folder, writable=True
         )
         try:
             return output_of(self._image.run, options)

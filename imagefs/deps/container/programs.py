@@ -38,14 +38,14 @@ from stripefs.fuse import kernel
 __all__ = [
     "DOWNLOADS",
     "Interpreter",
-    "bound",
-    "given",
-    "inside",
+    "bind_layer",
+    "env_words",
+    "helper_options",
+    "host_binds",
     "outermost",
     "output_of",
     "probe_failure",
     "probe_options",
-    "shown",
     "streams",
     "told",
 ]
@@ -57,12 +57,12 @@ _MS_BIND = 4096
 _PIECE = 1 << 16  # bytes, which is what a pipe holds
 
 
-def bound(folder: str) -> MountLayer:
+def bind_layer(folder: str) -> MountLayer:
     """A directory of the host as a tree above an image."""
     return lambda target: kernel.mount(folder, target, "", _MS_BIND, "")
 
 
-def inside(options: RunOptions, command: Sequence[str]) -> RunOptions:
+def helper_options(options: RunOptions, command: Sequence[str]) -> RunOptions:
     """A container for `command` that is otherwise like the job's: its variables, network and limits."""
     return options._replace(
         command=tuple(command),
@@ -147,7 +147,7 @@ def streams(*wanted: int) -> Iterator[None]:
             os.close(descriptor)
 
 
-def given(environ: Mapping[str, str]) -> list[str]:
+def env_words(environ: Mapping[str, str]) -> list[str]:
     """Variables as containers get them."""
     return [f"{name}={value}" for name, value in environ.items()]
 
@@ -161,7 +161,7 @@ def outermost(paths: Sequence[str]) -> list[str]:
     return found
 
 
-def shown(paths: Sequence[str], seen: Callable[[str], str] = lambda _path: "") -> list[Bind]:
+def host_binds(paths: Sequence[str], seen: Callable[[str], str] = lambda _path: "") -> list[Bind]:
     """Paths of the host at their own paths in a container. seen: what stands there for a directory, "" for itself; one
     of which more than itself is needed is there itself."""
     found = []
@@ -204,7 +204,7 @@ class Interpreter:
 
     def ask(self) -> Facts:
         """The facts, as it tells them in a container. Raises ConfigError, RunError and OSError."""
-        options = inside(self._options, self._command)._replace(network="none")
+        options = helper_options(self._options, self._command)._replace(network="none")
         found = self.take(output_of(self._image.run, options))
         publications.keep_file(self._kept, self.told)
         return found
@@ -212,7 +212,7 @@ class Interpreter:
 
 def probe_options(options: RunOptions, python: str, code: str, targets: Sequence[str]) -> RunOptions:
     """A container like the job's, for `python -c code` with the packages of these targets besides."""
-    found = inside(options, [python, "-c", code])
+    found = helper_options(options, [python, "-c", code])
     return found._replace(env=[*found.env, *(f"PYTHONPATH={target}" for target in targets)])
 
 
@@ -222,7 +222,7 @@ def probe_failure(image: AttachedImage, options: RunOptions, layer: MountLayer) 
     Raises LayerFailed where the one or the other cannot be mounted.
     """
     try:
-        output_of(lambda given: image.run(given, [layer]), options)
+        output_of(lambda wanted: image.run(wanted, [layer]), options)
     except LayerFailed:
         raise
     except (StripefsError, OSError) as error:

@@ -190,7 +190,7 @@ def test_a_snapshot_with_a_hot_device_is_above_the_image_too(job: Job, monkeypat
     plans = Traces(snapshots.images.repository)
     eventually(lambda: [one for one, _ in plans.plans()] == [image], "what the start taught")
     monkeypatch.setattr(hot, "SCATTERED", 0)
-    assert "are one hot device now" in hot.improve(snapshots, name)
+    assert "are one hot device now" in hot.add_hot_device(snapshots, name)
     job.service.stop()
     shutil.rmtree(job.service.settings.cache)
     for flags in ([], ["--plane", "tree"]):

@@ -86,7 +86,7 @@ class FakeSource:
         self._under_way = 0
         self._lock = threading.Lock()
 
-    def doubt(self, pack: Pack) -> None:
+    def report_damage(self, pack: Pack) -> None:
         """Nothing is kept open."""
 
     def read(self, pack: Pack, offset: int, length: int) -> bytes:

@@ -22,14 +22,14 @@ def test_a_lookup_finds_what_a_search_of_all_devices_finds(seed: int) -> None:
     model: dict[str, dict[int, int]] = {}  # by device: which content each block has
     for step in range(4000):
         if not firsts or chance.random() < 0.01:
-            firsts[f"device{step}"] = table.admit(f"device{step}", 50)
+            firsts[f"device{step}"] = table.add_device(f"device{step}", 50)
             model[f"device{step}"] = {}
         device = chance.choice(list(firsts))
         block, content = chance.randrange(50), chance.randrange(300)
         if chance.random() < 0.02:
             for at, what in model.pop(device).items():
                 table.discard(digest(what), firsts[device] + at)
-            table.dismiss(firsts.pop(device))
+            table.remove_device(firsts.pop(device))
         elif (known := model[device].get(block)) is not None and chance.random() < 0.5:
             table.discard(digest(known), firsts[device] + block)
             del model[device][block]
@@ -45,15 +45,15 @@ def test_a_lookup_finds_what_a_search_of_all_devices_finds(seed: int) -> None:
 
 def test_what_a_dismissed_device_left_is_no_block_of_another() -> None:
     table: PeerTable[str] = PeerTable()
-    table.admit("first", 10)
-    second = table.admit("second", 10)
+    table.add_device("first", 10)
+    second = table.add_device("second", 10)
     table.add(digest(1), second + 3)
-    table.dismiss(second)
-    table.admit("third", 10)
+    table.remove_device(second)
+    table.add_device("third", 10)
     assert list(table.find(digest(1))) == []
 
 
 def test_locations_have_an_end() -> None:
     table: PeerTable[str] = PeerTable()
     with pytest.raises(OverflowError):
-        table.admit("too large", 1 << 41)
+        table.add_device("too large", 1 << 41)

@@ -12,7 +12,7 @@ import pytest
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.deps import hot
-from imagefs.deps.hot import improve
+from imagefs.deps.hot import add_hot_device
 from imagefs.deps.lease import acquire
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.housekeeping.gc import collect
@@ -51,7 +51,7 @@ def started(images: Images, digest: str, source: Path, seed: int) -> None:
 
 def test_it_is_made_once(snapshots: Snapshots, source: Path) -> None:
     images, before = snapshots.images, snapshots.load(NAME)
-    assert "are one hot device now" in improve(snapshots, NAME)
+    assert "are one hot device now" in add_hot_device(snapshots, NAME)
     after = snapshots.load(NAME)
     manifest = images.manifest(after.image)
     assert manifest.base == before.image
@@ -60,7 +60,7 @@ def test_it_is_made_once(snapshots: Snapshots, source: Path) -> None:
     assert Stored(images, after.image).tree() == Stored(images, before.image).tree()
     assert snapshots.checked_image(NAME) == after.image
     started(images, after.image, source, 2)
-    assert improve(snapshots, NAME) == "it has a hot device"
+    assert add_hot_device(snapshots, NAME) == "it has a hot device"
     assert snapshots.load(NAME) == after
     assert verify(images).damage == []
 
@@ -68,17 +68,17 @@ def test_it_is_made_once(snapshots: Snapshots, source: Path) -> None:
 def test_little_is_fetched_as_it_lies(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hot, "SCATTERED", 10_000)
     before = snapshots.load(NAME)
-    assert improve(snapshots, NAME).startswith("what starts touch lies in ")
+    assert add_hot_device(snapshots, NAME).startswith("what starts touch lies in ")
     assert snapshots.load(NAME) == before
 
 
 def test_one_host_at_a_time(snapshots: Snapshots) -> None:
     before = snapshots.load(NAME)
     held = acquire(snapshots, NAME)
-    assert improve(snapshots, NAME) == "another host does it"
+    assert add_hot_device(snapshots, NAME) == "another host does it"
     assert snapshots.load(NAME) == before
     held.release()
-    assert "are one hot device now" in improve(snapshots, NAME)
+    assert "are one hot device now" in add_hot_device(snapshots, NAME)
     acquire(snapshots, NAME).release()  # it is free again
 
 
@@ -92,12 +92,12 @@ def test_two_at_once_where_there_are_no_locks(snapshots: Snapshots, monkeypatch:
 
     def slow(*given: object, **more: object) -> object:
         monkeypatch.setattr(hot, "optimize", real)
-        assert "are one hot device now" in improve(snapshots, NAME)
+        assert "are one hot device now" in add_hot_device(snapshots, NAME)
         return real(*given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(hot, "acquire", no_locks)
     monkeypatch.setattr(hot, "optimize", slow)
-    assert "are one hot device now" in improve(snapshots, NAME)
+    assert "are one hot device now" in add_hot_device(snapshots, NAME)
     assert images.images().keys() == {base, snapshots.load(NAME).image}
 
 
@@ -109,11 +109,11 @@ def test_another_hot_device_came_meanwhile(snapshots: Snapshots, source: Path, m
         started(images, base, source, 5)
         other = real(images, base, [trace(images, base, imports(source, 5), workload="deps")])
         assert other.digest != made.digest
-        assert snapshots.improve(NAME, base, other.digest)
+        assert snapshots.add_hot_device(NAME, base, other.digest)
         return made
 
     monkeypatch.setattr(hot, "optimize", slow)
-    assert improve(snapshots, NAME) == "it was removed, or replaced, meanwhile"
+    assert add_hot_device(snapshots, NAME) == "it was removed, or replaced, meanwhile"
     assert images.images().keys() == {base, snapshots.load(NAME).image}
 
 
@@ -138,7 +138,7 @@ def test_a_snapshot_that_is_removed_stays_so(snapshots: Snapshots, monkeypatch: 
             create(self, path, data, replace=replace)
 
         monkeypatch.setattr(Images, "create", removed_first)
-    assert improve(snapshots, NAME) == "it was removed, or replaced, meanwhile"
+    assert add_hot_device(snapshots, NAME) == "it was removed, or replaced, meanwhile"
     assert not snapshots.has(NAME)
     assert images.images() == {}
 
@@ -155,14 +155,14 @@ def test_a_lead_that_was_lost_changes_nothing(snapshots: Snapshots, monkeypatch:
 
     monkeypatch.setattr(hot, "acquire", lambda *_given: Lost())
     with pytest.raises(DraftLost):
-        improve(snapshots, NAME)
+        add_hot_device(snapshots, NAME)
     assert snapshots.load(NAME) == before
     assert images.images().keys() == {before.image}
 
 
 def test_it_goes_with_the_snapshot(snapshots: Snapshots) -> None:
     base = snapshots.load(NAME).image
-    improve(snapshots, NAME)
+    add_hot_device(snapshots, NAME)
     image = snapshots.load(NAME).image
     assert sorted(remove_snapshot(snapshots.images, NAME)) == sorted([base, image])
     assert snapshots.images.images() == {}
@@ -173,7 +173,7 @@ def test_gc_keeps_what_it_was_made_from_and_takes_what_came_too_late(
 ) -> None:
     images, base = snapshots.images, snapshots.load(NAME).image
     late = hot.optimize(images, base, [trace(images, base, imports(source, 5), workload="deps")]).digest
-    improve(snapshots, NAME)
+    add_hot_device(snapshots, NAME)
     named = snapshots.load(NAME).image
     age(files(tmp_path / "store"), GRACE / 3600 + 1)
     assert collect_snapshots(images, older_than=1e9) == ([], [late])
