@@ -34,7 +34,6 @@ from stripefs.errors import MountError
 __all__ = [
     "ContainerdFacts",
     "containerd_facts",
-    "containerd_findings",
     "daemon_findings",
     "installed_at",
     "judge_containerd",
@@ -179,11 +178,6 @@ class ContainerdFacts(NamedTuple):
     config: Mapping[str, Any] | None
     trouble: str = ""
     plugins: Mapping[str, str] | None = None
-
-
-def containerd_findings(file: str, socket: str, root: str) -> list[CheckResult]:
-    """file: containerd's configuration. socket, root: of the snapshotter."""
-    return judge_containerd(containerd_facts(file), socket, root)
 
 
 def containerd_facts(file: str) -> ContainerdFacts:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.doctor.services import containerd_findings
+from imagefs.doctor.services import containerd_facts, judge_containerd
 from imagefs.snapshotter.containerd_config import IMAGES_PLUGIN, TRANSFER_PLUGIN
 from tests.containerd import conftest, gobuild, test_lifecycle, test_pull
 from tests.containerd.conftest import base
@@ -63,7 +63,7 @@ def test_containerd_reads_the_configuration(node: Node, programs: Path, monkeypa
     """Each table that we print is one of its own, the plugins work with it, and `imagefs doctor` finds nothing."""
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     socket, root = str(node.folder / "snapshotter.sock"), str(node.root)
-    found = containerd_findings(str(node.folder / "config.toml"), socket, root)
+    found = judge_containerd(containerd_facts(str(node.folder / "config.toml")), socket, root)
     assert {one.check for one in found if one.state == "ok"} >= {"containerd.version", "containerd.running"}
     assert [one for one in found if one.state != "ok"] == []
     config = tomllib.loads(node.containerd("config", "dump"))

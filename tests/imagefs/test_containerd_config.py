@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.doctor.services import containerd_findings
+from imagefs.doctor.services import containerd_facts, judge_containerd
 from imagefs.snapshotter.containerd_config import V1_CRI_PLUGIN, Wanted, containerd_config, parse_version
 from tests.waiting import eventually
 
@@ -59,5 +59,7 @@ def test_containerd_starts_with_the_plugin(containerd: Path) -> None:
     assert (states["imagefs"], states["cri"]) == ("ok", "ok")
     here = containerd.parent
     (here / "root/io.containerd.snapshotter.v1.imagefs").symlink_to(here / "snapshots")  # before 1.7.17
-    found = containerd_findings(str(here / "config.toml"), str(here / "snapshotter.sock"), str(here / "snapshots"))
+    found = judge_containerd(
+        containerd_facts(str(here / "config.toml")), str(here / "snapshotter.sock"), str(here / "snapshots")
+    )
     assert [one for one in found if one.state != "ok"] == []
