@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import re
 import time
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +21,7 @@ from imagefs.blocks.block_table import PeerTable, oldest
 from imagefs.blocks.cachefile import DiskHealth, LocalDevice
 from imagefs.blocks.stats import BlockStats
 from imagefs.errors import DocumentUnreadable
+from imagefs.format import is_digest
 from imagefs.format.index import BLOCK, Index
 
 __all__ = ["CachedDevice", "DeviceCache"]
@@ -34,8 +34,6 @@ _LISTED_AT_ONCE = 256
 
 LOADS_WITHIN = 30.0
 """Seconds that opening a device may take; a reader then goes on without the disk."""
-
-_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(eq=False, slots=True)
@@ -284,7 +282,7 @@ def _strays(folder: Path) -> dict[str, int]:
     found: dict[str, int] = {}
     tables = {path.stem for path in folder.glob("*.table")}
     for path in folder.iterdir():
-        if not _NAME.fullmatch(path.stem):
+        if not is_digest(path.stem):
             continue
         if path.suffix in (".passing", ".gone") or (path.suffix in (".data", ".complete") and path.stem not in tables):
             with contextlib.suppress(OSError):  # a disk that cannot be written to is met elsewhere

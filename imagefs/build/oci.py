@@ -6,7 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import re
 import stat
 import threading
 import zlib
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 from imagefs.errors import BuildError, HostileLayer
+from imagefs.format import is_source
 from imagefs.reference import Platform
 from imagefs.settings import LayerLimits
 
@@ -26,7 +26,6 @@ __all__ = ["Layout", "LayoutDescriptor", "LayoutSource", "chosen", "layers_of", 
 _STEP = 1 << 20
 _DOCUMENT_LIMIT = 4 << 20  # what registries accept for a manifest
 _RATIO_FROM = 1 << 30
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
@@ -349,7 +348,7 @@ def _descriptor(entry: Any) -> LayoutDescriptor:
 
 
 def _digest(text: object) -> str:
-    if not isinstance(text, str) or not _DIGEST.fullmatch(text):
+    if not isinstance(text, str) or not is_source(text):
         raise BuildError(f"{text!r:.80} is no SHA-256 digest")
     return text
 

@@ -27,7 +27,7 @@ from imagefs.build import image
 from imagefs.build.content import Content
 from imagefs.build.packs import Packs, store
 from imagefs.errors import BuildError, DamagedObject
-from imagefs.format import erofs, index
+from imagefs.format import erofs, index, is_source
 from imagefs.format.erofs.write import add_device
 from imagefs.format.extents import COLD, HOT
 from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack
@@ -35,7 +35,7 @@ from imagefs.format.inode import Inode, address
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.format.trace import Trace
 from imagefs.progress import Progress
-from imagefs.repository.images import Images, is_source
+from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces
 from imagefs.trace.imageview import FileExtent
 from imagefs.trace.planner import MergedTraces, combine, make_plan

@@ -14,8 +14,8 @@ import click
 
 from imagefs.cli.common import flags, images_of, json_flag, opened, print_json, progress_bar, quiet_flag, settings_for
 from imagefs.errors import DamagedObject
+from imagefs.format import is_digest
 from imagefs.reference import Reference, parse_reference, parse_store
-from imagefs.repository.images import is_digest
 from imagefs.repository.store import is_registry
 from stripefs.cli.exit_errors import ended_by_sigterm, tell
 from stripefs.cli.flags import SettingsCommand

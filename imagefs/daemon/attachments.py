@@ -33,8 +33,8 @@ from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_by, validate
 from imagefs.daemon.start_events import Moment, identity_of
 from imagefs.daemon.state import Attachment, StateJournal, attachment_of
+from imagefs.format import is_digest
 from imagefs.format.manifest import Manifest
-from imagefs.repository.images import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.fuse.state_memory import MemoryJournal

@@ -24,7 +24,7 @@ from imagefs.daemon.helpers import run_helper
 from imagefs.daemon.protocol import CAPABILITIES, VERSION, HeldImage, HoldRequest, Lease, Recording, Unusable
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
-from imagefs.repository.images import is_digest
+from imagefs.format import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse import kernel

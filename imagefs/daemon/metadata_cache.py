@@ -27,10 +27,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from imagefs.errors import DamagedObject, DocumentUnreadable
+from imagefs.format import is_digest
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.plane.devreader import DocumentFile
-from imagefs.repository.images import Images, is_digest
+from imagefs.repository.images import Images
 from stripefs.osutil import atomic_file
 
 __all__ = ["RECENT", "MetadataCache"]

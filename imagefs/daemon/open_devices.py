@@ -27,8 +27,9 @@ from imagefs.daemon.documents import Documents
 from imagefs.daemon.protocol import FindRequest
 from imagefs.daemon.state import Attachment, DaemonState, DeviceUse
 from imagefs.errors import NoSuchImage
+from imagefs.format import is_digest
 from imagefs.format.manifest import Manifest
-from imagefs.repository.images import Images, is_digest
+from imagefs.repository.images import Images
 from imagefs.repository.snapshots import NOTES
 from stripefs.errors import ConfigError, ServiceDown, StaleVersion, StripefsError
 from stripefs.settings import StoreSettings, redact, store_settings

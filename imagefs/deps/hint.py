@@ -26,13 +26,12 @@ from typing import NamedTuple
 from imagefs.deps.lock import without_secrets
 from imagefs.deps.request import Request
 from imagefs.errors import FormatError
+from imagefs.format import is_digest
 from imagefs.format.snapshot import canonical
 
 __all__ = ["Hint", "name_of"]
 
 _VERSION = 1
-
-_HEX = frozenset("0123456789abcdef")
 
 
 class Hint(NamedTuple):
@@ -62,7 +61,7 @@ class Hint(NamedTuple):
         if not whole or head != ("deps-hint", _VERSION, name):
             raise FormatError(f"the hint {name[:12]} is damaged, of another version, or another one's")
         named = [found.asked, found.snapshot, *([] if found.lock == "" else [found.lock])]
-        if not all(_is_digest(one) for one in named) or not isinstance(found.told, str):
+        if not all(isinstance(one, str) and is_digest(one) for one in named) or not isinstance(found.told, str):
             raise FormatError(f"the hint {name[:12]} names or tells nothing")
         return found
 
@@ -85,7 +84,3 @@ def name_of(image: str, request: Request, files: Sequence[str], environ: Mapping
 
 def _digest(value: Mapping[str, object]) -> str:
     return hashlib.sha256(canonical(value)).hexdigest()
-
-
-def _is_digest(text: object) -> bool:
-    return isinstance(text, str) and len(text) == 64 and set(text) <= _HEX

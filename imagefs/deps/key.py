@@ -12,13 +12,12 @@ Pure.
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from imagefs.errors import FormatError
-from imagefs.format import snapshot
+from imagefs.format import is_digest, snapshot
 
 __all__ = ["NAMES", "VERSION", "Changes", "Key", "Value", "canonical", "changes", "diff", "explain", "told"]
 
@@ -47,7 +46,6 @@ NAMES = (
 )
 """The components, in the order in which people are told of them."""
 
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 Value = str | int | bool | None | Sequence["Value"] | Mapping[str, "Value"]
 """A value of a component: JSON without fractions, whose text would depend on who writes it."""
@@ -164,7 +162,7 @@ def explain(key: Key) -> list[tuple[str, str]]:
 def told(value: Value) -> str:
     """One value on one line for people."""
     if isinstance(value, str):
-        return (value[: snapshot.SHORT] if _DIGEST.fullmatch(value) else value) or "none"
+        return (value[: snapshot.SHORT] if is_digest(value) else value) or "none"
     if isinstance(value, Sequence):
         return shlex.join(told(one) for one in value) or "none"
     return "none" if value is None else str(value)

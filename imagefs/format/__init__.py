@@ -1,1 +1,20 @@
 """Formats of images, byte by byte: pure, no I/O but through files that the caller opened. See docs/format.md."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["is_digest", "is_source"]
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+_SOURCE = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def is_digest(name: str) -> bool:
+    """Tells whether this is how objects are named: SHA-256 in hexadecimal."""
+    return _HEX.fullmatch(name) is not None
+
+
+def is_source(name: str) -> bool:
+    """Tells whether this names an OCI manifest, as the `source` of an image that was built from one does."""
+    return _SOURCE.fullmatch(name) is not None

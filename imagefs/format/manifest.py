@@ -15,20 +15,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from imagefs.errors import FormatError, UnknownVersion
+from imagefs.format import is_digest, is_source
 
 __all__ = ["DeviceEntry", "Manifest", "Metadata", "chain_id"]
 
 VERSION = 1
 
 _SIZE_LIMIT = 1 << 44  # 32 bits of blocks of 4 KiB
-_HEX = re.compile(r"[0-9a-f]{64}")
-_SOURCE = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class Manifest:
     def sources(self) -> tuple[str, ...]:
         """OCI digests that stand for the image: of the manifest that it was built from, and the chain id of its layers,
         which is that of every image with the same layers."""
-        return tuple(filter(_SOURCE.fullmatch, (self.source, chain_id(self.config))))
+        return tuple(filter(is_source, (self.source, chain_id(self.config))))
 
     def to_json(self) -> bytes:
         """The document. Raises FormatError for a config that is no JSON."""
@@ -116,7 +114,7 @@ class Manifest:
 def _check(manifest: Manifest) -> None:
     digests = [manifest.metadata.digest, manifest.metadata.object, *(one.index for one in manifest.devices)]
     digests += [digest for digest in (manifest.base, manifest.extents) if digest != ""]
-    if not all(_HEX.fullmatch(digest) for digest in digests):
+    if not all(is_digest(digest) for digest in digests):
         raise FormatError("the image names an object by no digest")
     if not isinstance(manifest.source, str) or not isinstance(manifest.config, dict):
         raise FormatError("the image does not say what it was built from")

@@ -14,13 +14,13 @@ No block comes twice.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from imagefs.errors import FormatError
+from imagefs.format import is_digest
 from imagefs.format.trace import check_workload
 
 __all__ = ["Plan", "PlanRun"]
@@ -30,7 +30,6 @@ VERSION = 1
 _SIZE_LIMIT = 64 << 20
 _RUN_LIMIT = 1 << 20
 _BLOCK_LIMIT = 1 << 27  # of 128 KiB each: the 16 TiB that a device can have
-_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 class PlanRun(NamedTuple):
@@ -96,7 +95,7 @@ class Plan:
 
 
 def _check(plan: Plan) -> None:
-    if not isinstance(plan.image, str) or not _HEX.fullmatch(plan.image):
+    if not isinstance(plan.image, str) or not is_digest(plan.image):
         raise FormatError("the plan names its image by no digest")
     check_workload(plan.workload)
     if not _number(plan.traces) or len(plan.runs) > _RUN_LIMIT:

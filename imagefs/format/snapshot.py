@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from imagefs.errors import FormatError, UnknownVersion
+from imagefs.format import is_digest
 
 __all__ = ["SHORT", "Snapshot", "SnapshotKind", "canonical", "key_digest"]
 
@@ -29,8 +30,6 @@ SHORT = 12
 """Digits of a key that people are shown."""
 
 SnapshotKind = Literal["host", "container", "cache"]
-
-_HEX = frozenset("0123456789abcdef")
 
 _LATEST = 1e11
 """Seconds since 1970, in the year 5138: what is later no calendar can tell."""
@@ -110,7 +109,7 @@ class Snapshot:
 
 
 def _check(snapshot: Snapshot) -> None:
-    if not isinstance(snapshot.image, str) or len(snapshot.image) != 64 or not set(snapshot.image) <= _HEX:
+    if not isinstance(snapshot.image, str) or not is_digest(snapshot.image):
         raise FormatError("the snapshot names no image")
     if snapshot.kind not in get_args(SnapshotKind):
         raise FormatError(f"the snapshot is of kind {snapshot.kind!r}, which this program does not know")

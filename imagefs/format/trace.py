@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from imagefs.errors import FormatError
+from imagefs.format import is_digest
 from imagefs.format.erofs import CHUNK
 from imagefs.format.extents import DIGEST
 
@@ -58,7 +59,6 @@ _PATH_LIMIT = 64 << 10
 _TEXT_LIMIT = 1024
 _FACTS = ("image", "workload", "node", "started", "seconds", "ended_by", "complete", "reason")
 
-_HEX = re.compile(r"[0-9a-f]{64}")
 _WORKLOAD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _ESCAPED = re.compile("[\udc80-\udcff]")
 
@@ -162,7 +162,7 @@ def _check(trace: Trace) -> None:
     texts = (trace.image, trace.workload, trace.node, trace.ended_by, trace.reason)
     if not all(isinstance(text, str) and len(text) <= _TEXT_LIMIT for text in texts):
         raise FormatError("the trace has a text that is none, or too long a one")
-    if not _HEX.fullmatch(trace.image):
+    if not is_digest(trace.image):
         raise FormatError("the trace names its image by no digest")
     check_workload(trace.workload)
     if trace.ended_by not in ENDS or not isinstance(trace.complete, bool) or trace.complete == bool(trace.reason):

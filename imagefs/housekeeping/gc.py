@@ -22,9 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.format import is_digest
 from imagefs.housekeeping.listing import ensure_there, must_list
 from imagefs.progress import Progress
-from imagefs.repository.images import GRACE, KINDS, Images, is_digest, object_path
+from imagefs.repository.images import GRACE, KINDS, Images, object_path
 from imagefs.repository.snapshots import NOTES, Snapshots
 from imagefs.repository.traces import KEEP
 from stripefs.errors import NotFound, Unsupported

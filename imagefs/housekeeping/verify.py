@@ -18,12 +18,13 @@ from functools import partial
 import lz4.block
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
+from imagefs.format import is_digest
 from imagefs.format.index import NOWHERE, BlockLocation, Index
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.housekeeping.fsck import check_tree
 from imagefs.housekeeping.listing import must_list
 from imagefs.progress import Progress
-from imagefs.repository.images import KINDS, Images, is_digest, object_path
+from imagefs.repository.images import KINDS, Images, object_path
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.traces import Traces
 from stripefs.errors import NotFound

@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from imagefs.errors import DamagedObject
+from imagefs.format import is_source
 from imagefs.reference import TAG
 
 __all__ = [
@@ -68,7 +69,6 @@ REFERENCE = "org.opencontainers.image.ref.name"
 DOCUMENT_KINDS = ("traces", "plans", "deps", "used", "unkept", "locks", "hints")
 """Kinds of documents that are artifacts of their own, by the first name of their paths."""
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _HASHED = 24  # hexadecimal digits
 
 
@@ -225,7 +225,7 @@ def _parse(data: bytes, where: str) -> dict[str, Any]:
 
 def _descriptor(entry: Any) -> Descriptor:
     digest, size = entry["digest"], entry["size"]
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+    if not isinstance(digest, str) or not is_source(digest):
         raise ValueError(f"a digest {digest!r:.80}")
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
         raise ValueError(f"a size {size!r:.80}")

@@ -28,6 +28,7 @@ from typing import TypeVar
 import lz4.frame
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.format import is_digest, is_source
 from imagefs.format.extents import ExtentTable
 from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest, Metadata
@@ -37,7 +38,7 @@ from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transien
 from stripefs.retry import Backoff
 from stripefs.store.base import Kind, Status
 
-__all__ = ["GRACE", "KINDS", "Images", "is_digest", "is_source", "object_path"]
+__all__ = ["GRACE", "KINDS", "Images", "object_path"]
 
 KINDS = ("packs", "indexes", "metadata", "extents")
 """Objects named by their digests that manifests reach."""
@@ -48,7 +49,6 @@ GRACE = 24 * 3600.0
 _T = TypeVar("_T")
 _AT_ONCE = 16
 _LONGEST_PAUSE = 5.0  # seconds before a call that failed is tried again
-_HEX = re.compile(r"[0-9a-f]{64}")
 _BEGINNING = re.compile(r"[0-9a-f]{12,63}")
 _METADATA_LIMIT = 4 << 30
 
@@ -204,7 +204,7 @@ class Images:
 
     def images(self) -> dict[str, Status]:
         """All manifests by digest, and when they were stored. Raises Unsupported where nothing can be listed."""
-        return {name: status for name, status in self._names(b"/images") if _HEX.fullmatch(name)}
+        return {name: status for name, status in self._names(b"/images") if is_digest(name)}
 
     def files(self, folder: bytes) -> Iterator[tuple[bytes, Status]]:
         """Path and status of every file below a folder of the store. Raises Unsupported where nothing can be listed."""
@@ -217,7 +217,7 @@ class Images:
 
     def sources(self) -> dict[str, Status]:
         """The OCI manifests that stand for images (sha256:HEX), and when that was said. Raises Unsupported."""
-        return {f"sha256:{name}": status for name, status in self._names(b"/sources") if _HEX.fullmatch(name)}
+        return {f"sha256:{name}": status for name, status in self._names(b"/sources") if is_digest(name)}
 
     def has(self, digest: str) -> bool:
         """Tells whether there is an image with that digest, unread."""
@@ -229,7 +229,7 @@ class Images:
 
     def resolve(self, name: str) -> str:
         """The digest that a tag, a digest, or the beginning of one stands for. Raises NoSuchImage."""
-        if _HEX.fullmatch(name):
+        if is_digest(name):
             return name
         try:
             digest = self.read(_tag_path(name)).decode("ascii", "replace")
@@ -237,7 +237,7 @@ class Images:
             if _BEGINNING.fullmatch(name) and len(found := self._beginning_with(name)) == 1:
                 return found[0]
             raise self._unknown(name) from error
-        if not _HEX.fullmatch(digest):
+        if not is_digest(digest):
             raise DamagedObject(f"the tag {name} in {self.url} names no image")
         return digest
 
@@ -252,7 +252,7 @@ class Images:
             digest = self.read(_source_path(source)).decode("ascii", "replace")
         except NotFound as error:
             raise unknown from error
-        if not _HEX.fullmatch(digest):
+        if not is_digest(digest):
             raise DamagedObject(f"what is said of {source} in {self.url} names no image")
         if not self.has(digest):
             raise unknown
@@ -373,16 +373,6 @@ class Images:
                 if time.monotonic() + pause > give_up:
                     raise
             time.sleep(pause)
-
-
-def is_digest(name: str) -> bool:
-    """Tells whether this is how objects are named."""
-    return _HEX.fullmatch(name) is not None
-
-
-def is_source(name: str) -> bool:
-    """Tells whether this names an OCI manifest, as the `source` of an image that was built from one does."""
-    return name.startswith("sha256:") and is_digest(name.removeprefix("sha256:"))
 
 
 def object_path(kind: str, digest: str) -> bytes:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from imagefs.errors import DamagedObject
+from imagefs.format import is_digest
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest
 from imagefs.reference import Platform
@@ -40,7 +40,6 @@ _OBJECTS = ("packs", "indexes", "metadata", "extents")
 _DOCUMENT_MOST = 256 << 20
 _AT_ONCE = 16
 _EMPTY = b"{}"
-_HEX = re.compile(r"[0-9a-f]{64}")
 
 
 class RegistryRepository(Repository):
@@ -302,7 +301,7 @@ def _parts(path: bytes) -> tuple[str, str]:
     kind, _, rest = path.decode("utf-8", "replace").strip("/").partition("/")
     name = rest.rpartition("/")[2]
     digests = (*_OBJECTS, "images", "sources")
-    if not name or (kind in digests and not _HEX.fullmatch(name)) or kind not in (*digests, "tags", *DOCUMENT_KINDS):
+    if not name or (kind in digests and not is_digest(name)) or kind not in (*digests, "tags", *DOCUMENT_KINDS):
         raise NotFound(f"{path!r:.200} is no place for an object")
     return kind, name
 

@@ -27,6 +27,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from imagefs.errors import DamagedObject
+from imagefs.format import is_digest
 from imagefs.repository import artifact as form
 from imagefs.repository.artifact import (
     CREATED,
@@ -193,7 +194,6 @@ class BlobReader:
 
 _TRIES = 6
 _PAUSE = 0.2  # seconds at most between two tries
-_HEX = re.compile(r"[0-9a-f]{64}")
 _BELIEVED = 600.0
 """Seconds for which brief lookups believe that a registry does not know referrers: it may have meant the repository."""
 
@@ -213,7 +213,7 @@ class Referrers:
         """Digest and manifest (sha256:HEX) of the images that were built from an OCI manifest, the newest first."""
         for one in sorted(self._all(source), key=lambda one: one.annotations.get(CREATED, ""), reverse=True):
             name = one.annotations.get(IMAGE_DIGEST, "")
-            if one.artifact_type in ("", IMAGE) and _HEX.fullmatch(name):
+            if one.artifact_type in ("", IMAGE) and is_digest(name):
                 yield name, one.digest
 
     def subject(self, source: str) -> Descriptor | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import zstandard
 
 from imagefs.errors import DamagedObject, FormatError
+from imagefs.format import is_digest
 from imagefs.format.plan import Plan
 from imagefs.format.trace import SIZE_LIMIT, Trace, check_workload
 from imagefs.repository.base import Repository
@@ -35,7 +36,6 @@ KEEP = 16
 """Traces of one image and workload that are merged and kept, the newest: enough for a vote, and few enough to read."""
 
 _NAME = re.compile(r"[0-9]{15}-[0-9a-f]{16}")
-_HEX = re.compile(r"[0-9a-f]{64}")
 _LEVEL = 3  # a trace of 1.1 MiB becomes 0.3; LZ4 leaves 0.5
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Traces:
 
     def bases(self) -> list[str]:
         """The images that have traces: digests of manifests without a hot device."""
-        return [name for name in self._names("/traces") if _HEX.fullmatch(name)]
+        return [name for name in self._names("/traces") if is_digest(name)]
 
     def workloads(self, base: str) -> list[str]:
         """The workloads of which the image has traces."""
@@ -118,7 +118,7 @@ class Traces:
 
     def plans(self) -> list[tuple[str, str]]:
         """Image and workload of all plans."""
-        images = [name for name in self._names("/plans") if _HEX.fullmatch(name)]
+        images = [name for name in self._names("/plans") if is_digest(name)]
         return [(image, workload) for image in images for workload in self._names(f"/plans/{image}")]
 
     def plan(self, image: str, workload: str) -> Plan | None:
@@ -184,7 +184,7 @@ def _plan_path(image: str, workload: str) -> bytes:
 
 
 def _digest(text: str) -> str:
-    if not _HEX.fullmatch(text):
+    if not is_digest(text):
         raise NotFound(f"{text!r} is no digest of an image")
     return text
 

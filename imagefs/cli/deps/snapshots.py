@@ -155,8 +155,8 @@ def _side(ctx: click.Context, text: str, config: str) -> _Side:
     import json
 
     from imagefs.deps.key import Key
+    from imagefs.format import is_digest
     from imagefs.housekeeping.snapshots import describe
-    from imagefs.repository.images import is_digest
     from imagefs.repository.snapshots import Snapshots
     from imagefs.trace.references import open_image
 
