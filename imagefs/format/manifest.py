@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from imagefs.errors import FormatError, UnknownVersion
-from imagefs.format import is_digest, is_source
+from imagefs.format import first_line, is_digest, is_source
 
 __all__ = ["DeviceEntry", "Manifest", "Metadata", "chain_id"]
 
@@ -85,7 +85,7 @@ class Manifest:
                 document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
             ).encode()
         except (ValueError, TypeError, RecursionError) as error:
-            raise FormatError(f"the image's config has no place in a manifest: {_short(error)}") from error
+            raise FormatError(f"the image's config has no place in a manifest: {first_line(error)}") from error
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
@@ -107,7 +107,7 @@ class Manifest:
             _check(manifest)
             manifest.to_json()  # what cannot be written again cannot be shown either
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FormatError(f"the image's manifest is damaged: {_short(error)}") from error
+            raise FormatError(f"the image's manifest is damaged: {first_line(error)}") from error
         return manifest
 
 
@@ -123,10 +123,6 @@ def _check(manifest: Manifest) -> None:
         raise FormatError("the image has a size that is none")
     if not all(isinstance(one.tag, str) and len(one.tag.encode()) < 64 for one in manifest.devices):
         raise FormatError("the image has a device of no name")
-
-
-def _short(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
 
 
 def chain_id(config: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from imagefs.errors import FormatError
-from imagefs.format import is_digest
+from imagefs.format import first_line, is_digest
 from imagefs.format.trace import check_workload
 
 __all__ = ["Plan", "PlanRun"]
@@ -89,7 +89,7 @@ class Plan:
             plan = cls(document["image"], document["workload"], document["traces"], runs)
             _check(plan)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            message = (str(error) or type(error).__name__).splitlines()[0][:200]
+            message = first_line(error)
             raise FormatError(f"the plan is damaged: {message}") from error
         return plan
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from imagefs.errors import FormatError, UnknownVersion
-from imagefs.format import is_digest
+from imagefs.format import first_line, is_digest
 
 __all__ = ["SHORT", "Snapshot", "SnapshotKind", "canonical", "key_digest"]
 
@@ -40,7 +40,7 @@ def canonical(value: Any) -> bytes:
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except (ValueError, TypeError, RecursionError) as error:
-        raise FormatError(f"a key of a snapshot is no JSON: {_short(error)}") from error
+        raise FormatError(f"a key of a snapshot is no JSON: {first_line(error)}") from error
 
 
 def key_digest(key: Any) -> str:
@@ -104,7 +104,7 @@ class Snapshot:
                 raise FormatError(f"the snapshot {name[:12]} holds the key of another one")
             _check(snapshot)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FormatError(f"the snapshot {name[:12]} is damaged: {_short(error)}") from error
+            raise FormatError(f"the snapshot {name[:12]} is damaged: {first_line(error)}") from error
         return snapshot
 
 
@@ -121,7 +121,3 @@ def _check(snapshot: Snapshot) -> None:
     times = (snapshot.made_at, snapshot.made_seconds)
     if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < _LATEST for one in times):
         raise FormatError("the snapshot does not say when it was made")
-
-
-def _short(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from imagefs.errors import FormatError
-from imagefs.format import is_digest
+from imagefs.format import first_line, is_digest
 from imagefs.format.erofs import CHUNK
 from imagefs.format.extents import DIGEST
 
@@ -128,7 +128,7 @@ class Trace:
             trace = cls(**{key: document[key] for key in _FACTS}, touches=[_touch(*row) for row in document["touches"]])
             _check(trace)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise FormatError(f"the trace is damaged: {_short(error)}") from error
+            raise FormatError(f"the trace is damaged: {first_line(error)}") from error
         return trace
 
 
@@ -190,7 +190,3 @@ def _check_touch(touch: Touch) -> None:
         raise FormatError("the trace has a touch that is no extent")
     if not 0 < len(touch.path) <= _PATH_LIMIT or b"\0" in touch.path or touch.path.startswith(b"/"):
         raise FormatError("the trace has a path that is none")
-
-
-def _short(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:200]
