@@ -28,7 +28,7 @@ from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import ClientMount, ClientMounts, MountPool, PooledMount
 from imagefs.daemon.open_devices import OpenDevices, SourceLookup
-from imagefs.daemon.protocol import SOURCE, holder_json, source_digest
+from imagefs.daemon.protocol import SOURCE, AttachRequest, holder_json, source_digest
 from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_by, validate
 from imagefs.daemon.start_events import Moment, identity_of
@@ -117,27 +117,30 @@ class Attachments:
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Serve an image, as an `AttachRequest` says it."""
+        return await self.attach_image(AttachRequest.from_json(request))
+
+    async def attach_image(self, request: AttachRequest) -> dict[str, Any]:
         """Bring the image's documents here, serve its devices, and begin what its last starts taught."""
-        identifier = str(request["id"])
-        known = self.state.attachments.get(identifier)
+        known = self.state.attachments.get(request.id)
         if known is None:
-            return await self._documents.once(("attach", identifier), lambda: self._attach(request))
+            return await self._documents.once(("attach", request.id), lambda: self._attach(request))
         source = self._devices.source_of(known)
         manifest = await self._documents.manifest(known.image, source)
         # The worker that was asked first may have died before it had this.
         self._set_metadata(known, await self._documents.metadata(manifest.metadata, source))
-        return await self._describe(known, manifest, shares=bool(request.get("shares")))
+        return await self._describe(known, manifest, shares=request.shares)
 
-    async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        store, name = store_settings(request["store"]), str(request["image"])
-        timeout = float(request["timeout"]) or self._settings.io_timeout
-        processes.must_be_seen(int(request["owner"]), int(request["owner_began"]))
+    async def _attach(self, request: AttachRequest) -> dict[str, Any]:
+        store, name = store_settings(request.store), request.image
+        timeout = request.timeout or self._settings.io_timeout
+        processes.must_be_seen(request.owner, request.owner_began)
         with self._devices.keep_open(store):
             with trio.move_on_after(timeout):
                 begun, source = Moment(), self._devices.source(store)
                 digest, offline = await self._documents.resolve(source, name, finder(request))
                 manifest = validate(request, await self._documents.manifest(digest, source))
-                if "snapshot" in request and await self._devices.has_only_base(manifest, source):
+                if request.snapshot is not None and await self._devices.has_only_base(manifest, source):
                     digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
                 with self._devices.keep_open(*(one.index for one in manifest.devices)):
                     found = Moment()
@@ -151,9 +154,9 @@ class Attachments:
                 hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
             )
 
-    def _use(self, request: Mapping[str, Any], digest: str, manifest: Manifest) -> Attachment:
-        recording, path = request["recording"], str(self._documents.metadata_path(manifest.metadata))
-        shared = {"events": identity_of(request.get("events")), **shared_by(request)}
+    def _use(self, request: AttachRequest, digest: str, manifest: Manifest) -> Attachment:
+        path = str(self._documents.metadata_path(manifest.metadata))
+        shared = {"events": identity_of(request.events), **shared_by(request)}
         attachment = attachment_of(request, digest, manifest, path, self._settings.record_seconds, **shared)
         for other in list(self.state.attachments.values()):
             # Its client saw nothing mounted there, so what was is gone, and nobody noticed yet.
@@ -161,7 +164,7 @@ class Attachments:
             if other.mountpoint and same:
                 self.release(other)
         devices = self._devices.devices_of(attachment)
-        if recording["off"]:
+        if request.recording.off:
             attachment.unrecorded = "it was asked not to be"
         else:
             attachment.unrecorded = self._sessions.why_unrecorded(attachment, devices, self.state)
@@ -170,7 +173,7 @@ class Attachments:
         self._pinned[attachment.id] = [device for device in devices if device.pin()]
         self._liveness.begin(attachment)
         self._shared_mounts.watch(attachment)
-        source, typical = self._devices.source_of(attachment), not recording["off"]
+        source, typical = self._devices.source_of(attachment), not request.recording.off
         self._sessions.begin(attachment, devices, source, typical=typical)
         _log.info("%s is attached (%s)", attachment.name, digest[:12])
         return attachment
@@ -185,14 +188,16 @@ class Attachments:
 
     async def use(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """One more process uses a dependency snapshot (`imagefs.daemon.shared_mounts`)."""
-        return await self._shared_mounts.use(request, lambda: self.attach(request))
+        asked = AttachRequest.from_json(request)
+        return await self._shared_mounts.use(asked, lambda: self.attach_image(asked))
 
-    async def note_use(self, request: Mapping[str, Any]) -> None:
+    async def note_use(self, request: AttachRequest) -> None:
         """So that `imagefs deps gc` spares what is used. A store that cannot be written to is no reason to fail."""
-        store, hint = store_settings(request["store"]), request.get("hint")
-        known = (str(hint["name"]), str(hint["document"])) if hint and is_digest(str(hint["name"])) else None
+        store, hint = store_settings(request.store), request.hint
+        assert request.snapshot is not None
+        known = hint if hint is not None and is_digest(hint[0]) else None
         with self._devices.keep_open(store):
-            await self._documents.note_use(self._devices.source(store), str(request["snapshot"]["name"]), known)
+            await self._documents.note_use(self._devices.source(store), request.snapshot.name, known)
 
     async def note(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """A note of a start for later ones, "" where the store has none."""
@@ -347,7 +352,7 @@ class Attachments:
             )
 
     async def _fetch_documents(
-        self, request: Mapping[str, Any], digest: str, manifest: Manifest, source: PackSource, *, offline: bool
+        self, request: AttachRequest, digest: str, manifest: Manifest, source: PackSource, *, offline: bool
     ) -> tuple[Attachment, dict[str, Any]]:
         """Bring all documents here at once; the use of the image, and what its client is told. The start begins as
         soon as its devices can be served: what is fetched ahead then comes while the metadata is unpacked and checked.
@@ -366,14 +371,14 @@ class Attachments:
                 async with trio.open_nursery() as opening:
                     for device in manifest.devices:
                         opening.start_soon(self._devices.open, device.index, source)
-                if "snapshot" in request:  # a start goes on without one, and a job that reads it would not
+                if request.snapshot is not None:  # a start goes on without one, and a job that reads it would not
                     indexes = [device.index for device in manifest.devices]
-                    self._shared_mounts.check_undamaged(str(request["snapshot"]["name"]), indexes)
+                    self._shared_mounts.check_undamaged(request.snapshot.name, indexes)
                     if not offline:  # else the client sees whether all of it is here
                         nursery.start_soon(self._devices.check_packs, indexes, source)
                 attachment = self._use(request, digest, manifest)
             self._set_metadata(attachment, path)
-            answer = await self._describe(attachment, manifest, shares=bool(request.get("shares")))
+            answer = await self._describe(attachment, manifest, shares=request.shares)
         except BaseException as error:
             if attachment is not None and attachment.id in self.state.attachments:
                 self._sessions.drop(attachment)  # of what was no start no trace is made

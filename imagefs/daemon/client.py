@@ -24,6 +24,7 @@ from imagefs.daemon import processes
 from imagefs.daemon.protocol import (
     Attached,
     AttachedDevice,
+    AttachRequest,
     FindRequest,
     FoundImage,
     HeldImage,
@@ -114,10 +115,10 @@ class Client:
         span: of start-up events, which contains this.
         """
         request = self._request(store, image, recording, owner, mountpoint)
-        request |= {"id": identifier or new_identifier(), "shares": shares}
+        request = request._replace(id=identifier or request.id, shares=shares)
         if span:
-            request["events"] |= {"parent": span}
-        answer = self._ask_started("attach", request, meanwhile)
+            request = request._replace(events={**request.events, "parent": span})
+        answer = self._ask_started("attach", request.to_json(), meanwhile)
         self._compare(answer.get("settings") or {})
         return _attached(answer)
 
@@ -138,8 +139,7 @@ class Client:
         Raises DamagedObject for a snapshot that is damaged, or of which the store lacks a part.
         """
         request = self._request(store, f"deps/{snapshot.name}", recording, os.getpid(), mountpoint)
-        request |= {"id": new_identifier(), "snapshot": snapshot._asdict(), "mounted": mounted, "timeout": timeout}
-        answer = self._use(request)
+        answer = self._use(request._replace(snapshot=snapshot, mounted=mounted, timeout=timeout))
         if answer.get("missing"):
             return None
         if answer.get("stale"):
@@ -162,16 +162,7 @@ class Client:
         image; None where the store has none. timeout: seconds for the store. shares: as for `attach`. hint: name and
         document of one that the store then gets, where it can be written to. Raises DamagedObject as `use` does."""
         request = self._request(store, f"deps/{name}", recording, os.getpid(), "")
-        request |= {
-            "id": new_identifier(),
-            "snapshot": SnapshotUse(name)._asdict(),
-            "mounted": False,
-            "timeout": timeout,
-        }
-        request["shares"] = shares
-        if hint is not None:
-            request["hint"] = {"name": hint[0], "document": hint[1]}
-        answer = self._use(request)
+        answer = self._use(request._replace(snapshot=SnapshotUse(name), timeout=timeout, shares=shares, hint=hint))
         return None if answer.get("missing") else _attached(answer)
 
     def note(self, store: StoreSettings, kind: Note, name: str, timeout: float) -> str:
@@ -197,8 +188,8 @@ class Client:
                     _shown(field, in_force[field]),
                 )
 
-    def _use(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._ask_started("use", request)
+    def _use(self, request: AttachRequest) -> dict[str, Any]:
+        answer = self._ask_started("use", request.to_json())
         self._compare(answer.get("settings") or {})
         if broken := answer.get("broken"):
             kind = DamagedBlock if broken.get("block") else DamagedObject
@@ -207,18 +198,19 @@ class Client:
 
     def _request(
         self, store: StoreSettings, image: str, recording: Recording, owner: int, mountpoint: str
-    ) -> dict[str, Any]:
-        return {
-            "store": store._asdict(),
-            "image": image,
-            "owner": owner,
-            "owner_began": processes.began(owner) if owner else 0,
-            "mountpoint": mountpoint,
-            "namespace": processes.namespace(),
-            "timeout": self.settings.io_timeout,
-            "recording": recording._asdict(),
-            **({"events": start} if (start := events().identity()) else {}),
-        }
+    ) -> AttachRequest:
+        return AttachRequest(
+            new_identifier(),
+            store._asdict(),
+            image,
+            owner,
+            processes.began(owner) if owner else 0,
+            mountpoint,
+            processes.namespace(),
+            self.settings.io_timeout,
+            recording,
+            events=events().identity() or {},
+        )
 
     def _ask_started(
         self, operation: str, request: dict[str, Any], meanwhile: Callable[[], None] | None = None

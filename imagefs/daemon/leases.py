@@ -21,7 +21,17 @@ import trio
 from imagefs.daemon import processes
 from imagefs.daemon.client import new_identifier
 from imagefs.daemon.helpers import run_helper
-from imagefs.daemon.protocol import CAPABILITIES, VERSION, HeldImage, HoldRequest, Lease, Recording, Unusable
+from imagefs.daemon.protocol import (
+    CAPABILITIES,
+    VERSION,
+    AttachRequest,
+    HeldImage,
+    HoldRequest,
+    Lease,
+    Recording,
+    SnapshotUse,
+    Unusable,
+)
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format import is_digest
@@ -55,7 +65,7 @@ class Mounts(Protocol):
     def release(self, attachment: Attachment) -> None:
         """It is not mounted any more."""
 
-    async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def attach_image(self, request: AttachRequest) -> dict[str, Any]:
         """Have the image served; where it is."""
 
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
@@ -231,23 +241,22 @@ class Leases:
     async def _mount(self, asked: HoldRequest, store: Mapping[str, Any], image: str, snapshot: str = "") -> Attachment:
         """Raises MountError with nothing mounted, and what `attach` raises."""
         identifier, path = new_identifier(), pool_path(self._settings, image)
-        answer = await self._host.attach(
-            {
-                "id": identifier,
-                "store": store,
-                "image": image,
-                # Until it is mounted it belongs to this worker, with which it goes.
-                "owner": os.getpid(),
-                "owner_began": processes.began(os.getpid()),
-                "mountpoint": path,
-                "namespace": asked.namespace,
-                "timeout": asked.timeout,
-                "recording": Recording(asked.workload)._asdict(),
-                "lease": asked.lease.to_json(),
-                "shares": True,
-                **({"snapshot": {"name": snapshot}} if snapshot else {}),
-                **({"events": asked.events} if asked.events else {}),
-            }
+        answer = await self._host.attach_image(
+            AttachRequest(
+                identifier,
+                dict(store),
+                image,
+                os.getpid(),  # until it is mounted it belongs to this worker, with which it goes
+                processes.began(os.getpid()),
+                path,
+                asked.namespace,
+                asked.timeout,
+                Recording(asked.workload),
+                shares=True,
+                snapshot=SnapshotUse(snapshot) if snapshot else None,
+                lease=asked.lease,
+                events=asked.events,
+            )
         )
         try:
             facts = {

@@ -1,4 +1,4 @@
-"""Typed documents of the daemon's protocol: the holders of a mount, and what a snapshotter asks for and is told.
+"""Typed documents of the daemon's protocol: the holders of a mount, and what clients ask for and are told.
 
 A mount is held by processes (until it stands, or as long as they use it), by itself where somebody is to unmount it, or
 by leases. Operations for leases:
@@ -29,6 +29,7 @@ __all__ = [
     "CAPABILITIES",
     "SOURCE",
     "VERSION",
+    "AttachRequest",
     "Attached",
     "AttachedDevice",
     "FindRequest",
@@ -121,6 +122,101 @@ class Unusable(NamedTuple):
     key: str
     kind: Literal["missing", "damaged", "unavailable"]
     why: str
+
+
+class Recording(NamedTuple):
+    """Settings of the recording of a start. seconds 0: as long as the daemon's settings say."""
+
+    workload: str = "default"
+    seconds: float = 0.0
+    ready_file: str = ""
+    off: bool = False
+
+
+class SnapshotUse(NamedTuple):
+    """A dependency snapshot that is to be used: its name, and by which processes, each with when it began.
+
+    kept: it stays mounted when these have ended.
+    """
+
+    name: str
+    users: tuple[tuple[int, int], ...] = ()
+    kept: bool = False
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SnapshotUse:
+        users = tuple((int(process), int(began)) for process, began in data.get("users") or ())
+        return cls(str(data["name"]), users, bool(data.get("kept")))
+
+
+class AttachRequest(NamedTuple):
+    """An image that is to be served for a mount or a container.
+
+    id: chosen by the client, so that a request that is repeated is one. store: the fields of `StoreSettings`; image: a
+    tag or digest there. owner, owner_began: the process with whose end the use ends unless it is mounted by then, 0 for
+    none, and when that was started. mountpoint: where it will be mounted, "" for where only the owner sees it, in this
+    mount namespace. timeout: seconds for the store, 0 for the daemon's own. shares: the client copies mounts of others,
+    and lets them copy its own. snapshot: which dependency snapshot it is, None for an image that is mounted for itself;
+    mounted: whether the client sees one of ours there; hint: name and document of one that its store gets. lease: the
+    holder of the mount, if any. events: the start to which events belong, as `imagefs.daemon.start_events` reads it.
+    """
+
+    id: str
+    store: dict[str, Any]
+    image: str
+    owner: int = 0
+    owner_began: int = 0
+    mountpoint: str = ""
+    namespace: int = 0
+    timeout: float = 0.0
+    recording: Recording = Recording()
+    shares: bool = False
+    snapshot: SnapshotUse | None = None
+    mounted: bool = False
+    hint: tuple[str, str] | None = None
+    lease: Lease | None = None
+    events: Mapping[str, Any] = {}
+
+    def to_json(self) -> dict[str, Any]:
+        """What is not set is left out, as daemons expect it."""
+        found = {**self._asdict(), "recording": self.recording._asdict()}
+        for name in ("snapshot", "lease"):
+            one = found.pop(name)
+            found |= {name: one._asdict()} if one is not None else {}
+        hint, events = found.pop("hint"), found.pop("events")
+        found |= {"hint": {"name": hint[0], "document": hint[1]}} if hint is not None else {}
+        return found | ({"events": dict(events)} if events else {})
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> AttachRequest:
+        """Raises ConfigError."""
+        try:
+            recording, snapshot, hint = data["recording"], data.get("snapshot"), data.get("hint")
+            lease, events = data.get("lease"), data.get("events")
+            return cls(
+                str(data["id"]),
+                dict(data["store"]),
+                str(data["image"]),
+                int(data["owner"]),
+                int(data["owner_began"]),
+                str(data["mountpoint"]),
+                int(data["namespace"]),
+                float(data["timeout"]),
+                Recording(
+                    str(recording["workload"]),
+                    float(recording["seconds"]),
+                    str(recording["ready_file"]),
+                    bool(recording["off"]),
+                ),
+                bool(data.get("shares")),
+                SnapshotUse.from_json(snapshot) if snapshot else None,
+                bool(data.get("mounted")),
+                (str(hint["name"]), str(hint["document"])) if hint else None,
+                Lease.from_json(lease) if lease else None,
+                events if isinstance(events, Mapping) else {},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"this is no request to attach an image: {error!r}") from error
 
 
 class HoldRequest(NamedTuple):
@@ -219,15 +315,6 @@ class FindRequest(NamedTuple):
             raise ConfigError(f"this is no request for an image: {error!r}") from error
 
 
-class Recording(NamedTuple):
-    """Settings of the recording of a start. seconds 0: as long as the daemon's settings say."""
-
-    workload: str = "default"
-    seconds: float = 0.0
-    ready_file: str = ""
-    off: bool = False
-
-
 class AttachedDevice(NamedTuple):
     """A device of an attached image: its tag, and the file that holds it."""
 
@@ -254,17 +341,6 @@ class Attached(NamedTuple):
     upper: str
     tree: tuple[str, str] | None = None
     base: str = ""
-
-
-class SnapshotUse(NamedTuple):
-    """A dependency snapshot that is to be used: its name, and by which processes, each with when it began.
-
-    kept: it stays mounted when these have ended.
-    """
-
-    name: str
-    users: tuple[tuple[int, int], ...] = ()
-    kept: bool = False
 
 
 class SharedSnapshot(NamedTuple):

@@ -32,12 +32,13 @@ from imagefs.daemon import processes
 from imagefs.daemon.helpers import run_helper
 from imagefs.daemon.liveness import ended
 from imagefs.daemon.mount_pool import LINGER
+from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.state import Attachment
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots, check_source
-from stripefs.errors import MountError, NotFound
+from stripefs.errors import ConfigError, MountError, NotFound
 from stripefs.executor import Lane
 from stripefs.supervised import contain, supervise
 
@@ -76,7 +77,7 @@ class SharedHost(Protocol):
     def release(self, attachment: Attachment) -> None:
         """It is not mounted any more."""
 
-    async def note_use(self, request: Mapping[str, Any]) -> None:
+    async def note_use(self, request: AttachRequest) -> None:
         """Let the store know that what is asked for is used."""
 
 
@@ -117,23 +118,25 @@ class SharedMounts:
         what = f"unmounting {attachment.mountpoint}"
         self._nursery.start_soon(supervise, what, self._unmount, attachment)
 
-    async def use(self, request: Mapping[str, Any], attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def use(self, request: AttachRequest, attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """One more process uses a snapshot at its target.
 
         Answers `shared` where it is mounted there already, `missing` where the store has none, `broken` with the reason
         where it has one that is damaged or lacks a part, `stale` where what the client saw mounted is none of this
         daemon's, or went; else what `attach` answers, and the client is to mount it.
         """
-        name, target = str(request["snapshot"]["name"]), str(request["mountpoint"])
-        answer = await self._at_target(request, name, target, attach) if target else await self._anew(attach)
+        if (snapshot := request.snapshot) is None:
+            raise ConfigError("no snapshot is named")
+        answer = await (self._at_target(request, snapshot, attach) if request.mountpoint else self._anew(attach))
         if not {"missing", "broken", "stale"} & answer.keys():
             self._nursery.start_soon(contain, "noting the use of a snapshot", self._host.note_use, request)
         return answer
 
     async def _at_target(
-        self, request: Mapping[str, Any], name: str, target: str, attach: Callable[[], Awaitable[dict[str, Any]]]
+        self, request: AttachRequest, snapshot: SnapshotUse, attach: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
-        if int(request["namespace"]) != processes.namespace():
+        target, name = request.mountpoint, snapshot.name
+        if request.namespace != processes.namespace():
             raise MountError(
                 f"{target} cannot be shared: the daemon runs in another mount namespace",
                 hint="start one in this one, with a --runtime of its own",
@@ -146,7 +149,7 @@ class SharedMounts:
             raise MountError(f"an image is mounted at {target}", hint=f"imagefs umount {target}")
         if known is not None and known.leaving:
             raise MountError(f"{target} is still being unmounted", hint="see what keeps it, and try again")
-        if not request["mounted"]:
+        if not request.mounted:
             return await self._anew(attach)
         if known is None or known.owner:
             return {"stale": True}
@@ -157,7 +160,7 @@ class SharedMounts:
                 f"another snapshot, {known.snapshot[:12]}, is mounted at {target}{_for(known)}",
                 hint="one target holds one snapshot at a time: wait, or name another --target",
             )
-        self._join(known, request)
+        self._join(known, snapshot)
         return {"shared": True, "id": known.id, "image": known.image}
 
     async def _anew(self, attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
@@ -169,10 +172,10 @@ class SharedMounts:
             block = isinstance(error, DamagedBlock)
             return {"broken": {"message": error.message, "hint": error.hint, "block": block}}
 
-    def _join(self, attachment: Attachment, request: Mapping[str, Any]) -> None:
+    def _join(self, attachment: Attachment, snapshot: SnapshotUse) -> None:
         """Its users are the attachment's from now on. Raises MountError for one that has ended already."""
-        new = [one for one in _users_of(request) if one not in attachment.users]
-        kept = attachment.kept or bool(request["snapshot"]["kept"])
+        new = [one for one in _users_of(snapshot) if one not in attachment.users]
+        kept = attachment.kept or snapshot.kept
         self._host.change(attachment, users=[*attachment.users, *new], kept=kept)
         for one in new:
             self._watch_user(attachment.id, one)
@@ -289,42 +292,42 @@ def image_of(images: Images, name: str, target: str) -> str:
     return snapshot.image
 
 
-def finder(request: Mapping[str, Any]) -> Callable[[Images], str] | None:
+def finder(request: AttachRequest) -> Callable[[Images], str] | None:
     """The function that asks a store for the image that is to be attached; None as for any."""
-    if "snapshot" not in request or "lease" in request:  # whoever mounts for leases has asked before
+    snapshot = request.snapshot
+    if snapshot is None or request.lease is not None:  # whoever mounts for leases has asked before
         return None
-    return lambda images: image_of(images, str(request["snapshot"]["name"]), str(request["mountpoint"]))
+    return lambda images: image_of(images, snapshot.name, request.mountpoint)
 
 
-def validate(request: Mapping[str, Any], manifest: Manifest) -> Manifest:
+def validate(request: AttachRequest, manifest: Manifest) -> Manifest:
     """The manifest, which says itself of which snapshot it is. Raises DamagedObject."""
-    if "snapshot" in request:
-        check_source(str(request["snapshot"]["name"]), manifest)
+    if request.snapshot is not None:
+        check_source(request.snapshot.name, manifest)
     return manifest
 
 
-def shared_by(request: Mapping[str, Any]) -> dict[str, Any]:
+def shared_by(request: AttachRequest) -> dict[str, Any]:
     """Fields of an attachment for the snapshot that it is, and for its users and leases. Raises MountError."""
-    if "lease" in request:
-        snapshot = request.get("snapshot") or {"name": ""}
-        return {"pooled": True, "leases": [dict(request["lease"])], "snapshot": str(snapshot["name"])}
-    if "snapshot" not in request:
+    snapshot = request.snapshot
+    if request.lease is not None:
+        name = snapshot.name if snapshot is not None else ""
+        return {"pooled": True, "leases": [request.lease.to_json()], "snapshot": name}
+    if snapshot is None:
         return {}
-    snapshot = request["snapshot"]
-    if not request["mountpoint"]:
-        return {"snapshot": str(snapshot["name"])}
-    return {"snapshot": str(snapshot["name"]), "users": _users_of(request), "kept": bool(snapshot["kept"])}
+    if not request.mountpoint:
+        return {"snapshot": snapshot.name}
+    return {"snapshot": snapshot.name, "users": _users_of(snapshot), "kept": snapshot.kept}
 
 
-def _users_of(request: Mapping[str, Any]) -> list[list[int]]:
+def _users_of(snapshot: SnapshotUse) -> list[list[int]]:
     """The users of what is asked for: processes, and when they began, but for those that have ended.
 
     Raises MountError where none is to be seen.
     """
-    asked = [[int(process), int(began)] for process, began in request["snapshot"]["users"]]
-    users = [user for user in asked if processes.began(user[0]) == user[1]]
+    users = [list(user) for user in snapshot.users if processes.began(user[0]) == user[1]]
     if not users:
-        for user in asked:
+        for user in snapshot.users:
             processes.must_be_seen(*user)
     return users
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from imagefs.daemon.protocol import Holder, Lease, MountHolder, ProcessHolder
+from imagefs.daemon.protocol import AttachRequest, Holder, Lease, MountHolder, ProcessHolder
 from imagefs.format.manifest import Manifest
 from stripefs.fuse.state_memory import MemoryJournal
 from stripefs.settings import redact
@@ -142,30 +142,30 @@ class Attachment:
 
 
 def attachment_of(
-    request: Mapping[str, Any], digest: str, manifest: Manifest, metadata: str, record_seconds: float, **shared: Any
+    request: AttachRequest, digest: str, manifest: Manifest, metadata: str, record_seconds: float, **shared: Any
 ) -> Attachment:
     """The attachment that a request asks for, of the image with this manifest and that digest, begun now.
 
     metadata: path of its metadata. record_seconds: unless the request says it. shared: what else it is made of.
     """
-    recording, url = request["recording"], redact(str(request["store"]["url"]))
+    recording, url = request.recording, redact(str(request.store["url"]))
     return Attachment(
-        id=str(request["id"]),
-        name=f"{url}#{request['image']}",
-        store=dict(request["store"]),
+        id=request.id,
+        name=f"{url}#{request.image}",
+        store=request.store,
         image=digest,
         base=manifest.base or digest,
         metadata=metadata,
         devices=tuple(DeviceUse(one.tag, one.size, one.index) for one in manifest.devices),
         since=time.time(),
         begun=time.monotonic(),
-        workload=str(recording["workload"]),
-        owner=int(request["owner"]),
-        owner_began=int(request["owner_began"]),
-        mountpoint=str(request["mountpoint"]),
-        namespace=int(request["namespace"]),
-        ready_file=str(recording["ready_file"]),
-        record_seconds=float(recording["seconds"]) or record_seconds,
+        workload=recording.workload,
+        owner=request.owner,
+        owner_began=request.owner_began,
+        mountpoint=request.mountpoint,
+        namespace=request.namespace,
+        ready_file=recording.ready_file,
+        record_seconds=recording.seconds or record_seconds,
         **shared,
     )
 

@@ -25,6 +25,7 @@ from imagefs.daemon.leases import Leases
 from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.mount_pool import MountPool
 from imagefs.daemon.open_devices import OpenDevices
+from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment, DeviceUse
@@ -225,7 +226,7 @@ async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.M
     async with trio.open_nursery() as nursery:
         found = SharedMounts(uses, tmp_path)
         await nursery.start(found.run)
-        assert await found.use({"snapshot": {"name": "n"}, "mountpoint": ""}, attach) == {"id": "1"}
+        assert await found.use(AttachRequest("1", {}, "t", snapshot=SnapshotUse("n")), attach) == {"id": "1"}
         await eventually(lambda: not one.users)
         assert uses.note_use.runs == 1
         nursery.cancel_scope.cancel()

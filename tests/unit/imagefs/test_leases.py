@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +17,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from imagefs.daemon import leases as module
 from imagefs.daemon import shared_mounts as shares_module
 from imagefs.daemon.leases import Leases, pool_path
-from imagefs.daemon.protocol import CAPABILITIES, HeldImage, HoldRequest, Lease, SnapshotKey
+from imagefs.daemon.protocol import (
+    CAPABILITIES,
+    AttachRequest,
+    HeldImage,
+    HoldRequest,
+    Lease,
+    Recording,
+    SnapshotKey,
+    SnapshotUse,
+)
 from imagefs.daemon.shared_mounts import SharedMounts, shared_by
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
@@ -54,7 +64,7 @@ class World:
     def release(self, attachment: Attachment) -> None:
         del self.known[attachment.id]
 
-    async def note_use(self, request: Mapping[str, Any]) -> None:
+    async def note_use(self, request: AttachRequest) -> None:
         raise AssertionError("no snapshot is used")
 
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
@@ -78,12 +88,12 @@ class World:
     def note_other_use(self, attachment: Attachment) -> None:
         self.joins += 1
 
-    async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def attach_image(self, request: AttachRequest) -> dict[str, Any]:
         await trio.lowlevel.checkpoint()
-        if request["image"] == SNAPSHOTS["bad"]:
+        if request.image == SNAPSHOTS["bad"]:
             raise DamagedObject("it lacks a pack")
-        one = Attachment(request["id"], "s#t", {}, request["image"], request["image"], "/m", (), 1.0, owner=1)
-        one.change({"mountpoint": request["mountpoint"], "namespace": 1, **shared_by(request)})
+        one = Attachment(request.id, "s#t", {}, request.image, request.image, "/m", (), 1.0, owner=1)
+        one.change({"mountpoint": request.mountpoint, "namespace": 1, **shared_by(request)})
         self.known[one.id] = one
         return {"metadata": "/m", "devices": [{"path": "/d"}], "tree": None}
 
@@ -261,6 +271,21 @@ def test_where_no_lease_can_be_had() -> None:
                 await leases.hold(request("one", "c"))
 
     run(main)
+
+
+def test_a_request_to_attach_is_read_as_it_was_written() -> None:
+    recording, snapshot = Recording("train", 7.0, "/ready", off=True), SnapshotUse("n", ((1, 2),), kept=True)
+    least = AttachRequest("1", {"url": "/s"}, "one")
+    most = AttachRequest(
+        "1", {"url": "/s"}, "one", 3, 4, "/m", 5, 6.0, recording, shares=True, snapshot=snapshot, mounted=True,
+        hint=("h", "{}"), lease=Lease("c", "x"), events={"job": "j"},
+    )  # fmt: skip
+    for asked in (least, most):
+        assert AttachRequest.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    assert not {"snapshot", "hint", "lease", "events"} & least.to_json().keys(), "which say something by being there"
+    for wrong in ({}, {**least.to_json(), "owner": "me"}, {**least.to_json(), "snapshot": {"users": [1]}}):
+        with pytest.raises(ConfigError, match="no request to attach"):
+            AttachRequest.from_json(wrong)
 
 
 def test_keys_of_a_newer_client_are_ignored() -> None:

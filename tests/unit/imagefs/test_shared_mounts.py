@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from imagefs.daemon.protocol import AttachRequest
 from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject
@@ -31,7 +32,7 @@ class Host:
     def release(self, attachment: Attachment) -> None:
         raise AssertionError("nothing is attached")
 
-    async def note_use(self, request: Mapping[str, Any]) -> None:
+    async def note_use(self, request: AttachRequest) -> None:
         raise AssertionError("nothing is used")
 
 

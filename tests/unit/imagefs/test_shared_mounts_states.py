@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from imagefs.daemon import shared_mounts as module
+from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment
 from stripefs.errors import MountError
@@ -44,7 +45,7 @@ class World:
     def release(self, attachment: Attachment) -> None:
         del self.known[attachment.id]
 
-    async def note_use(self, request: Mapping[str, Any]) -> None:
+    async def note_use(self, request: AttachRequest) -> None:
         pass
 
     def check(self) -> None:
@@ -90,8 +91,10 @@ class World:
             return {"id": one.id}
 
         for _ in range(3):
-            snapshot = {"name": name, "users": [[user, 1]], "kept": False}
-            request = {"namespace": 1, "mountpoint": TARGET, "mounted": bool(self.mounted), "snapshot": snapshot}
+            snapshot = SnapshotUse(name, ((user, 1),))
+            request = AttachRequest(
+                "", {}, "", mountpoint=TARGET, namespace=1, mounted=bool(self.mounted), snapshot=snapshot
+            )
             try:
                 answer = await shares.use(request, attach)
             except MountError:
