@@ -102,7 +102,7 @@ class Repository(ABC):
         """Nanoseconds since 1970 by the clock that gives objects their times."""
 
     def lock(self, path: bytes, owner: str, seconds: float) -> FileLock:
-        """Take the leased lock of the document at `path`; see `stripefs.write.file_lock.take`.
+        """Take the leased lock of the document at `path`; see `stripefs.write.file_lock.acquire`.
 
         Raises Busy, and Unsupported where there are no locks.
         """

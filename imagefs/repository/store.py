@@ -84,12 +84,12 @@ class StoreRepository(Repository):
         return self._clock.now_ns()
 
     def lock(self, path: bytes, owner: str, seconds: float) -> FileLock:
-        from stripefs.write.file_lock import take  # only those who install need it
+        from stripefs.write.file_lock import acquire  # only those who install need it
 
         if self.store.capabilities.writes:
             with contextlib.suppress(Exists):
                 self.store.mkdir(path.rpartition(b"/")[0])
-        return take(self.store, path, owner=owner, seconds=seconds)
+        return acquire(self.store, path, owner=owner, seconds=seconds)
 
     def close(self) -> None:
         self.store.close()
