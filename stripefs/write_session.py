@@ -27,7 +27,8 @@ _LAST_WORK = 4.0
 class WriteSession:
     """`store` is the view of striped files; io_timeout in seconds.
 
-    owner: names the writer, the same for all workers of a mount, "" for a new one. copies: as `UploadManager` wants it.
+    owner: names the writer, the same for all workers of a mount, "" for a new one. observers: as `UploadManager` wants
+    it.
     """
 
     def __init__(
@@ -36,22 +37,26 @@ class WriteSession:
         wanted: WriteSettings,
         io_timeout: float,
         owner: str = "",
-        copies: ObserverFactory = no_observer,
+        observers: ObserverFactory = no_observer,
     ) -> None:
         self.store = store
         self.wanted = wanted
-        self.graves = DeferredDelete(store.inner, wanted.grace, store.pool)
-        self.drafts = UploadManager(
-            store, _policy(wanted, io_timeout), bury=self.graves.bury, owner=owner, copies=copies
+        self.deletions = DeferredDelete(store.inner, wanted.grace, store.pool)
+        self.uploads = UploadManager(
+            store,
+            _policy(wanted, io_timeout),
+            schedule_delete=self.deletions.schedule,
+            owner=owner,
+            observers=observers,
         )
 
     def status(self) -> dict[str, Any]:
-        return {**self.drafts.status(), "buried_versions": len(self.graves)}
+        return {**self.uploads.status(), "buried_versions": len(self.deletions)}
 
     @property
     def busy(self) -> bool:
         """True while a file is being written, or a replaced version waits for its deletion."""
-        return self.drafts.busy or len(self.graves) > 0
+        return self.uploads.busy or len(self.deletions) > 0
 
     async def run(
         self,
@@ -65,24 +70,24 @@ class WriteSession:
             outer.start_soon(_tell_of_cancellation, stop)
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
-                    await nursery.start(self.drafts.run)
-                    nursery.start_soon(self.graves.run)
+                    await nursery.start(self.uploads.run)
+                    nursery.start_soon(self.deletions.run)
                     task_status.started()
                     await stop.wait()
                     with trio.move_on_after(_LAST_WORK):
                         if last is not None:
                             await last()
-                        await self.drafts.aclose()
-                        await self.graves.settle()
+                        await self.uploads.aclose()
+                        await self.deletions.wait_due()
                     nursery.cancel_scope.cancel()
 
     def layout_of(self, path: bytes) -> Layout:
         """The layout of a new file where no directory above it asks for one."""
         return Layout(self.wanted.layout_of(path))
 
-    def vacate(self, folder: bytes) -> None:
+    def clear_directory(self, folder: bytes) -> None:
         """Remove from `folder` what is hidden in it and nobody's; see `stripefs.gc.collect`. Blocks."""
-        clear_for_rmdir(self.store.inner, self.store, folder, self.drafts.versions)
+        clear_for_rmdir(self.store.inner, self.store, folder, self.uploads.versions)
 
     def versions(self, path: bytes) -> Iterable[str]:
         """The folders of the pool that the striped file at `path` needs; none for any other. Blocks."""

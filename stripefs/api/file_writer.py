@@ -246,7 +246,7 @@ class WriteFile(io.BufferedIOBase):
         async def begin(status: Status | None) -> FileUpload:
             if status is None and not source.store.capabilities.put_if_absent:
                 await _ensure_folder(source, split_path(path)[0])
-            return await session.drafts.begin(
+            return await session.uploads.begin(
                 path,
                 replacing=status.identity if status is not None else None,
                 append=self.mode == "ab" and status is not None,

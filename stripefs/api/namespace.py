@@ -26,9 +26,9 @@ class SourceNamespace:
     def __init__(self, source: Source, session: WriteSession) -> None:
         self.source = source
         self._calls = source.calls
-        self._graves = session.graves
+        self._deletions = session.deletions
         self._changes = NamespaceChanges(
-            source.store, source.calls, source.layouts, session.drafts, session.graves.bury, session.versions
+            source.store, source.calls, source.layouts, session.uploads, session.deletions.schedule, session.versions
         )
 
     async def mkdir(self, path: bytes, mode: int) -> None:
@@ -57,7 +57,7 @@ class SourceNamespace:
 
     async def remove_pool(self) -> None:
         """The pool of a source in which no file is left. Raises NotEmpty where it keeps something."""
-        await self._graves.settle()
+        await self._deletions.wait_due()
         store = self.source.store.inner
         try:
             await self._calls.change("remove a pool", NotFound, store.rmdir, POOL)

@@ -124,7 +124,7 @@ class Source:
         self.references = References(lambda: bool(self._open or self._sessions))
         self._files = files
         self.calls = Executor(reader.settings.io_timeout)
-        self.layouts = DirectoryLayouts(store.inner, self.calls, self._vacate)
+        self.layouts = DirectoryLayouts(store.inner, self.calls, self._clear_directory)
         self._nursery = nursery
         self._reader = reader
         self._open: dict[bytes, dict[Identity, OpenVersion]] = {}
@@ -198,14 +198,16 @@ class Source:
             shared = self._sessions.get(wanted)
             if shared is None:
                 files = self._files
-                copies = files.written if settings.cache.writes and isinstance(files, CachedStore) else no_observer
-                session = WriteSession(self.store, limits, self._reader.settings.io_timeout, copies=copies)
+                observers = (
+                    files.write_observer if settings.cache.writes and isinstance(files, CachedStore) else no_observer
+                )
+                session = WriteSession(self.store, limits, self._reader.settings.io_timeout, observers=observers)
                 shared = _SharedSession(session)
                 await self._nursery.start(shared.run)
                 self._sessions[wanted] = shared
             shared.references.acquire()
         return shared.session
 
-    def _vacate(self, folder: bytes) -> None:
-        used = frozenset(version for each in list(self._sessions.values()) for version in each.session.drafts.versions)
+    def _clear_directory(self, folder: bytes) -> None:
+        used = frozenset(version for each in list(self._sessions.values()) for version in each.session.uploads.versions)
         clear_for_rmdir(self.store.inner, self.store, folder, used)

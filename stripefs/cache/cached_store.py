@@ -187,7 +187,7 @@ class CachedStore(WrappedStore):
         known = self._known(path, handle.status)
         return handle if known is None else CachedHandle(handle, Version(BlockWriter(self.cache, *known)))
 
-    def written(self, path: bytes) -> WriteThrough | None:
+    def write_observer(self, path: bytes) -> WriteThrough | None:
         """The observer of the file at `path` while it is written; None for none."""
         if not self._matches(path):
             return None

@@ -35,8 +35,8 @@ class WriteBackend:
 
     def __init__(self, store: StripedStore, settings: Settings, owner: str, cached: CachedStore | None) -> None:
         wanted = settings.write
-        copies = cached.written if cached is not None and settings.cache.writes else no_observer
-        self._session = WriteSession(store, wanted, settings.read.io_timeout, owner, copies)
+        observers = cached.write_observer if cached is not None and settings.cache.writes else no_observer
+        self._session = WriteSession(store, wanted, settings.read.io_timeout, owner, observers)
         self._staging: Staging | None = None
         if wanted.staging:
             self._staging = Staging(wanted.staging, wanted.staging_size, settings.mount.mountpoint)
@@ -44,7 +44,7 @@ class WriteBackend:
     @property
     def memory(self) -> int:
         """Bytes that are in memory on their way to the store."""
-        return self._session.drafts.memory
+        return self._session.uploads.memory
 
     def status(self) -> dict[str, Any]:
         staging = self._staging
@@ -80,12 +80,12 @@ class WriteBackend:
         return WritableTree(
             Tree(session.store, reader, state=state, unpublished=unpublished, **options),
             handles,
-            session.drafts,
+            session.uploads,
             staging=self._staging,
             layout_of=session.layout_of,
             publish_unseen=session.wanted.publish_unseen,
-            schedule_delete=session.graves.bury,
+            schedule_delete=session.deletions.schedule,
             versions=session.versions,
             below=session.store.inner,
-            vacate=session.vacate,
+            vacate=session.clear_directory,
         )

@@ -116,19 +116,19 @@ class DeferredDelete:
         self._store = store
         self._grace = grace
         self._own = own
-        self._unmarked: deque[str] = deque()
+        self._without_tombstone: deque[str] = deque()
         self._marking = 0
         self._schedule: list[tuple[float, int, str]] = []  # a heap: when to delete a version, after how many tries
         self._more = trio.Event()
-        self._buried: dict[str, float] = {}  # when each is due
+        self._due_at: dict[str, float] = {}  # when each is due
         self._progress = trio.Event()  # set, and replaced, whenever there is one less of either
         self._lane = Lane("deletions", _AT_ONCE)
 
     def __len__(self) -> int:
         """Number of versions that are scheduled for deletion and still there."""
-        return len(self._buried)
+        return len(self._due_at)
 
-    def bury(self, versions: Iterable[str], pool: bytes = POOL) -> None:
+    def schedule(self, versions: Iterable[str], pool: bytes = POOL) -> None:
         """No name stands for these versions any more: delete them when their time has come. Returns at once.
 
         Call it when the rename, unlink or publication stands, with the versions that the new manifest does not name.
@@ -136,12 +136,12 @@ class DeferredDelete:
         """
         if pool not in (self._own, POOL):
             return
-        for version in set(versions) - self._buried.keys():
+        for version in set(versions) - self._due_at.keys():
             if not is_version(version):
                 raise ValueError(f"{version!r} is no version")
-            self._buried[version] = trio.current_time() + self._grace
-            self._unmarked.append(version)
-        self._stir()
+            self._due_at[version] = trio.current_time() + self._grace
+            self._without_tombstone.append(version)
+        self._wake()
 
     async def run(self) -> None:
         """Delete versions that are due, until cancelled; the rest is left for gc then."""
@@ -149,18 +149,18 @@ class DeferredDelete:
             for _ in range(_AT_ONCE):
                 nursery.start_soon(supervise, "deleting replaced versions", self._work)
 
-    async def settle(self) -> None:
+    async def wait_due(self) -> None:
         """Wait until all have their tombstones, and those that are due by now are deleted, or given up; `run` must be
         running."""
         now = trio.current_time()
-        while self._unmarked or self._marking or any(due <= now for due in self._buried.values()):
+        while self._without_tombstone or self._marking or any(due <= now for due in self._due_at.values()):
             await self._progress.wait()
 
     async def _work(self) -> None:
         """One of `_AT_ONCE` tasks for all versions: a task each would be thousands where checkpoints come often."""
         while True:
-            if self._unmarked:
-                await self._mark(self._unmarked.popleft())
+            if self._without_tombstone:
+                await self._mark(self._without_tombstone.popleft())
             elif self._schedule and self._schedule[0][0] <= trio.current_time():
                 _, tried, version = heapq.heappop(self._schedule)
                 await self._delete(version, tried + 1)
@@ -177,7 +177,7 @@ class DeferredDelete:
             _log.info("the replaced version %s could not be marked: %s", version, error)
         finally:
             self._marking -= 1
-            self._later(version, self._buried[version], 0)
+            self._reschedule(version, self._due_at[version], 0)
         self._advance()
 
     async def _delete(self, version: str, tried: int) -> None:
@@ -185,17 +185,17 @@ class DeferredDelete:
             await self._thread(remove_version, version)
         except Exception as error:  # noqa: BLE001  as in `_mark`
             if tried < _TRIES:
-                self._later(version, trio.current_time() + _PAUSE, tried)
+                self._reschedule(version, trio.current_time() + _PAUSE, tried)
                 return
             _log.warning("the replaced version %s stays until stripefs gc: %s", version, error)
-        del self._buried[version]
+        del self._due_at[version]
         self._advance()
 
-    def _later(self, version: str, due: float, tried: int) -> None:
+    def _reschedule(self, version: str, due: float, tried: int) -> None:
         heapq.heappush(self._schedule, (due, tried, version))
-        self._stir()
+        self._wake()
 
-    def _stir(self) -> None:
+    def _wake(self) -> None:
         self._more.set()
         self._more = trio.Event()
 

@@ -362,12 +362,12 @@ class Commit:
     def _schedule_delete(self) -> None:
         """Parts of the replaced version that this one does not need stay for a while, for its readers."""
         replaced, self.replaced = self.replaced, None
-        if replaced is None or self._shared.bury is None:
+        if replaced is None or self._shared.schedule_delete is None:
             return
         manifest = self._file.manifest
         gone = replaced.versions - (manifest.versions if manifest is not None else frozenset())
         if gone:
-            self._shared.bury(sorted(gone), POOL)
+            self._shared.schedule_delete(sorted(gone), POOL)
 
     # -- giving up ---------------------------------------------------------------------------------------------------
 

@@ -74,19 +74,19 @@ _STREAMS = 64
 class UploadContext:
     """view: the store for reads, striped files as one. store: the one below, which is written to.
 
-    bury(versions, pool) is told which striped versions a publication has replaced. renewals: calls that may not wait
-    for any other one. copies: makes the observers of files' bytes. nursery: while the mount runs.
+    schedule_delete(versions, pool) is told which striped versions a publication has replaced. renewals: calls that may
+    not wait for any other one. observers: makes the observers of files' bytes. nursery: while the mount runs.
     """
 
     view: Store
     store: Store
     policy: WritePolicy
-    bury: Callable[[Iterable[str], bytes], None] | None
+    schedule_delete: Callable[[Iterable[str], bytes], None] | None
     ops: StoreOps
     renewals: StoreOps
     uploader: Uploader
     budget: MemoryBudget
-    copies: ObserverFactory
+    observers: ObserverFactory
     nursery: trio.Nursery | None = None
     warned: set[str] = field(default_factory=set)
     streams: Lane = field(default_factory=lambda: Lane("streams", _STREAMS))
@@ -96,14 +96,16 @@ class UploadContext:
         cls,
         view: Store,
         policy: WritePolicy,
-        bury: Callable[[Iterable[str], bytes], None] | None,
-        copies: ObserverFactory = no_observer,
+        schedule_delete: Callable[[Iterable[str], bytes], None] | None,
+        observers: ObserverFactory = no_observer,
     ) -> UploadContext:
         store = view.inner if isinstance(view, StripedStore) else view
         ops = StoreOps(store, policy.io_timeout)
         renewals = StoreOps(store, policy.io_timeout, ops.stats)
         uploader = Uploader(store, ops, policy.io_timeout)
-        return cls(view, store, policy, bury, ops, renewals, uploader, MemoryBudget(policy.memory), copies)
+        return cls(
+            view, store, policy, schedule_delete, ops, renewals, uploader, MemoryBudget(policy.memory), observers
+        )
 
     @property
     def stats(self) -> WriteStats:

@@ -83,12 +83,12 @@ class QuotaDirectories:
 
 
 class DirectoryLayouts:
-    """`store` is the one below the view that hides such files. vacate(directory): removes from a directory what is
+    """`store` is the one below the view that hides such files. clear(directory): removes from a directory what is
     hidden in it and nobody's, and raises NotEmpty where something stays; blocks."""
 
-    def __init__(self, store: Store, calls: Executor, vacate: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, store: Store, calls: Executor, clear: Callable[[bytes], None] | None = None) -> None:
         self._store = store
-        self._vacate = vacate
+        self._clear = clear
         self._calls = calls
         self._known: dict[bytes, _Known] = {}
         self._names = 0  # number of name changes
@@ -151,10 +151,10 @@ class DirectoryLayouts:
             return self._store.rmdir(directory)
         except NotEmpty:
             names = _names(self._store, directory)
-            if names - {LAYOUT_NAME} and (self._vacate is None or not all(map(is_hidden, names))):
+            if names - {LAYOUT_NAME} and (self._clear is None or not all(map(is_hidden, names))):
                 raise
-        if names - {LAYOUT_NAME} and self._vacate is not None:
-            self._vacate(directory)
+        if names - {LAYOUT_NAME} and self._clear is not None:
+            self._clear(directory)
         if LAYOUT_NAME not in names:
             return self._store.rmdir(directory)
         kept = bytes(self._store.get(_file(directory)))

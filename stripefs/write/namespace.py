@@ -23,7 +23,14 @@ from stripefs.write.file_lock import lock_path, read_lock
 from stripefs.write.store_clock import StoreClock
 from stripefs.write.upload_names import join_path, split_path
 
-__all__ = ["LostVersions", "ScheduleDelete", "holder", "living", "until_free", "wait_for_writers"]
+__all__ = [
+    "LostVersions",
+    "ScheduleDelete",
+    "find_writer",
+    "find_writer_below",
+    "until_free",
+    "wait_for_writers",
+]
 
 ScheduleDelete = Callable[[Iterable[str]], None]
 """Told which striped versions no name stands for any more; see `stripefs.gc.deferred_delete`."""
@@ -31,36 +38,37 @@ ScheduleDelete = Callable[[Iterable[str]], None]
 
 class LostVersions:
     """versions(path): the pool folders that a striped file needs; raises what `Store.stat` raises. writer_of(path): the
-    name of another writer of the file, "" for none. Both block. Without `bury` or `versions` there are none."""
+    name of another writer of the file, "" for none. Both block. There are none without `schedule_delete` or `versions`.
+    """
 
     def __init__(
         self,
         calls: Executor,
-        bury: ScheduleDelete | None,
+        schedule_delete: ScheduleDelete | None,
         versions: Callable[[bytes], Iterable[str]] | None,
         writer_of: Callable[[bytes], str],
     ) -> None:
         self._calls = calls
-        self._bury = bury
+        self._schedule_delete = schedule_delete
         self._versions = versions
         self._writer_of = writer_of
 
     async def of(self, path: bytes) -> Set[str]:
         """The versions that lose their name with `path`. None where that cannot be told: gc finds those."""
-        if self._bury is None or self._versions is None:
+        if self._schedule_delete is None or self._versions is None:
             return frozenset()
         try:
             return frozenset(await self._calls.call(f"look at {path!r}", self._versions, path))
         except StoreError:
             return frozenset()
 
-    async def bury(self, versions: Set[str], path: bytes, *, held: bool) -> None:
+    async def schedule_delete(self, versions: Set[str], path: bytes, *, held: bool) -> None:
         """`versions` have lost the name `path`, whose lock is `held` by the caller or by nobody.
 
         A writer that took it just before may have read them, and publish a version that names them: gc decides then.
         """
-        look, bury = self._versions, self._bury
-        if look is None or bury is None or not versions:
+        look, schedule_delete = self._versions, self._schedule_delete
+        if look is None or schedule_delete is None or not versions:
             return
 
         def named_again() -> Set[str]:
@@ -72,7 +80,7 @@ class LostVersions:
                 return frozenset()
 
         with contextlib.suppress(StoreError):
-            bury(versions - await self._calls.call(f"look at {path!r}", named_again))
+            schedule_delete(versions - await self._calls.call(f"look at {path!r}", named_again))
 
 
 _log = logging.getLogger(__name__)
@@ -114,7 +122,7 @@ async def until_free(refused: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         await trio.sleep(backoff.failed(trio.current_time()))
 
 
-def living(
+def find_writer_below(
     store: Store, folder: bytes, owner: str = "", versions: Set[str] = frozenset(), *, seconds: float = LEASE
 ) -> str:
     """The writer of a file somewhere below `folder`, for people; "" for nobody, or where that cannot be told.
@@ -122,17 +130,17 @@ def living(
     owner: names the mount that asks, as in `acquire`; of its own locks only those of `versions` live. All names
     are looked at, a million of which take a NameNode ten seconds. Blocks; raises Transient.
     """
-    return _alive(store, folder, _locks(store, folder), owner, versions, seconds)
+    return _first_live(store, folder, _locks(store, folder), owner, versions, seconds)
 
 
-def holder(
+def find_writer(
     store: Store, path: bytes, owner: str = "", versions: Set[str] = frozenset(), *, seconds: float = LEASE
 ) -> str:
-    """The writer of the file at `path`, as `living` tells it."""
-    return _alive(store, split_path(path)[0], _lock_of(store, path), owner, versions, seconds)
+    """The writer of the file at `path`, as `find_writer_below` tells it."""
+    return _first_live(store, split_path(path)[0], _lock_of(store, path), owner, versions, seconds)
 
 
-def _alive(
+def _first_live(
     store: Store, folder: bytes, locks: Iterable[tuple[bytes, int]], owner: str, versions: Set[str], seconds: float
 ) -> str:
     """The first writer whose lock, of these, lives. The store's clock is read in `folder`."""

@@ -72,7 +72,7 @@ class NamespaceChanges:
             await wait_for_writers(self._calls, f"{path!r} is not removed", self._writers.writer_of, path)
         old = frozenset() if plain else await self._lost.of(path)
         await self._calls.change(f"remove {path!r}", NotFound, self._store.remove, path)
-        await self._lost.bury(old, path, held=locked)
+        await self._lost.schedule_delete(old, path, held=locked)
 
     async def wait_for_rename(
         self, source: bytes, target: bytes, status: Status, *, target_locked: bool = False
@@ -99,7 +99,7 @@ class NamespaceChanges:
         finally:
             if status.kind is Kind.DIRECTORY:
                 self._layouts.forget()
-        await self._lost.bury(old, target, held=locked)
+        await self._lost.schedule_delete(old, target, held=locked)
 
 
 def ensure_not_below(source: bytes, target: bytes) -> None:

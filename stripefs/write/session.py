@@ -34,7 +34,7 @@ from stripefs.units import shown
 from stripefs.write.context import ObserverFactory, UploadContext, no_observer
 from stripefs.write.directory_layout import QuotaDirectories
 from stripefs.write.layout_policy import Layout, WritePolicy
-from stripefs.write.namespace import holder, living
+from stripefs.write.namespace import find_writer, find_writer_below
 from stripefs.write.store_clock import ClockReading
 from stripefs.write.upload import FileUpload
 from stripefs.write.upload_locks import UploadLocks
@@ -111,9 +111,9 @@ class UploadManager:
     """One a mount. `run` must be running (in the worker's nursery) while any upload is used.
 
     store: the view in which a striped file is ONE file (`StripedStore`) or any other; writes go to the store below
-    it. bury(versions, pool): told after a publication of the striped versions that it replaced. owner:
+    it. schedule_delete(versions, pool): told after a publication of the striped versions that it replaced. owner:
     names the mount, the same for all its workers, so that the locks of a dead one do not hinder the next; no `/`.
-    copies: makes the observers of files' bytes while they are written. lease: seconds, the same for all who write to
+    observers: makes the observers of files' bytes while they are written. lease: seconds, the same for all who write to
     this store.
     """
 
@@ -122,14 +122,14 @@ class UploadManager:
         store: Store,
         policy: WritePolicy,
         *,
-        bury: Callable[[Iterable[str], bytes], None] | None = None,
+        schedule_delete: Callable[[Iterable[str], bytes], None] | None = None,
         owner: str = "",
-        copies: ObserverFactory = no_observer,
+        observers: ObserverFactory = no_observer,
         lease: float = LEASE,
     ) -> None:
         self._lease = lease
         self._owner = owner or new_version()
-        self._shared = UploadContext.of(store, policy, bury, copies)
+        self._shared = UploadContext.of(store, policy, schedule_delete, observers)
         self._quotas = QuotaDirectories(self._shared.store)
         self._uploads: dict[bytes, FileUpload | None] = {}
         self._all: set[FileUpload] = set()
@@ -258,19 +258,19 @@ class UploadManager:
         return self._uploads.get(path)
 
     def writer_below(self, folder: bytes) -> str:
-        """The writer of a file below a directory, on any node, as `living` tells it. Blocks."""
+        """The writer of a file below a directory, on any node, as `find_writer_below` tells it. Blocks."""
         store = self._shared.store
         return (
-            living(store, folder, self._owner, self.versions, seconds=self._lease)
+            find_writer_below(store, folder, self._owner, self.versions, seconds=self._lease)
             if store.capabilities.put_if_absent
             else ""
         )
 
     def writer_of(self, path: bytes) -> str:
-        """The writer of the file at `path`, on any node, as `living` tells it. Blocks."""
+        """The writer of the file at `path`, on any node, as `find_writer_below` tells it. Blocks."""
         store = self._shared.store
         return (
-            holder(store, path, self._owner, self.versions, seconds=self._lease)
+            find_writer(store, path, self._owner, self.versions, seconds=self._lease)
             if store.capabilities.put_if_absent
             else ""
         )

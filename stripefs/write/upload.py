@@ -70,7 +70,9 @@ class FileUpload:
         self._shared = shared
         self._locks = locks
         self._names = names
-        self._contents = FileContents(shared, wanted, locks.block_size, names, shared.copies(names.path) or NO_OBSERVER)
+        self._contents = FileContents(
+            shared, wanted, locks.block_size, names, shared.observers(names.path) or NO_OBSERVER
+        )
         self._file = FileState(attributes)
         self._files = HiddenFiles(shared, names, self._contents, self._file)
         self._commit = Commit(shared, locks, self._files, replaced, alone=alone)

@@ -37,7 +37,7 @@ class World:
 
     @asynccontextmanager
     async def writing(self, layout: Layout) -> AsyncIterator[UploadManager]:
-        uploads = UploadManager(self.view, policy(layout=layout), copies=self.store.written)
+        uploads = UploadManager(self.view, policy(layout=layout), observers=self.store.write_observer)
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 await nursery.start(uploads.run)

@@ -145,7 +145,7 @@ def test_a_file_that_is_written_keeps_its_session(monkeypatch: pytest.MonkeyPatc
         async with world(monkeypatch) as made:
             with in_use():
                 session = await made.session(await made.source(place))
-                draft = await session.drafts.begin(b"/file", replacing=None)
+                draft = await session.uploads.begin(b"/file", replacing=None)
             await made.pass_idle()
             await made.pass_idle()
             assert (made.sessions, made.closed) == (1, [])

@@ -116,13 +116,13 @@ async def test_what_loses_its_name_during_a_search_stays_for_its_readers(tmp_pat
     """It is old, and no file names it any more where gc looks; but right before gc takes it, it is young again."""
     store = spread(tmp_path)
     view = StripedStore(store)
-    graves = DeferredDelete(store, grace=3600.0)
+    deletions = DeferredDelete(store, grace=3600.0)
     paths = [b"/file%d" % number for number in range(4)]
     async with (
-        writing(store, layout=Layout.STRIPED, bury=graves.bury) as uploads,
+        writing(store, layout=Layout.STRIPED, schedule_delete=deletions.schedule) as uploads,
         trio.open_nursery() as nursery,
     ):
-        nursery.start_soon(graves.run)
+        nursery.start_soon(deletions.run)
         for number, path in enumerate(paths):
             await save(uploads, path, content(MIB, number))
         age(tmp_path)

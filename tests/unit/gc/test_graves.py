@@ -50,38 +50,38 @@ async def gone(store: LocalStore, version: str) -> None:
 
 
 async def test_a_version_goes_when_its_grace_is_over(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
-    graves = DeferredDelete(store, GRACE)
+    deletions = DeferredDelete(store, GRACE)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(graves.run)
-        graves.bury([B], b"/elsewhere/.stripefs")
-        graves.bury([A])
-        graves.bury([A])
+        nursery.start_soon(deletions.run)
+        deletions.schedule([B], b"/elsewhere/.stripefs")
+        deletions.schedule([A])
+        deletions.schedule([A])
         await trio.sleep(GRACE - 1)
         assert versions(store) == [A, B]
-        assert len(graves) == 1
+        assert len(deletions) == 1
         await gone(store, A)
         assert versions(store) == [B]
-        graves.bury([B])
+        deletions.schedule([B])
         await gone(store, B)
         nursery.cancel_scope.cancel()
 
 
 async def test_whoever_ends_waits_for_the_stones(store: LocalStore) -> None:
-    graves = DeferredDelete(store, GRACE)
+    deletions = DeferredDelete(store, GRACE)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(graves.run)
-        graves.bury([A, B])
-        await graves.settle()
+        nursery.start_soon(deletions.run)
+        deletions.schedule([A, B])
+        await deletions.wait_due()
         nursery.cancel_scope.cancel()
     for version in (A, B):
         store.stat(b"/.stripefs/%s/stone" % version.encode())
 
 
 async def test_no_grace_is_deleted_at_once(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
-    graves = DeferredDelete(store, 0)
+    deletions = DeferredDelete(store, 0)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(graves.run)
-        graves.bury([A])
+        nursery.start_soon(deletions.run)
+        deletions.schedule([A])
         await gone(store, A)
         nursery.cancel_scope.cancel()
 
@@ -91,10 +91,10 @@ async def test_what_is_due_can_be_waited_for(store: LocalStore) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(due.run)
         nursery.start_soon(kept.run)
-        kept.bury([B])
-        due.bury([A])
-        await due.settle()
-        await kept.settle()
+        kept.schedule([B])
+        due.schedule([A])
+        await due.wait_due()
+        await kept.wait_due()
         assert versions(store) == [B]
         nursery.cancel_scope.cancel()
 
@@ -122,12 +122,12 @@ async def test_what_cannot_be_deleted_is_tried_again_and_then_left(
     remove_version(store, B)
     refusing = Refusing(store)
     refusing.refusals = refusals
-    graves = DeferredDelete(refusing, GRACE)
+    deletions = DeferredDelete(refusing, GRACE)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(graves.run)
-        graves.bury([A])
+        nursery.start_soon(deletions.run)
+        deletions.schedule([A])
         with trio.fail_after(1e6):
-            while graves:
+            while deletions:
                 await trio.sleep(GRACE / 10)
         nursery.cancel_scope.cancel()
     assert versions(store) == left
@@ -135,15 +135,15 @@ async def test_what_cannot_be_deleted_is_tried_again_and_then_left(
     assert told == [f"the replaced version {version} stays until stripefs gc: no" for version in left]
 
 
-async def test_a_gc_spares_what_was_buried_however_old_its_parts_are(
+async def test_a_gc_spares_what_was_scheduled_however_old_its_parts_are(
     store: LocalStore, tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
     for path in sorted((tmp_path / ".stripefs").rglob("*"), reverse=True):
         os.utime(path, (1, 1))
-    graves = DeferredDelete(store, GRACE)
+    deletions = DeferredDelete(store, GRACE)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(graves.run)
-        graves.bury([A])
+        nursery.start_soon(deletions.run)
+        deletions.schedule([A])
         with trio.fail_after(1e6):
             while stored(store, A).changed_ns < 10**18:
                 await trio.sleep(0)
@@ -153,9 +153,9 @@ async def test_a_gc_spares_what_was_buried_however_old_its_parts_are(
         nursery.cancel_scope.cancel()
 
 
-def test_what_is_no_version_is_never_buried(store: LocalStore) -> None:
+def test_what_is_no_version_is_never_scheduled(store: LocalStore) -> None:
     with pytest.raises(ValueError, match="no version"):
-        DeferredDelete(store, 0).bury(["../../x"])
+        DeferredDelete(store, 0).schedule(["../../x"])
 
 
 def test_the_pool(store: LocalStore) -> None:

@@ -239,8 +239,8 @@ async def test_reading_back(store, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("published", [False, True])
 async def test_rewind(store, tmp_path, layout, published):
-    buried = []
-    async with writing(store, layout=layout, bury=lambda versions, pool: buried.extend(versions)) as uploads:
+    scheduled = []
+    async with writing(store, layout=layout, schedule_delete=lambda gone, pool: scheduled.extend(gone)) as uploads:
         upload = await uploads.begin(b"/file", replacing=None)
         await upload.write(0, content(2 * MIB))
         first = upload.version
@@ -254,7 +254,7 @@ async def test_rewind(store, tmp_path, layout, published):
         await upload.publish(final=True)
     assert load(store, b"/file") == content(MIB, seed=2)
     if layout is Layout.STRIPED:
-        assert buried == ([first] if published else [])
+        assert scheduled == ([first] if published else [])
         assert any(first in name for name in hidden(tmp_path)) == published
 
 

@@ -14,7 +14,7 @@ from stripefs.store.local import LocalStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import DraftLost
 from stripefs.write.file_lock import acquire, lock_path
-from stripefs.write.namespace import holder, living
+from stripefs.write.namespace import find_writer, find_writer_below
 
 
 @pytest.fixture
@@ -406,19 +406,19 @@ def test_who_writes_below_a_directory(store, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run" / "file").touch()
     elsewhere = acquire(store, b"/elsewhere/file")
-    assert living(store, b"/run") == ""
+    assert find_writer_below(store, b"/run") == ""
     held = acquire(store, b"/run/deep/er/file", ["1" * 16], "mount/1")
     for owner, versions in (("", ()), ("other", ()), ("mount", {"1" * 16})):
-        assert f"b'/run/deep/er/file' is being written by {held.document.where}" == living(
+        assert f"b'/run/deep/er/file' is being written by {held.document.where}" == find_writer_below(
             store, b"/run", owner, frozenset(versions)
         )
-    assert living(store, b"/run", "mount", frozenset({"2" * 16})) == ""  # a dead worker of the one that asks
+    assert find_writer_below(store, b"/run", "mount", frozenset({"2" * 16})) == ""  # a dead worker of the one that asks
     age(tmp_path / "run/deep/er", LEASE + 5)
-    assert living(store, b"/run") == ""
+    assert find_writer_below(store, b"/run") == ""
     held.renew()
-    assert living(store, b"/run")
+    assert find_writer_below(store, b"/run")
     held.release()
-    assert living(store, b"/run") == ""
+    assert find_writer_below(store, b"/run") == ""
     assert names(tmp_path / "run") == {"deep", "file"}
     elsewhere.release()
 
@@ -436,29 +436,30 @@ def test_all_names_below_a_directory_are_looked_at(store, tmp_path, monkeypatch)
         yield from scandir(path, after)
 
     monkeypatch.setattr(store, "scandir", crowded)
-    assert living(store, b"/run")
+    assert find_writer_below(store, b"/run")
     held.release()
-    assert living(store, b"/run") == ""
+    assert find_writer_below(store, b"/run") == ""
 
 
 def test_who_writes_a_file(store, tmp_path):
     (tmp_path / "run").mkdir()
     for path in (b"/run/file", b"/none/file"):
-        assert holder(store, path) == ""
+        assert find_writer(store, path) == ""
     held = acquire(store, b"/run/file", ["1" * 16], "mount/1")
     for owner, versions in (("", ()), ("other", ()), ("mount", {"1" * 16})):
-        who = holder(store, b"/run/file", owner, frozenset(versions))
+        who = find_writer(store, b"/run/file", owner, frozenset(versions))
         assert who == f"b'/run/file' is being written by {held.document.where}"
-    assert holder(store, b"/run/file", "mount", frozenset({"2" * 16})) == ""  # of a dead worker of the one that asks
-    assert holder(store, b"/run/other") == holder(store, b"/file") == ""
+    dead_workers = frozenset({"2" * 16})  # of the mount that asks
+    assert find_writer(store, b"/run/file", "mount", dead_workers) == ""
+    assert find_writer(store, b"/run/other") == find_writer(store, b"/file") == ""
     age(tmp_path / "run", LEASE + 5)
-    assert holder(store, b"/run/file") == ""
+    assert find_writer(store, b"/run/file") == ""
     held.renew()
-    assert holder(store, b"/run/file")
+    assert find_writer(store, b"/run/file")
     held.release()
-    assert holder(store, b"/run/file") == ""
+    assert find_writer(store, b"/run/file") == ""
     store.put(lock_path(b"/run/file"), [b"rubbish"])
-    assert "b'/run/.file.stripefs-lock' is being written by somebody whose lock" in holder(store, b"/run/file")
+    assert "b'/run/.file.stripefs-lock' is being written by somebody whose lock" in find_writer(store, b"/run/file")
     assert names(tmp_path / "run") == {".file.stripefs-lock"}
 
 
@@ -469,6 +470,6 @@ def test_what_cannot_be_told_hinders_nobody(tmp_path):
 
     (tmp_path / "run").mkdir()
     acquire(LocalStore(bytes(tmp_path)), b"/run/file")
-    assert living(Sealed(bytes(tmp_path)), b"/run") == ""
-    assert holder(Sealed(bytes(tmp_path)), b"/run/file") == ""
-    assert living(LocalStore(bytes(tmp_path)), b"/run")
+    assert find_writer_below(Sealed(bytes(tmp_path)), b"/run") == ""
+    assert find_writer(Sealed(bytes(tmp_path)), b"/run/file") == ""
+    assert find_writer_below(LocalStore(bytes(tmp_path)), b"/run")

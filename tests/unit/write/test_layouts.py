@@ -28,14 +28,14 @@ async def test_bytes_come_back(tmp_path, layout, size):
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_a_big_file_replaces_a_big_file(tmp_path, layout):
     store = spread(tmp_path)
-    buried = []
-    async with writing(store, layout=layout, bury=lambda versions, pool: buried.extend(versions)) as uploads:
+    scheduled = []
+    async with writing(store, layout=layout, schedule_delete=lambda gone, pool: scheduled.extend(gone)) as uploads:
         await save(uploads, b"/file", content(3 * MIB))
         before = StripedStore(store).stat(b"/file").identity
         await save(uploads, b"/file", content(2 * MIB, seed=2), replacing=before)
     assert load(store, b"/file") == content(2 * MIB, seed=2)
     assert StripedStore(store).stat(b"/file").identity != before
-    assert len(buried) == (1 if layout is Layout.STRIPED else 0)
+    assert len(scheduled) == (1 if layout is Layout.STRIPED else 0)
 
 
 async def test_parts_lie_on_every_host(tmp_path):

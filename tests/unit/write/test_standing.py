@@ -88,10 +88,10 @@ async def test_an_answer_that_got_lost_does_not_make_it_another_file(store):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_version_that_was_moved_elsewhere_is_not_buried(store, layout):
+async def test_a_version_that_was_moved_elsewhere_is_not_deleted(store, layout):
     """Its new name needs its parts."""
-    buried = []
-    async with writing(store, layout=layout, bury=lambda versions, pool: buried.extend(versions)) as uploads:
+    scheduled = []
+    async with writing(store, layout=layout, schedule_delete=lambda gone, pool: scheduled.extend(gone)) as uploads:
         await save(uploads, b"/file", OLD, layout=Layout.STRIPED)
         upload = await uploads.begin(b"/file", replacing=identity(store))
         await upload.write(0, OTHER)
@@ -99,7 +99,7 @@ async def test_a_version_that_was_moved_elsewhere_is_not_buried(store, layout):
         await upload.publish(final=True)
     assert load(store, b"/file") == OTHER
     assert load(store, b"/kept") == OLD
-    assert buried == []
+    assert scheduled == []
 
 
 @pytest.mark.parametrize("before", LAYOUTS)

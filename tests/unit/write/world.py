@@ -43,9 +43,9 @@ async def writing(store: Store, **changed: object) -> AsyncIterator[UploadManage
     deadline: seconds after which the test has failed. lease: seconds that locks last.
     """
     deadline = float(changed.pop("deadline", DEADLINE))  # type: ignore[arg-type]
-    bury: Callable[[Iterable[str], bytes], None] | None = changed.pop("bury", None)  # type: ignore[assignment]
+    delete: Callable[[Iterable[str], bytes], None] | None = changed.pop("schedule_delete", None)  # type: ignore[assignment]
     lease = float(changed.pop("lease", LEASE))  # type: ignore[arg-type]
-    uploads = UploadManager(StripedStore(store), policy(**changed), bury=bury, lease=lease)
+    uploads = UploadManager(StripedStore(store), policy(**changed), schedule_delete=delete, lease=lease)
     with trio.fail_after(deadline):
         async with trio.open_nursery() as nursery:
             await nursery.start(uploads.run)
