@@ -27,7 +27,7 @@ GRACE = 600.0
 @pytest.fixture
 def autojump_clock() -> trio.testing.MockClock:
     """Calls on threads have deadlines, which must not come while such a thread runs."""
-    return trio.testing.MockClock(autojump_threshold=0.02)
+    return trio.testing.MockClock(autojump_threshold=0.1)
 
 
 def versions(store: Store, after: str = "") -> list[str]:
