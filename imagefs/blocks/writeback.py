@@ -327,9 +327,9 @@ def _wrong(local: LocalDevice, index: Index, blocks: Sequence[int]) -> list[int]
         data = view[block * BLOCK - begin :][:BLOCK]
         length = index.length(block)
         right = not length or hashlib.sha256(data[:length]).digest() == index.place(block).digest
-        if not right or data[length:] != _ZEROS[: len(data) - length]:
+        if not right or bytes(data[length:]) != _ZEROS[: len(data) - length]:  # memoryviews are compared item by item
             wrong.append(block)
     return wrong
 
 
-_ZEROS = memoryview(bytes(BLOCK))
+_ZEROS = bytes(BLOCK)
