@@ -24,11 +24,11 @@ _ENDS_WITHIN = 1.0
 
 
 class FuseConnection:
-    """The connection of a job. device: its descriptor, -1 while there is none. tuning: what `apply_limits` found."""
+    """The connection of a mount. device: its descriptor, -1 while there is none. tuning: what `apply_limits` found."""
 
-    def __init__(self, job: MountSpec) -> None:
-        self._job = job
-        self._path = job.mount.mountpoint
+    def __init__(self, spec: MountSpec) -> None:
+        self._spec = spec
+        self._path = spec.mount.mountpoint
         self._mounted: kernel.MountPoint | None = None
         self.device = -1
         self.init = kernel.Init(b"", can_resend=False)
@@ -36,7 +36,7 @@ class FuseConnection:
 
     def mount(self, source: str) -> None:
         """A new connection, whose INIT is read. Raises MountError."""
-        self.device = mounting.mount_device(self._job, source)
+        self.device = mounting.mount_device(self._spec, source)
         self._mounted = kernel.find_mount(self._path)
         self.init = kernel.read_init(self.device)
 
@@ -66,7 +66,7 @@ class FuseConnection:
     @property
     def can_resend(self) -> bool:
         """True when another worker can take over."""
-        return self._job.mount.resend and self.init.can_resend
+        return self._spec.mount.resend and self.init.can_resend
 
     def resend(self) -> bool:
         """Queue the requests again that a worker was answering when it ended; True if that is done."""
@@ -83,7 +83,7 @@ class FuseConnection:
         """After INIT is answered, which resets them, set the kernel's limits. log: log those that cannot be set."""
         if self._mounted is None:
             return
-        limits = self._job.mount
+        limits = self._spec.mount
         self.tuning = kernel.tune(self._mounted, limits.read_ahead_kb, limits.max_background)
         for name, report in self.tuning.items():
             if report["limit"] and log:

@@ -1,9 +1,9 @@
 """Control client: it finds the mounts of this user and sends requests to their workers.
 
-A supervisor keeps two files for its mount in a directory, `runtime_directory()` unless its job names another:
+A supervisor keeps two files for its mount in a directory, `runtime_directory()` unless its spec names another:
 `NAME.sock`, on which its worker answers (see `stripefs.fuse.control_server`), and `NAME.json` with mountpoint, source
-and the supervisor's pid. NAME is made from the mountpoint unless the job says otherwise. Files that a killed supervisor
-left are removed when they are met. A request and its answer are one JSON object each.
+and the supervisor's pid. NAME is made from the mountpoint unless the spec has one. Files that a killed supervisor left
+are removed when they are found. A request and its answer are one JSON object each.
 
 `metrics_listener` is the socket of the metrics, which the supervisor opens as it does that of the control files.
 

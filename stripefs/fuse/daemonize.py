@@ -1,6 +1,6 @@
 """Mounting in the background: start the supervisor in a session of its own, and come back when its mount answers.
 
-The child is `python -P -m stripefs.fuse.daemonize STATUS [LOCK]`. It reads the job from standard input, writes one line
+The child is `python -P -m stripefs.fuse.daemonize STATUS [LOCK]`. It reads the spec from standard input, writes a line
 of JSON to the descriptor STATUS when it is ready or has failed, and logs to a file, which also gets its standard error.
 LOCK is a locked descriptor of whoever starts it, which the child lets go when it is ready or ends: so a starter that is
 killed meanwhile leaves nothing half started that the next one could meet. A mount started under a lock is for others
@@ -25,12 +25,12 @@ from stripefs.fuse.mount_spec import MountSpec
 __all__ = ["BackgroundMount", "start"]
 
 
-def start(job: MountSpec, *, lock: int = -1) -> int:
+def start(spec: MountSpec, *, lock: int = -1) -> int:
     """Mount and leave a supervisor behind. 0 when the mount answers; raises what kept it from that.
 
     `lock`, a descriptor that holds a lock of flock(2), stays locked until the child is ready or has ended.
     """
-    mount = BackgroundMount(job, lock)
+    mount = BackgroundMount(spec, lock)
     try:
         mount.wait()
     finally:
@@ -44,8 +44,8 @@ class BackgroundMount:
     process: the child. A caller that need not know how it ends calls `forget`.
     """
 
-    def __init__(self, job: MountSpec, lock: int = -1) -> None:
-        self._log = log = job.mount.log_file or str(_usual_log(job))
+    def __init__(self, spec: MountSpec, lock: int = -1) -> None:
+        self._log = log = spec.mount.log_file or str(_usual_log(spec))
         self._known = os.path.exists(log)
         try:
             output = open(log, "ab")  # noqa: SIM115  closed below
@@ -67,7 +67,7 @@ class BackgroundMount:
         os.close(theirs)
         assert self.process.stdin is not None
         with self.process.stdin:
-            self.process.stdin.write(job.logging_to(os.path.abspath(log)).to_json().encode())
+            self.process.stdin.write(spec.logging_to(os.path.abspath(log)).to_json().encode())
 
     def wait(self) -> None:
         """Come back when the mount answers; once. Raises what kept it from that."""
@@ -98,10 +98,10 @@ class BackgroundMount:
         self.process.returncode = self.process.returncode or 0  # else there is a warning when we end
 
 
-def _usual_log(job: MountSpec) -> Path:
+def _usual_log(spec: MountSpec) -> Path:
     from stripefs.fuse.control import log_file
 
-    return log_file(job.resolved, Path(job.directory) if job.directory else None, job.name)
+    return log_file(spec.resolved, Path(spec.directory) if spec.directory else None, spec.name)
 
 
 def main() -> None:
@@ -131,13 +131,13 @@ def main() -> None:
                 os.close(pipe)
 
     try:
-        job = MountSpec.from_json(sys.stdin.read())
-        log, mountpoint = job.mount.log_file, job.resolved
-        logs.configure(job.mount.log_format, job.mount.log_level, log, job.command)
-        code = serve(job, ready=lambda: report({"op": "ready"}))
+        spec = MountSpec.from_json(sys.stdin.read())
+        log, mountpoint = spec.mount.log_file, spec.resolved
+        logs.configure(spec.mount.log_format, spec.mount.log_level, log, spec.command)
+        code = serve(spec, ready=lambda: report({"op": "ready"}))
         # A newer mount at the same place writes to the same file.
-        others = find_mounts(Path(job.directory) if job.directory else None)
-        if code == 0 and log == str(_usual_log(job)) and all(one.mountpoint != mountpoint for one in others):
+        others = find_mounts(Path(spec.directory) if spec.directory else None)
+        if code == 0 and log == str(_usual_log(spec)) and all(one.mountpoint != mountpoint for one in others):
             os.unlink(log)
     except StripefsError as error:
         with contextlib.suppress(MountError):

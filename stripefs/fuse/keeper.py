@@ -2,12 +2,12 @@
 
 A connection ends with its last descriptor. So the supervisor of a mount that is to outlive it starts a small process,
 the keeper, and gives it the device, the memory with the journal and what else a successor must know. The keeper serves
-nothing: requests of the kernel wait. It listens at `NAME.keeper` in the job's directory, and whoever takes over there
+nothing: requests of the kernel wait. It listens at `NAME.keeper` in the spec's directory, and whoever takes over there
 becomes its supervisor. It ends
 
 - when it is told to, because the mount is over;
 - when the connection is gone;
-- when no successor came within the job's `keep` seconds after its supervisor had ended: readers then get EIO.
+- when no successor came within the spec's `keep` seconds after its supervisor had ended: readers then get EIO.
 
     supervisor → keeper   keep    state, the descriptors of a `KeptConnection`     for a successor
                           worker  generation, a pidfd                    of the worker that answers the kernel now
@@ -95,13 +95,13 @@ class Keeper:
         if answer["op"] != "kept":
             channel.close()
             raise MountError("another supervisor has taken the mount over already", hint="see its status")
-        device, board, slot0, slot1, *worker = descriptors
+        device, counters, slot0, slot1, *worker = descriptors
         try:
             _kill_and_wait(worker)
         except BaseException:
             channel.close()
             raise
-        return cls(channel, None), KeptConnection(answer["state"], device, (board, slot0, slot1))
+        return cls(channel, None), KeptConnection(answer["state"], device, (counters, slot0, slot1))
 
     def worker(self, generation: int, pidfd: int) -> None:
         """Another worker answers from now on."""

@@ -17,7 +17,7 @@ class MountSpec(NamedTuple):
 
     program: the module that a worker runs. payload: data for that program alone. source: the source in the mount table
     until a worker knows better. command: whose mount it is, for its type (fuse.COMMAND) and for messages.
-    directory and name: where its socket, card and log are, and what they are called; "" for the usual directory and a
+    directory and name: of its control files and its log; "" for the usual directory and a
     name made of the mountpoint. owner: the process with whose end the mount ends, 0 for none. keep: seconds for which
     the connection is kept for another supervisor where this one ends while the mount is in use
     (`stripefs.fuse.keeper`).
@@ -39,7 +39,7 @@ class MountSpec(NamedTuple):
 
     @property
     def resolved(self) -> str:
-        """The mountpoint without links. Where a mount may wait for this very job, it is not asked: its last name must
+        """The mountpoint without links. Where a mount may wait for this supervisor, it is not asked: its last name must
         be no link."""
         if not self.keep:
             return os.path.realpath(self.mount.mountpoint)
@@ -47,11 +47,11 @@ class MountSpec(NamedTuple):
         return os.path.join(os.path.realpath(parent), name)
 
     def at(self, mountpoint: str) -> MountSpec:
-        """The same job at another mountpoint."""
+        """The same spec at another mountpoint."""
         return self._replace(mount=self.mount._replace(mountpoint=mountpoint))
 
     def logging_to(self, file: str) -> MountSpec:
-        """The same job with another log file."""
+        """The same spec with another log file."""
         return self._replace(mount=self.mount._replace(log_file=file))
 
     def to_json(self) -> str:

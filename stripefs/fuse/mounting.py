@@ -128,34 +128,34 @@ def is_privileged() -> bool:
     return os.geteuid() == 0
 
 
-def check_mountpoint(job: MountSpec) -> str:
+def check_mountpoint(spec: MountSpec) -> str:
     """The mountpoint as an absolute path without links. Raises MountError when it cannot serve as one."""
-    path = job.resolved
-    if (found := kernel.find_mount(path)) is not None and found.fstype == job.fstype:
-        directory = Path(job.directory) if job.directory else None
+    path = spec.resolved
+    if (found := kernel.find_mount(path)) is not None and found.fstype == spec.fstype:
+        directory = Path(spec.directory) if spec.directory else None
         served = next((mount for mount in find_mounts(directory) if mount.mountpoint == path), None)
         if served is not None:
             raise MountError(
-                f"{path} is busy: {job.command} serves {served.source} there (pid {served.supervisor_pid})",
-                hint=f"{job.command} umount {path}, or choose another mountpoint",
+                f"{path} is busy: {spec.command} serves {served.source} there (pid {served.supervisor_pid})",
+                hint=f"{spec.command} umount {path}, or choose another mountpoint",
             )
-        raise MountError(f"{path} is busy: a {job.command} mount that nobody here serves", hint=f"umount -l {path}")
+        raise MountError(f"{path} is busy: a {spec.command} mount that nobody here serves", hint=f"umount -l {path}")
     try:
         with os.scandir(path) as entries:
             empty = next(entries, None) is None
     except OSError as error:
         raise _unusable(path, error) from error
-    if not empty and "nonempty" not in job.mount.options:
+    if not empty and "nonempty" not in spec.mount.options:
         raise MountError(f"{path} is not empty", hint="the mount would hide its files; -o nonempty allows that")
-    for ours in (sys.executable, sys.prefix, os.path.dirname(stripefs.__file__), job.mount.log_file):
+    for ours in (sys.executable, sys.prefix, os.path.dirname(stripefs.__file__), spec.mount.log_file):
         if ours and Path(os.path.realpath(ours)).is_relative_to(path):
             raise MountError(f"{path} holds {ours}, which the mount itself needs", hint="choose another mountpoint")
     return path
 
 
-def mount_device(job: MountSpec, source: str) -> int:
-    """Mount a new connection at `job.mount.mountpoint` and answer its descriptor. Raises MountError."""
-    mount = job.mount
+def mount_device(spec: MountSpec, source: str) -> int:
+    """Mount a new connection at `spec.mount.mountpoint` and answer its descriptor. Raises MountError."""
+    mount = spec.mount
     names = [*(() if mount.rw else ("ro",)), *_ALWAYS, *mount.options]
     extra = [name for name in names if name.startswith(_SECURITY)]
     known = {*_FLAGS, *_OFF, *_OURS, *extra}
@@ -165,7 +165,7 @@ def mount_device(job: MountSpec, source: str) -> int:
     wanted = {name for name in names if name in _FLAGS}
     shared = ["default_permissions", *(["allow_other"] if mount.allow_other else [])]
     if not is_privileged():
-        return mount_unprivileged(source, mount.mountpoint, job.command, [*sorted(wanted), *shared, *extra])
+        return mount_unprivileged(source, mount.mountpoint, spec.command, [*sorted(wanted), *shared, *extra])
     wanted -= {off for on, off in _OFF.items() if on in mount.options}
     device = kernel.open_device()
     identity = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
@@ -173,7 +173,7 @@ def mount_device(job: MountSpec, source: str) -> int:
         kernel.mount(
             source,
             mount.mountpoint,
-            job.fstype,
+            spec.fstype,
             sum(_FLAGS[name] for name in wanted),
             ",".join((identity, *shared, *extra)),
         )

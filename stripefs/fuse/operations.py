@@ -102,11 +102,11 @@ class TreeOperations(pyfuse3.Operations):
     ordinary = _ORDINARY
     """Error numbers that are answers like any other."""
 
-    def __init__(self, tree: ServedTree, board: CounterPage, on_init: Callable[[], None]) -> None:
+    def __init__(self, tree: ServedTree, counters: CounterPage, on_init: Callable[[], None]) -> None:
         super().__init__()
         self.enable_acl = tree.posix_acl
         self._tree = tree
-        self._board = board
+        self._counters = counters
         self._on_init = on_init
         self._reported: dict[tuple[str, type[StripefsError]], tuple[float, int]] = {}
 
@@ -114,7 +114,7 @@ class TreeOperations(pyfuse3.Operations):
         self._on_init()
 
     def count(self, error: int) -> None:
-        self._board.count(answered=1, failed=1 if error and error not in self.ordinary else 0)
+        self._counters.count(answered=1, failed=1 if error and error not in self.ordinary else 0)
 
     def report(self, request: str, error: StripefsError) -> None:
         """Log a failed request, once in a while if such failures repeat."""
@@ -172,7 +172,7 @@ class TreeOperations(pyfuse3.Operations):
     @handler
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
         data = await self._tree.read(fh, off, size)
-        self._board.count(read_bytes=len(data))
+        self._counters.count(read_bytes=len(data))
         return cast(bytes, data)  # pyfuse3 takes any contiguous buffer
 
     @handler
@@ -259,12 +259,12 @@ _ORDINARY_CHANGES = frozenset((errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno
 
 
 def operations_for(
-    tree: ServedTree, board: CounterPage, on_init: Callable[[], None], *, writable: bool
+    tree: ServedTree, counters: CounterPage, on_init: Callable[[], None], *, writable: bool
 ) -> TreeOperations:
     """The operations that serve `tree`; the same for all workers of a mount."""
     if writable and isinstance(tree, WritableServedTree):
-        return WritingOperations(tree, board, on_init)
-    return TreeOperations(tree, board, on_init)
+        return WritingOperations(tree, counters, on_init)
+    return TreeOperations(tree, counters, on_init)
 
 
 class WritingOperations(TreeOperations):
@@ -272,8 +272,8 @@ class WritingOperations(TreeOperations):
 
     ordinary = TreeOperations.ordinary | _ORDINARY_CHANGES
 
-    def __init__(self, tree: WritableServedTree, board: CounterPage, on_init: Callable[[], None]) -> None:
-        super().__init__(tree, board, on_init)
+    def __init__(self, tree: WritableServedTree, counters: CounterPage, on_init: Callable[[], None]) -> None:
+        super().__init__(tree, counters, on_init)
         self._writable = tree
 
     # Names and attributes
@@ -365,7 +365,7 @@ class WritingOperations(TreeOperations):
     @handler
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
         await self._writable.write(fh, off, buf)
-        self._board.count(written_bytes=len(buf))
+        self._counters.count(written_bytes=len(buf))
         return len(buf)
 
     @handler

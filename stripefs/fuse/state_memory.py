@@ -2,12 +2,13 @@
 
 The supervisor makes three memfds and keeps them; each worker inherits them.
 
-The *board* is one shared page: answered u64, failed u64, read bytes u64, active slot u8; from 32 on written bytes u64.
+The *counters* are one shared page: answered u64, failed u64, read bytes u64, active slot u8; from 32 on written bytes
+u64.
 
 The *journal* is a sequence of frames in the active one of two slots. A frame is length u32, CRC-32 of the payload u32,
 payload. A worker may be killed at any instruction: a frame whose length or checksum does not fit ends the journal, and
 the next worker cuts it off. A new generation of the journal is written into the other slot, at once (`replace`) or
-step by step (`begin`, `carry`, `finish`), and then the board's byte is flipped, one store that either happened or did
+step by step (`begin`, `carry`, `finish`), and then the page's byte is flipped, one store that either happened or did
 not.
 """
 
@@ -35,10 +36,10 @@ _COPIED = 4 << 20
 
 
 def make_memory() -> tuple[int, int, int]:
-    """Descriptors of a board and two journal slots, all empty."""
-    board = os.memfd_create("stripefs-board")
-    os.ftruncate(board, mmap.PAGESIZE)
-    return board, os.memfd_create("stripefs-journal-0"), os.memfd_create("stripefs-journal-1")
+    """Descriptors of a counter page and two journal slots, all empty."""
+    counters = os.memfd_create("stripefs-board")
+    os.ftruncate(counters, mmap.PAGESIZE)
+    return counters, os.memfd_create("stripefs-journal-0"), os.memfd_create("stripefs-journal-1")
 
 
 class CounterPage:
@@ -76,8 +77,8 @@ class CounterPage:
 class MemoryJournal:
     """The journal in two slots (descriptors); see `stripefs.vfs.journal.InodeJournal` for what its users rely on."""
 
-    def __init__(self, board: CounterPage, slots: tuple[int, int]) -> None:
-        self._board = board
+    def __init__(self, counters: CounterPage, slots: tuple[int, int]) -> None:
+        self._counters = counters
         self._slots = slots
         self._size = 0
         self._fresh = 0  # size after the last replacement
@@ -86,7 +87,7 @@ class MemoryJournal:
 
     def load(self) -> Iterator[bytes]:
         """The payloads kept so far, oldest first; the half-written last one of a killed worker is cut off."""
-        slot = self._slots[self._board.slot]
+        slot = self._slots[self._counters.slot]
         data = os.pread(slot, os.fstat(slot).st_size, 0)
         at = 0
         for payload in parse(data):
@@ -96,20 +97,20 @@ class MemoryJournal:
         self._size = self._fresh = at
 
     def append(self, payload: bytes) -> None:
-        self._size += _write(self._slots[self._board.slot], _framed(payload), self._size)
+        self._size += _write(self._slots[self._counters.slot], _framed(payload), self._size)
 
     def full(self) -> bool:
         return self._size > max(_SMALLEST, 2 * self._fresh)
 
     def begin(self) -> None:
-        os.ftruncate(self._slots[1 - self._board.slot], 0)
+        os.ftruncate(self._slots[1 - self._counters.slot], 0)
         self._carried, self._copied = 0, self._size
 
     def carry(self, payload: bytes) -> None:
-        self._carried += _write(self._slots[1 - self._board.slot], _framed(payload), self._carried)
+        self._carried += _write(self._slots[1 - self._counters.slot], _framed(payload), self._carried)
 
     def finish(self) -> bool:
-        slot = self._board.slot
+        slot = self._counters.slot
         frames = os.pread(self._slots[slot], min(_COPIED, self._size - self._copied), self._copied)
         self._carried += _write(self._slots[1 - slot], frames, self._carried)
         self._copied += len(frames)
@@ -126,8 +127,8 @@ class MemoryJournal:
         self._flip()
 
     def _flip(self) -> None:
-        slot = self._board.slot
-        self._board.slot = 1 - slot
+        slot = self._counters.slot
+        self._counters.slot = 1 - slot
         os.ftruncate(self._slots[slot], 0)
         self._size = self._fresh = self._carried
 

@@ -8,7 +8,7 @@ A worker that dies is reaped; then FUSE_NOTIFY_RESEND queues again what it was a
 and given the device. Callers notice a pause. Where the kernel cannot resend (before 6.9) the connection is aborted,
 which fails the calls under way and the files that are open, and a new one is mounted at the same place.
 
-A job with `keep` has a keeper besides (`stripefs.fuse.keeper`): when the supervisor is killed, or asked to end while
+A spec with `keep` has a keeper besides (`stripefs.fuse.keeper`): when the supervisor is killed, or asked to end while
 the mount is in use, the connection stays for the next supervisor of the same place, which goes on as after the death of
 a worker.
 
@@ -58,7 +58,7 @@ _LEAVE_WITHIN = 5.0
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(job: MountSpec, *, ready: Callable[[], None]) -> int:
+def serve(spec: MountSpec, *, ready: Callable[[], None]) -> int:
     """Mount and serve until unmounted, in the foreground; the exit status.
 
     `ready` is called once, when the mount answers; its errors undo the mount. Raises a StripefsError, with
@@ -66,12 +66,12 @@ def serve(job: MountSpec, *, ready: Callable[[], None]) -> int:
     thread: it handles signals.
     """
     extras.require("pyfuse3")
-    inherited = Keeper.take_over(keeper_path(Path(job.directory), job.name)) if job.keep else None
-    job = job.at(job.resolved if inherited else mounting.check_mountpoint(job))
+    inherited = Keeper.take_over(keeper_path(Path(spec.directory), spec.name)) if spec.keep else None
+    spec = spec.at(spec.resolved if inherited else mounting.check_mountpoint(spec))
     os.chdir("/")
     kernel.set_io_flusher()
     with contextlib.ExitStack() as held:
-        return _Supervisor(job, ready, held, inherited).run()
+        return _Supervisor(spec, ready, held, inherited).run()
 
 
 class _Exit(Exception):
@@ -83,27 +83,27 @@ class _Supervisor:
 
     def __init__(
         self,
-        job: MountSpec,
+        spec: MountSpec,
         ready: Callable[[], None],
         held: contextlib.ExitStack,
         inherited: tuple[Keeper, KeptConnection] | None,
     ) -> None:
-        self._job = job
+        self._spec = spec
         self._keeper: Keeper | None = inherited[0] if inherited else None
         self._inherited: KeptConnection | None = inherited[1] if inherited else None
-        self._path = job.mount.mountpoint
+        self._path = spec.mount.mountpoint
         self._ready = ready
-        self._control_files = ControlFiles(self._path, Path(job.directory) if job.directory else None, job.name)
+        self._control_files = ControlFiles(self._path, Path(spec.directory) if spec.directory else None, spec.name)
         held.callback(self._control_files.close)
-        self._listeners = [self._control_files.listener, *metrics_listener(job.mount.metrics, held)]
+        self._listeners = [self._control_files.listener, *metrics_listener(spec.mount.metrics, held)]
         self._memory = self._inherited.memory if self._inherited is not None else make_memory()
         for descriptor in self._memory:
             held.callback(os.close, descriptor)
-        self._board = CounterPage(self._memory[0])
+        self._counters = CounterPage(self._memory[0])
         self._signals = held.enter_context(signals((*_STOPPING, signal.SIGHUP)))
-        self._owner = pidfd(job.owner, held)
+        self._owner = pidfd(spec.owner, held)
         held.callback(self._close)
-        self._connection = FuseConnection(job)
+        self._connection = FuseConnection(spec)
         self._worker: WorkerProcess | None = None
         self._generation = 0
         self._deaths = CrashLoop()
@@ -111,7 +111,7 @@ class _Supervisor:
         self._stopping = False
         self._has_terminal = has_terminal()
         self._started_at = time.time()
-        self._source = job.source
+        self._source = spec.source
         self._kept: dict[str, Any] = {}  # facts of the first worker that must hold for the next ones
 
     def run(self) -> int:
@@ -160,12 +160,12 @@ class _Supervisor:
         if self._keeper is not None:
             self._keeper.close()
         self._keeper = None
-        if not self._job.keep or not self._connection.can_resend or self._worker is None:
+        if not self._spec.keep or not self._connection.can_resend or self._worker is None:
             return
         facts = {"source": self._source, "kept": self._kept, "started_at": self._started_at}
         kept = KeptConnection({**self._connection.state(), **facts}, self._connection.device, self._memory)
         try:
-            self._keeper = Keeper.start(self._control_files.keeper, self._job.keep, kept)
+            self._keeper = Keeper.start(self._control_files.keeper, self._spec.keep, kept)
         except OSError as error:
             _log.warning("%s ends with its supervisor: no keeper can be started: %s", self._path, error)
         else:
@@ -232,7 +232,7 @@ class _Supervisor:
             self._deaths.clear()  # this one says nothing about what workers die of
             self._worker.kill()
         elif event == "orphaned":
-            self._stop(f"the end of process {self._job.owner}")
+            self._stop(f"the end of process {self._spec.owner}")
         elif event == "disconnected":
             self._finish()
         elif event == "died":
@@ -273,13 +273,13 @@ class _Supervisor:
     def _start(self) -> None:
         self._generation += 1
         self._watchdog.excuse()  # it answers from INIT on
-        self._worker = WorkerProcess(self._job.program, self._path)
+        self._worker = WorkerProcess(self._spec.program, self._path)
         self._worker.send(
             {
                 "op": "start",
-                "command": self._job.command,
-                "payload": self._job.payload,
-                "mount": self._job.mount._asdict(),
+                "command": self._spec.command,
+                "payload": self._spec.payload,
+                "mount": self._spec.mount._asdict(),
                 "first": self._generation == 1,
                 "kept": self._kept,
                 "facts": self._facts(),
@@ -298,7 +298,7 @@ class _Supervisor:
         """The worker is gone, and reaped: start the next one, unless there is nothing left to serve."""
         if self._stopping or not self._connection.alive:
             self._finish()
-        self._deaths.record(time.monotonic(), self._board.read()["answered"])
+        self._deaths.record(time.monotonic(), self._counters.read()["answered"])
         if self._deaths.diagnosis:
             _log.critical(
                 "%s; %s is dead from here on: see the lines above, then umount -l %s and mount again",
@@ -341,7 +341,7 @@ class _Supervisor:
         self._disconnect()
         try:
             self._connection.detach()
-            MemoryJournal(self._board, self._memory[1:]).clear()
+            MemoryJournal(self._counters, self._memory[1:]).clear()
             self._start_next()
             self._mount()
             self._start_keeper()
@@ -376,11 +376,11 @@ class _Supervisor:
         spare_used = self._keeper is not None and not force
         detached = self._connection.detach(spare_used=spare_used)
         if spare_used and not detached and self._connection.is_attached:
-            _log.warning("%s is in use: its readers wait up to %g s for the next daemon", self._path, self._job.keep)
+            _log.warning("%s is in use: its readers wait up to %g s for the next daemon", self._path, self._spec.keep)
             raise _Exit(0)
         if not detached or not self._connection.wait_ended():
             _log.warning("%s was in use: whoever has files open there gets errors now", self._path)
-            self._disconnect(graceful=self._job.mount.rw)
+            self._disconnect(graceful=self._spec.mount.rw)
         self._finish()
 
     def _finish(self) -> None:

@@ -53,14 +53,14 @@ class Start:
     """Arguments with which a worker begins. `first`: no worker served this mount before, so what cannot be served may
     be refused.
 
-    payload: the job's. kept: `Backend.kept` of the first worker. board and journal outlive this worker.
+    payload: the spec's. kept: `Backend.kept` of the first worker. counters and journal outlive this worker.
     """
 
     payload: str
     mount: MountSettings
     first: bool
     kept: Mapping[str, Any]
-    board: CounterPage
+    counters: CounterPage
     journal: MemoryJournal
 
 
@@ -118,8 +118,8 @@ class _Worker:
     ) -> None:
         self._channel = channel
         self._facts: dict[str, Any] = start["facts"]
-        board, slot0, slot1, *listeners = descriptors
-        self._board = CounterPage(board)
+        counters, slot0, slot1, *listeners = descriptors
+        self._counters = CounterPage(counters)
         self._listeners = [socket.socket(fileno=descriptor) for descriptor in listeners]
         self._mount = mount_settings(start["mount"])
         self._command = str(start["command"])
@@ -128,8 +128,8 @@ class _Worker:
             self._mount,
             start["first"],
             start["kept"],
-            self._board,
-            MemoryJournal(self._board, (slot0, slot1)),
+            self._counters,
+            MemoryJournal(self._counters, (slot0, slot1)),
         )
         self._make = make
         self._initialised = trio.Event()
@@ -174,7 +174,7 @@ class _Worker:
 
         gc.freeze()  # objects loaded so far stay for good, and need not be looked at again
         _survive_vanished_requests()
-        operations = operations_for(tree, self._board, on_init, writable=self._mount.rw)
+        operations = operations_for(tree, self._counters, on_init, writable=self._mount.rw)
         pyfuse3.init(operations, f"/dev/fd/{number}", set(_OPTIONS))
         await pyfuse3.main(max_tasks=TASKS)
 
@@ -214,7 +214,7 @@ class _Worker:
             "source": backend.source,
             **self._facts,
             "worker_pid": os.getpid(),
-            "requests": self._board.read(),
+            "requests": self._counters.read(),
             **backend.status(),
         }
 

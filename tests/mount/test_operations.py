@@ -55,7 +55,7 @@ class PanicException(BaseException):
 
 
 @pytest.fixture
-def board() -> Iterator[CounterPage]:
+def counters() -> Iterator[CounterPage]:
     descriptors = make_memory()
     yield CounterPage(descriptors[0])
     for descriptor in descriptors:
@@ -68,8 +68,8 @@ def tree() -> FakeTree:
 
 
 @pytest.fixture
-def operations(tree: FakeTree, board: CounterPage) -> Any:
-    return TreeOperations(tree, board, lambda: None)
+def operations(tree: FakeTree, counters: CounterPage) -> Any:
+    return TreeOperations(tree, counters, lambda: None)
 
 
 async def _errno(call: Any) -> int:
@@ -229,10 +229,10 @@ async def test_trusted_attributes_are_named_to_root_only(operations: Any, tree: 
     assert await operations.listxattr(1, SimpleNamespace(uid=1000)) == [b"user.x", b"security.capability"]
 
 
-def test_the_tree_says_whether_its_lists_are_enforced(tree: FakeTree, board: CounterPage) -> None:
+def test_the_tree_says_whether_its_lists_are_enforced(tree: FakeTree, counters: CounterPage) -> None:
     for wanted in (False, True):
         tree.posix_acl = wanted
-        assert TreeOperations(tree, board, lambda: None).enable_acl is wanted
+        assert TreeOperations(tree, counters, lambda: None).enable_acl is wanted
 
 
 async def test_capacity_and_missing_attributes(operations: Any, tree: FakeTree) -> None:
@@ -252,11 +252,11 @@ async def test_names_that_no_attribute_can_have_never_reach_the_tree(operations:
     assert await _errno(operations.listxattr(1, SimpleNamespace(uid=0))) == errno.ENOSYS
 
 
-async def test_counters(operations: Any, tree: FakeTree, board: CounterPage) -> None:
+async def test_counters(operations: Any, tree: FakeTree, counters: CounterPage) -> None:
     tree.answer = b"12345"
     await operations.read(1, 0, 5)
     tree.answer = NotFound("x")
     await _errno(operations.getattr(1, None))
     tree.answer = ServiceDown("x")
     await _errno(operations.lookup(1, b"x", None))
-    assert board.read() == {"answered": 3, "failed": 1, "read_bytes": 5, "written_bytes": 0}
+    assert counters.read() == {"answered": 3, "failed": 1, "read_bytes": 5, "written_bytes": 0}

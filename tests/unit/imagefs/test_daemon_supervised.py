@@ -60,8 +60,8 @@ class Fails:
 async def daemon(folder: Path) -> AsyncIterator[Attachments]:
     memory = make_memory()
     try:
-        board, *slots = memory
-        journal = MemoryJournal(CounterPage(board), (slots[0], slots[1]))
+        counters, *slots = memory
+        journal = MemoryJournal(CounterPage(counters), (slots[0], slots[1]))
         settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), background_rate=0)
         host = Attachments(settings, journal)
         async with trio.open_nursery() as nursery:

@@ -127,8 +127,8 @@ async def test_a_device_whose_disk_hangs_is_read_through_and_taken_up_later(
 
 
 def backend(folder: Path, memory: tuple[int, ...]) -> DaemonBackend:
-    board, *slots = memory
-    journal = MemoryJournal(CounterPage(board), (slots[0], slots[1]))
+    counters, *slots = memory
+    journal = MemoryJournal(CounterPage(counters), (slots[0], slots[1]))
     settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), io_timeout=7.0)
     return DaemonBackend(SimpleNamespace(payload=settings.to_json(), journal=journal))  # type: ignore[arg-type]
 

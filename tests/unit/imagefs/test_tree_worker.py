@@ -32,7 +32,7 @@ def _image(path: Path, content: bytes) -> str:
 
 def _backend(metadata: str, devices: int = 1, kept: Mapping[str, Any] | None = None) -> TreeBackend:
     payload = {"source": "store#tag", "metadata": metadata, "devices": ["/nowhere"] * devices, "io_timeout": 1}
-    nobody = cast(Any, None)  # the journal and the board are not used
+    nobody = cast(Any, None)  # the journal and the counters are not used
     return TreeBackend(Start(json.dumps(payload), MountSettings(), not kept, kept or {}, nobody, nobody))
 
 
