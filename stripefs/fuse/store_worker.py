@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -89,13 +90,24 @@ class StoreBackend:
         )
         state = InodeTable(self._start.journal)
         state.replay(self._start.journal.load())
+        mount = self._settings.mount
+        make_tree = partial(
+            Tree,
+            self._store,
+            self._reader,
+            state=state,
+            attr_timeout=mount.attr_timeout,
+            io_timeout=self._settings.read.io_timeout,
+            umask=mount.umask,
+            uid=mount.uid,
+            gid=mount.gid,
+        )
         async with trio.open_nursery() as nursery:
             await nursery.start(self._reader.run)
             if self._writing is None:
-                self._tree = Tree(self._store, self._reader, state=state, **self._tree_options)
-                task_status.started(self._tree)
-                return
-            self._tree = await nursery.start(self._writing.run, self._reader, state, self._tree_options)
+                self._tree = make_tree()
+            else:
+                self._tree = await nursery.start(self._writing.run, make_tree)
             task_status.started(self._tree)
 
     def status(self) -> dict[str, Any]:
@@ -170,17 +182,6 @@ class StoreBackend:
             f"{redact(self._settings.store.url)} did not answer within {timeout:g} s",
             hint="see whether its host and port are right",
         )
-
-    @property
-    def _tree_options(self) -> dict[str, Any]:
-        mount = self._settings.mount
-        return {
-            "attr_timeout": mount.attr_timeout,
-            "io_timeout": self._settings.read.io_timeout,
-            "umask": mount.umask,
-            "uid": mount.uid,
-            "gid": mount.gid,
-        }
 
 
 if __name__ == "__main__":

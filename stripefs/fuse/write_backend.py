@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from stripefs.read import Reader
 from stripefs.settings import Settings
 from stripefs.store.striped import StripedStore
-from stripefs.vfs import InodeTable, Tree
+from stripefs.vfs import Tree
 from stripefs.vfs.dir_handle import UnpublishedNames
 from stripefs.vfs.writable_tree import WritableTree
 from stripefs.vfs.write_handle import WriteHandles
@@ -52,22 +52,20 @@ class WriteBackend:
         return {**self._session.status(), **staged}
 
     async def run(
-        self,
-        reader: Reader,
-        state: InodeTable,
-        options: dict[str, Any],
-        *,
-        task_status: trio.TaskStatus[WritableTree] = trio.TASK_STATUS_IGNORED,
+        self, make_tree: Callable[..., Tree], *, task_status: trio.TaskStatus[WritableTree] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Start with the tree; until cancelled. Then what its writers have finished is published, the rest dropped."""
-        tree = self._make_tree(reader, state, options)
+        """Start with the tree; until cancelled. Then finished files are published and the rest dropped.
+
+        make_tree: makes the tree that can be read, and takes its `unpublished`.
+        """
+        tree = self._make_writable(make_tree)
         async with trio.open_nursery() as nursery:
             await nursery.start(self._session.run, tree.aclose)
             task_status.started(tree)
         if self._staging is not None:
             self._staging.close()
 
-    def _make_tree(self, reader: Reader, state: InodeTable, options: dict[str, Any]) -> WritableTree:
+    def _make_writable(self, make_tree: Callable[..., Tree]) -> WritableTree:
         session = self._session
         if not sees_all_processes():
             _log.info(
@@ -76,9 +74,8 @@ class WriteBackend:
                 session.wanted.publish_unseen,
             )
         handles = WriteHandles()
-        unpublished = UnpublishedNames(session.store, handles)
         return WritableTree(
-            Tree(session.store, reader, state=state, unpublished=unpublished, **options),
+            make_tree(unpublished=UnpublishedNames(session.store, handles)),
             handles,
             session.uploads,
             staging=self._staging,
@@ -87,5 +84,5 @@ class WriteBackend:
             schedule_delete=session.deletions.schedule,
             versions=session.versions,
             below=session.store.inner,
-            vacate=session.clear_directory,
+            clear=session.clear_directory,
         )

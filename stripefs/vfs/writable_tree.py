@@ -27,7 +27,7 @@ class WritableTree:
     running. layout_of: the layout for a new file at a path, None for the usual one. publish_unseen: one of
     `settings.PUBLISH_UNSEEN`. schedule_delete: told which striped versions have lost their name. versions(path): the
     pool folders that a striped file needs; blocks. below: the store without the view that hides the files of stripefs
-    itself. vacate: see `DirectoryLayouts`.
+    itself. clear: see `DirectoryLayouts`.
     """
 
     posix_acl = Tree.posix_acl
@@ -45,11 +45,11 @@ class WritableTree:
         schedule_delete: ScheduleDelete | None = None,
         versions: Callable[[bytes], Iterable[str]] | None = None,
         below: Store | None = None,
-        vacate: Callable[[bytes], None] | None = None,
+        clear: Callable[[bytes], None] | None = None,
     ) -> None:
         self._tree = tree
         self._handles = handles
-        layouts = DirectoryLayouts(tree.store if below is None else below, tree.calls, vacate)
+        layouts = DirectoryLayouts(tree.store if below is None else below, tree.calls, clear)
         intents = Intents(tree.state)
         attributes = AttributeOps(tree, handles, layouts)
         publisher = HandlePublisher(tree, handles, uploads, attributes, layouts, layout_of, publish_unseen)
