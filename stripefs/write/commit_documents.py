@@ -1,13 +1,13 @@
 """Documents of an upload: the manifest of a striped version and the records of its fsyncs.
 
-A document is written before it is needed, as a hidden file, so that one rename later it stands (`PreparedDocument`).
+A document is written before it is needed, as a hidden file, so that one rename is left to do (`PreparedDocument`).
 Writing one takes from 20 ms to half a second: the last parts of a file are being acknowledged as long.
 
-Each fsync writes a record that names the new segments and continues the record before. Records that stand form a chain,
-oldest first. One that names at most as much as those behind it is merged with them, so each names more than twice what
-the next one does: n fsyncs write O(n log n) bytes, and `stripefs recover` reads O(log n) documents. A record stands by
-one rename, and the records it was merged of go only after that. So the newest one and those that it continues name all
-that was durable, wherever a writer dies.
+Each fsync writes a record that names the new segments and continues the record before. The records in the store form a
+chain, oldest first. One that names at most as much as those behind it is merged with them, so each names more than
+twice what the next one does: n fsyncs write O(n log n) bytes, and `stripefs recover` reads O(log n) documents. A record
+appears by one rename, and the records it was merged of go only after that. So the newest one and those that it
+continues name all that was durable, wherever a writer dies.
 
 A call that was given up may have its effect later. So a number that was in use once is not used for another record,
 but by one that replaces the only record, when the last try was answered.
@@ -107,11 +107,11 @@ class _Sent:
 
 
 class PreparedDocument:
-    """At most one document at a time. place names each try of it; block_size is its file's, 0 for the store's own."""
+    """At most one document at a time. new_path names each try of it. block_size: of its file, 0 for the store's own."""
 
-    def __init__(self, uploader: Uploader, place: Callable[[], tuple[bytes, int]], block_size: int = 0) -> None:
+    def __init__(self, uploader: Uploader, new_path: Callable[[], tuple[bytes, int]], block_size: int = 0) -> None:
         self._uploader = uploader
-        self._place = place
+        self._new_path = new_path
         self._block_size = block_size
         self._sent: _Sent | None = None
         self.wasted = 0
@@ -143,7 +143,7 @@ class PreparedDocument:
         return sent.part.path if sent.part.acked else None
 
     async def drop(self, but: bytes | None = None) -> list[bytes]:
-        """Forget what was begun and not taken, unless it is the document `but`; paths of what stands of it."""
+        """Forget what was begun and not taken, unless it is the document `but`; paths of what is in the store of it."""
         sent = self._sent
         if sent is None or sent.document == but:
             return []
@@ -155,7 +155,7 @@ class PreparedDocument:
         return [sent.part.path] if sent.part.acked else []
 
     def _send(self, document: bytes) -> _Sent:
-        part = PartUpload([document], len(document), self._place, block_size=self._block_size)
+        part = PartUpload([document], len(document), self._new_path, block_size=self._block_size)
         self._uploader.submit(part)
         return _Sent(document, part)
 
@@ -186,7 +186,7 @@ class _Next:
 
 
 class RecordLog:
-    """For one task at a time. outdated: paths that are to be removed once a record stands, or the upload has ended."""
+    """For one task at a time. outdated: paths to be removed once a record is in the store, or the upload has ended."""
 
     def __init__(self, ops: StoreOps, names: UploadNames, prepared: PreparedDocument) -> None:
         self.outdated: list[bytes] = []
@@ -199,8 +199,8 @@ class RecordLog:
         self._answered = True
 
     @property
-    def stands(self) -> bool:
-        """Tells whether a record stands."""
+    def exists(self) -> bool:
+        """True if a record is in the store."""
         return bool(self._chain)
 
     async def prepare(self, durable: Durable) -> None:
@@ -210,7 +210,7 @@ class RecordLog:
         self._prepared.begin(document)
 
     async def write(self, durable: Durable) -> None:
-        """A record of all of it stands. Raises StoreError."""
+        """A record of all of it is in the store. Raises StoreError."""
         following = self._next(durable)
         self.outdated += await self._prepared.drop(but=following.document)
         source = await self._prepared.take(following.document)

@@ -1,5 +1,5 @@
-"""Contents of one file being written: the published version it continues, objects that stand in the store for good,
-parts, memory; in this order. No turns, no lock.
+"""Contents of one file being written: the published version it continues, objects stored for good, parts, memory; in
+this order. Neither turns nor locks are taken here.
 
 Up to `policy.small` bytes stay in memory as the *head*, since the file may end there and be plain. When it grows past
 that, or its memory is wanted, its layout is chosen and the bytes go into segments. All methods but `drain` and `read`
@@ -117,9 +117,9 @@ class FileContents:
         return [*([] if self.base is None else [self.base]), *self.stored]
 
     def _stream(self, prefix: Sequence[UploadBase]) -> StreamUpload:
-        return StreamUpload(self._shared, self._stream_place, prefix, self.account.release, self.fail)
+        return StreamUpload(self._shared, self._stream_path, prefix, self.account.release, self.fail)
 
-    def _stream_place(self) -> tuple[bytes, int]:
+    def _stream_path(self) -> tuple[bytes, int]:
         """In a store that cannot rename, the file appears at its own name, when it is complete."""
         return self._names.beside() if self._shared.store.capabilities.replace else (self._names.path, 0)
 
@@ -224,8 +224,8 @@ class FileContents:
             await behind[0].changed.wait()
 
     async def drain(self) -> None:
-        """Seal, and wait until nothing is under way; raises why the file failed. A stream is an object that stands
-        then, or is published, where the store cannot rename it."""
+        """Seal, and wait until nothing is under way; raises why the file failed. A stream is a stored
+        object then, or is published, where the store cannot rename it."""
         self.seal()
         while self._in_flight:
             await next(iter(self._in_flight)).ended.wait()
@@ -244,8 +244,8 @@ class FileContents:
             raise self.failure
 
     async def gather(self) -> list[bytes]:
-        """Make one object of all that stands, for a store that cannot join them; the paths of those it was copied
-        from. All is drained, and there are no parts. Raises why the file failed."""
+        """Make one object of all that are stored, for a store that cannot join them; the paths of those it was
+        copied from. All is drained, and there are no parts. Raises why the file failed."""
         copied = self.stored
         self.stream, self.stored = self._stream(copied), []
         self.moves += 1
@@ -272,7 +272,7 @@ class FileContents:
         return left
 
     def drop(self) -> None:
-        """Forget all that is not published, from memory too, but for the paths of what stands in the store."""
+        """Forget all that is not published, from memory too, but for the paths of what is in the store."""
         self.observer.drop()
         for part in list(self._in_flight):
             part.cancel()
@@ -297,14 +297,14 @@ class FileContents:
         return [*self.stored, *(UploadBase(part.path, part.size) for part in self.acked())]
 
     def moved(self, each: UploadBase, path: bytes) -> UploadBase:
-        """One of those that stand lies at `path` now; that one."""
+        """One of the stored objects lies at `path` now; that one."""
         index = self.stored.index(each)
         self.stored[index] = UploadBase(path, each.length, each.parts)
         self.moves += 1
         return self.stored[index]
 
     def acked(self) -> Iterator[PartUpload]:
-        """The parts that stand in the store, in order."""
+        """The parts that the store has acknowledged, in order."""
         for segment in self.segments:
             yield from (part for part in segment.parts if part.acked)
 

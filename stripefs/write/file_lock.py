@@ -364,7 +364,7 @@ def _same_mount(one: LockDocument, other: LockDocument) -> bool:
 def _take_over(
     store: Store, mine: LockDocument, held: tuple[LockDocument, Status], blanks: int, seconds: float
 ) -> Status | None:
-    """The lock `mine` stands in place of a dead writer's, which is `held`: its status. None where that one is not there
+    """The lock `mine` takes the place of a dead writer's, which is `held`: its status. None where that one is not there
     any more, or was renewed. Raises Busy where its writer lives."""
     path, lock = mine.path, lock_path(mine.path)
     document, seen = held

@@ -70,7 +70,7 @@ class HiddenFiles:
     @property
     def recorded(self) -> bool:
         """True if there is a record of an fsync."""
-        return self._log.stands
+        return self._log.exists
 
     # -- fsync -------------------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class HiddenFiles:
         if contents.failure is None and contents.stream is None:
             if record:
                 await self._log.prepare(self._durable_now())
-            # A writer that went on after an fsync will do so again, and a list of parts would have to stand before.
+            # A writer that went on after an fsync will do so again, and a list of parts would be needed before.
             if contents.layout is Layout.STRIPED and not self._next_manifest.wasted:
                 manifest = self.next_manifest()
                 document = manifest.to_bytes()
@@ -125,7 +125,7 @@ class HiddenFiles:
         """Join neighbours that are joined of equally many parts, _JOINED at a time: a record names few objects then,
         however often there is an fsync, and no byte is joined often.
 
-        The record that stands names them as they were, which `recovery` is prepared for.
+        The record in the store names them as they were, which `recover` is prepared for.
         """
         contents = self.contents
         if contents.layout is Layout.STRIPED or not self.joins:

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 ScheduleDelete = Callable[[Iterable[str]], None]
-"""Told which striped versions no name stands for any more; see `stripefs.gc.deferred_delete`."""
+"""Told which striped versions have lost their last name; see `stripefs.gc.deferred_delete`."""
 
 
 class LostVersions:

@@ -53,15 +53,15 @@ class LazyDirectory:
 class PartUpload:
     """`chunks`, `size` bytes in all, to become one file.
 
-    unit: a table of checksums goes behind the bytes when it is not 0 (parts of striped files). place answers the path
-    for every try anew, so that a try that was given up cannot harm the next. group: parts of one group go to
-    different hosts as far as there are any. folder is made before, if there is one. on_end is called on
-    trio's thread once `status` or `error` stands, on_cancel there when it is given up: for its sender.
+    unit: a table of checksums goes behind the bytes when it is not 0 (parts of striped files). new_path() answers a
+    path and its number for each try, so that a try that was given up cannot harm the next. group: parts of one group
+    go to different hosts as far as there are any. folder is made before, if there is one. on_end is called on trio's
+    thread once `status` or `error` is known, on_cancel there when it is given up: for its uploader.
     """
 
     chunks: Sequence[Buffer]
     size: int
-    place: Callable[[], tuple[bytes, int]]
+    new_path: Callable[[], tuple[bytes, int]]
     unit: int = 0
     block_size: int = 0
     group: HostGroup = field(default_factory=HostGroup)

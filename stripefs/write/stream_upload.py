@@ -110,20 +110,20 @@ _T = TypeVar("_T")
 class StreamUpload:
     """Writes a new file: first the bytes of the files `prefix`, then what is added.
 
-    place() names it anew at every try; `path` is the one that stands, b"" before.
-    give(size) is called for bytes that were written; fail(error) once when the file is lost.
+    new_path() names it at each try; `path` is that of the file that was begun, b"" before.
+    release(size) is called for bytes that were written; fail(error) once when the file is lost.
     """
 
     def __init__(
         self,
         shared: UploadContext,
-        place: Callable[[], tuple[bytes, int]],
+        new_path: Callable[[], tuple[bytes, int]],
         prefix: Sequence[UploadBase],
         release: Callable[[int], None],
         fail: Callable[[Exception], None],
     ) -> None:
         self.path = b""
-        self._place = place
+        self._new_path = new_path
         self._shared = shared
         self._prefix = prefix
         self._release = release
@@ -193,7 +193,7 @@ class StreamUpload:
             self._ended.set()
 
     def _create(self, host: str) -> Sink:
-        path, _ = self._place()
+        path, _ = self._new_path()
         store = self._shared.store
         sink = store.create(path, host=host) if store.capabilities.writes else PutSink(store, path)
         if self._cancelled:  # meanwhile, and nobody waits for this any more

@@ -237,7 +237,7 @@ class Uploader:
             return False
         self._queue.remove(part)
         part.group.hosts.add(host)
-        path, part.number = part.place()
+        path, part.number = part.new_path()
         part.attempt = self._attempt(part, path, host)
         self._in_flight[part] = part.attempt
         nursery.start_soon(

@@ -81,11 +81,11 @@ def part_factory():
     """Makes parts of one byte each."""
     numbers = itertools.count()
 
-    def place():
+    def new_path():
         number = next(numbers)
         return b"/part%d" % number, number
 
-    return lambda on_end=None: PartUpload([b"x"], 1, place, on_end=on_end)
+    return lambda on_end=None: PartUpload([b"x"], 1, new_path, on_end=on_end)
 
 
 async def test_who_hears_of_an_end_may_send_more(store, gate):
