@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["Call", "calls", "decisive", "is_pip", "is_python", "joined"]
+__all__ = ["Call", "calls", "decisive", "is_pip", "is_python", "joined", "options_among"]
 
 _BOTH = {
     "-r": "requirement",
@@ -244,3 +244,24 @@ def _split(word: str, table: Mapping[str, str]) -> tuple[str, str | None]:
         if f"-{letter}" in table:
             return f"-{letter}", word[place + 1 :].removeprefix("=") or None
     return word, None
+
+
+def options_among(
+    words: Iterable[str], valued: Collection[str], switches: Collection[str], without: Collection[str] = ()
+) -> list[str]:
+    """The options in front of `--` that another command of the installer has too: those in `valued` with their values,
+    and those in `switches`, but for those in `without`."""
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            break
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if name in valued:
+            value = [next(rest, "")] if word == name else []
+            found += [word, *value] if name not in without else []
+        elif word in switches:
+            found += [word] if word not in without else []
+        elif name in ("-r", "-e", "-p", "-t", "-P") and word == name:
+            next(rest, "")
+    return found

@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from imagefs.deps.check.distributions import parse_record
-from imagefs.deps.command import Call
+from imagefs.deps.command import Call, options_among
 from imagefs.deps.inventory import Inventory
 from imagefs.deps.key import canonical
 from imagefs.deps.lock import without_secrets
@@ -83,9 +83,9 @@ class BuildOrder(NamedTuple):
         """The builder of that directory to a wheel in the directory `out`."""
         tool, program = self.call.tool.removesuffix("-project"), self.call.program
         if tool == "pip":
-            options = [*_shared(self.words, _NOT_OF_PIP), *self.more]
+            options = [*options_among(self.words, _VALUED, _SWITCHES, _NOT_OF_PIP), *self.more]
             return [*program, "wheel", "--quiet", "--no-deps", *options, "--wheel-dir", out, source]
-        options = [*_shared(self.words, _NOT_OF_UV), *self.more]
+        options = [*options_among(self.words, _VALUED, _SWITCHES, _NOT_OF_UV), *self.more]
         return [*program, "build", "--quiet", "--wheel", "--python", self.python, *options, "--out-dir", out, source]
 
 
@@ -214,20 +214,3 @@ def _run(source: str, command: Sequence[str], folder: str, environ: Mapping[str,
         raised = [line for line in told if _RAISED.match(line)] or [line for line in told if "rror" in line]
         why = (raised or told or ["it says nothing"])[-1]
         raise SnapshotError(f"{source} cannot be built to a wheel: {without_secrets(why)}")
-
-
-def _shared(words: Sequence[str], without: Iterable[str]) -> list[str]:
-    """Those options that decide how something is built."""
-    found: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word == "--":
-            break
-        name = word.partition("=")[0] if word.startswith("--") else word[:2]
-        if name in _VALUED:
-            value = next(rest, "") if word == name else None
-            if name not in without:
-                found += [word, *([value] if value is not None else [])]
-        elif word in _SWITCHES and word not in without:
-            found.append(word)
-    return found

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from imagefs.deps.command import Call
+from imagefs.deps.command import Call, options_among
 from imagefs.deps.lock import Lock, LockedRequirement, RequirementKind, read_lock
 from imagefs.errors import FormatError
 
@@ -136,7 +136,15 @@ def question_for(command: Sequence[str], call: Call, python: str, *, setup: bool
         return Question([*before, *program, *rest[:end], *asked, *rest[end:]])
     files = list(call.values.get("requirement", ()))
     lines = [f"-e {text}" if editable else text for text, editable in call.requirements]
-    options = ["--quiet", "--no-header", "--format", "pylock.toml", "--python", python, *_shared(rest)]
+    options = [
+        "--quiet",
+        "--no-header",
+        "--format",
+        "pylock.toml",
+        "--python",
+        python,
+        *options_among(rest, _VALUED, _SWITCHES),
+    ]
     if "sync" in rest and "--no-deps" not in options:
         options.append("--no-deps")
     sources = [*files, *(["-"] if lines or not files else [])]
@@ -197,23 +205,4 @@ def _without(words: Iterable[str], option: str) -> list[str]:
             next(rest, "")
         elif not word.startswith(f"{option}="):
             found.append(word)
-    return found
-
-
-def _shared(words: Sequence[str]) -> list[str]:
-    """Those options that `uv pip compile` has too."""
-    found: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word == "--":
-            break
-        name = word.partition("=")[0] if word.startswith("--") else word[:2]
-        if name in _VALUED:
-            found.append(word)
-            if word == name:
-                found.append(next(rest, ""))
-        elif word in _SWITCHES:
-            found.append(word)
-        elif name in ("-r", "-e", "-p", "-t", "-P") and word == name:
-            next(rest, "")
     return found
