@@ -14,9 +14,9 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from stripefs.api import engine
-from tests.hdfs_instance import HdfsInstance, hdfs_instance, remove_orphans
-from tests.leaks import MARK, leaks
-from tests.others import open_folder
+from tests.support.leaks import MARK, leaks
+from tests.support.other_users import open_folder
+from tests.tools.hdfs import HdfsInstance, hdfs_instance, remove_orphans
 
 settings.register_profile("default", max_examples=120, deadline=None)  # a busy machine is no failure
 settings.register_profile("quick", max_examples=20, deadline=None)
@@ -32,21 +32,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _FIRST = (
-    "tests/faults/",
-    "tests/cluster/",
-    "tests/integration/",
+    "tests/hdfs/faults/",
+    "tests/hdfs/",
+    "tests/integration/test_startup.py",
     "tests/extra/",
-    "tests/deps/",
-    "tests/imagefs/",
-    "tests/mount/",
+    "tests/integration/deps/",
+    "tests/integration/imagefs/",
+    "tests/integration/mount/",
 )
 """Folders whose tests mostly wait, the longest first: started last, they would run alone while a processor idles."""
 
-_ONE_WORKER = ("tests/faults", "tests/cluster", "tests/extra/hdfs")
+_ONE_WORKER = ("tests/hdfs/faults", "tests/hdfs", "tests/extra/hdfs")
 """Folders that one worker runs as a whole, so that a run has one HDFS of either kind."""
 
-_LIGHT = "tests/unit/"
-"""The folder of tests that start no mounts."""
+_LIGHT = ("tests/unit/", "tests/model/")
+"""The folders of tests that start no mounts."""
 
 LIGHT = 10.0
 """Seconds that one of them may take unless it is marked slow, where each processor has one task."""

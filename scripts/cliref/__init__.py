@@ -4,6 +4,6 @@
     markdown   writes docs/reference/PROGRAM.md
     man        writes PROGRAM.1, and PROGRAM-COMMAND.1 for each command with its subcommands
 
-`python -m cliref` writes all of them (`./scripts/docs` runs it). tests/unit/test_cli_reference.py compares committed
-pages with the text that it would write.
+`python -m cliref` writes all of them (`./scripts/docs` runs it). tests/unit/checkout/test_cli_reference.py compares
+committed pages with the text that it would write.
 """

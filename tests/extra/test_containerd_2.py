@@ -12,11 +12,12 @@ import pytest
 
 from imagefs.doctor.services import containerd_facts, judge_containerd
 from imagefs.snapshotter.containerd_config import IMAGES_PLUGIN, TRANSFER_PLUGIN
-from tests.containerd import conftest, gobuild, test_lifecycle, test_pull
-from tests.containerd.conftest import base
-from tests.containerd.node import Node, Registry
-from tests.containerd.test_pull import build
-from tests.unit.imagefs.layers import directory, file, layer
+from tests.integration.containerd import conftest, test_lifecycle, test_pull
+from tests.integration.containerd.conftest import base
+from tests.integration.containerd.test_pull import build
+from tests.support.images.layers import directory, file, layer
+from tests.tools.containerd import gobuild
+from tests.tools.containerd.node import Node, Registry
 
 registry, pause = conftest.registry, conftest.pause
 image, pod = test_lifecycle.image, test_lifecycle.pod

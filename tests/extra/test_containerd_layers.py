@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.containerd import conftest
-from tests.containerd.node import Node, Registry
-from tests.containerd.test_pull import check_layers
+from tests.integration.containerd import conftest
+from tests.integration.containerd.test_pull import check_layers
+from tests.tools.containerd.node import Node, Registry
 
 registry, pause, store, node = conftest.registry, conftest.pause, conftest.store, conftest.node
 

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.containerd import conftest, gobuild
-from tests.containerd.conftest import base
-from tests.containerd.node import Node, Registry
-from tests.containerd.test_pull import build
-from tests.unit.imagefs.layers import directory, file, layer
+from tests.integration.containerd import conftest
+from tests.integration.containerd.conftest import base
+from tests.integration.containerd.test_pull import build
+from tests.support.images.layers import directory, file, layer
+from tests.tools.containerd import gobuild
+from tests.tools.containerd.node import Node, Registry
 
 registry, pause = conftest.registry, conftest.pause
 

@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 
 from stripefs.fuse import kernel
+from tests.support.checkout import CHECKOUT
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
-
-ROOT = Path(__file__).parents[2]
 
 
 def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
     """The demonstration, under way, with its temporary folder below `folder`."""
     return subprocess.Popen(
-        [sys.executable, ROOT / "scripts/lib/demo.py", *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+        [sys.executable, CHECKOUT / "scripts/lib/demo.py", *words],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(folder)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

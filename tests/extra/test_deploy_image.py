@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests import CHECKOUT
+from tests.support.checkout import CHECKOUT
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1800)]
 

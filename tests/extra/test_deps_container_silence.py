@@ -1,12 +1,12 @@
-"""Ways to take away standard error of a container's start that tests/deps/container leaves out."""
+"""Ways to take away standard error of a container's start that tests/integration/deps/container leaves out."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.deps.conftest import service
-from tests.deps.container.conftest import image, job, tree
-from tests.deps.container.test_trouble import test_nobody_to_tell
+from tests.integration.deps.conftest import service
+from tests.integration.deps.container.conftest import image, job, tree
+from tests.integration.deps.container.test_trouble import test_nobody_to_tell
 
 __all__ = ["image", "job", "service", "test_nobody_to_tell", "tree"]
 

@@ -1,4 +1,4 @@
-"""The damage to dependency snapshots that tests/deps leaves out."""
+"""The damage to dependency snapshots that tests/integration/deps leaves out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from tests.deps.conftest import jobs, service, store, target, wheels
-from tests.deps.test_fail_open import Damage, test_what_is_damaged_is_installed_and_published_anew
-from tests.imagefs.faults import cut, flip
+from tests.integration.deps.conftest import jobs, service, store, target, wheels
+from tests.integration.deps.test_fail_open import Damage, test_what_is_damaged_is_installed_and_published_anew
+from tests.support.images.faults import cut, flip
 
 __all__ = [
     "jobs",

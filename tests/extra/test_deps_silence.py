@@ -1,11 +1,11 @@
-"""Ways to take away the outputs of a start of `imagefs deps` that tests/deps leaves out."""
+"""Ways to take away the outputs of a start of `imagefs deps` that tests/integration/deps leaves out."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.deps.conftest import folder, jobs, service, target
-from tests.deps.test_fail_open import test_nobody_to_tell
+from tests.integration.deps.conftest import folder, jobs, service, target
+from tests.integration.deps.test_fail_open import test_nobody_to_tell
 
 __all__ = ["folder", "jobs", "service", "target", "test_nobody_to_tell"]
 

@@ -15,9 +15,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.hdfs_instance import COMMAND, HdfsInstance, hdfs_instance
-from tests.unshared import unshared
-from tests.waiting import eventually
+from tests.support.mount_namespace import unshared
+from tests.support.waiting import eventually
+from tests.tools.hdfs import COMMAND, HdfsInstance, hdfs_instance
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
 

@@ -10,9 +10,9 @@ import pytest
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store
-from tests.store.material import listing
-from tests.store.s3_server import BUCKET, Server
-from tests.store.test_s3 import server, store
+from tests.integration.store.test_s3 import server, store
+from tests.support.stores import listing
+from tests.tools.s3_server import BUCKET, Server
 
 __all__ = ["server", "store"]
 

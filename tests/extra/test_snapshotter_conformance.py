@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.fuse import kernel
-from tests.containerd import gobuild
+from tests.tools.containerd import gobuild
 
 CASES = 21
 """Of the suite in the version of containerd that conformance/go.mod names."""

@@ -1,4 +1,4 @@
-from tests.cluster.conftest import place
-from tests.imagefs.conftest import service
+from tests.hdfs.conftest import place
+from tests.integration.imagefs.conftest import service
 
 __all__ = ["place", "service"]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from stripefs.fuse import kernel
-from tests.imagefs.containers import fill
-from tests.imagefs.service import Service, built
-from tests.mount.mounted import drop_cache
-from tests.soak.command import Place
+from tests.tools.command import Place
+from tests.tools.containers import fill
+from tests.tools.imagefs_daemon import Service, built
+from tests.tools.mounts import drop_cache
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 

@@ -11,13 +11,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.hdfs_instance import HdfsInstance, hdfs_instance
-from tests.soak.command import Place
 from tests.soak.crowd import ReaderFailed
 from tests.soak.engine import Contents, SoakFailed, soak
 from tests.soak.plan import make_plan
 from tests.soak.writing import WriterFailed, make_deaths, soak_writers
-from tests.store.hdfs_places import HdfsPopulate, WebHdfs
+from tests.tools.command import Place
+from tests.tools.hdfs import HdfsInstance, hdfs_instance
+from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 
 
 def main() -> int:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.soak.readers import KINDS
+from tests.support.checkout import CHECKOUT
 
 __all__ = ["Crowd", "ReaderFailed", "Total"]
-
-_ROOT = Path(__file__).parents[2]
 
 
 class ReaderFailed(Exception):
@@ -36,7 +35,7 @@ class _Reader:
         self.error = ""
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.soak.readers", kind, str(seed), str(folder)],
-            cwd=_ROOT,
+            cwd=CHECKOUT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.hdfs_instance import HdfsInstance
-from tests.soak.command import REPLACED, Live, Place, eventually
-from tests.soak.content import content
 from tests.soak.crowd import Crowd
 from tests.soak.plan import Kill
-from tests.store.hdfs_places import HdfsPopulate, WebHdfs
+from tests.support.checked_content import content
+from tests.tools.command import REPLACED, Live, Place, eventually
+from tests.tools.hdfs import HdfsInstance
+from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 
 __all__ = ["Contents", "SoakFailed", "soak"]
 

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 
-from tests.soak.content import CELL, PAGE, versions_in
+from tests.support.checked_content import CELL, PAGE, versions_in
 
 _STEP = 64 << 10
 

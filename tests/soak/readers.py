@@ -1,9 +1,9 @@
 """A reader that checks every byte: `python -m tests.soak.readers KIND SEED FOLDER`, a process of its own.
 
-It reads the files of FOLDER, whose contents are those of `tests.soak.content` under their own names, over and over and
-past the page cache, until its standard input ends. It prints a line of JSON now and then, `{"reads": N, "bytes": N}`,
-and `{"error": TEXT}` with exit status 1 at the first wrong byte or failed call. All but `sequential` open each file
-once and keep it open to the end.
+It reads the files of FOLDER, whose contents are those of `tests.support.checked_content` under their own names, over
+and over and past the page cache, until its standard input ends. It prints a line of JSON now and then, `{"reads": N,
+"bytes": N}`, and `{"error": TEXT}` with exit status 1 at the first wrong byte or failed call. All but `sequential` open
+each file once and keep it open to the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.soak.content import PAGE, difference
+from tests.support.checked_content import PAGE, difference
 
 __all__ = ["KINDS"]
 

@@ -22,7 +22,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Version `number` of a file: `length` bytes of `tests.soak.content` under `name`.
+    """Version `number` of a file: `length` bytes of `tests.support.checked_content` under `name`.
 
     beside: it is written as NAME.tmp and renamed over NAME, else under its own name from the start.
     """

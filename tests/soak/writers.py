@@ -17,8 +17,8 @@ import threading
 import time
 from pathlib import Path
 
-from tests.soak.content import content
 from tests.soak.versions import Step, Version, version
+from tests.support.checked_content import content
 
 __all__ = ["FILE"]
 

@@ -18,17 +18,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tests.soak.command import PATIENCE, REPLACED, Live, Place, eventually
-from tests.soak.content import CELL, content, difference
 from tests.soak.versions import Outcome, outcomes, version
 from tests.soak.writers import FILE
+from tests.support.checked_content import CELL, content, difference
+from tests.support.checkout import CHECKOUT
+from tests.tools.command import PATIENCE, REPLACED, Live, Place, eventually
 
 __all__ = ["Death", "WriterFailed", "make_deaths", "soak_writers"]
 
-_ROOT = Path(__file__).parents[2]
 
 _YOUNG = 240.0
 """Seconds, more than the two minutes for which gc spares everything even with --force."""
@@ -245,7 +244,7 @@ class _Trial:
         self._newest = until - 1
         wanted = {"folder": str(self.live.path), "seed": self._seed, "first": self.last + 1, "until": until, **more}
         command = [sys.executable, "-m", "tests.soak.writers", json.dumps(wanted)]
-        with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as writer:
+        with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as writer:
             try:
                 yield writer
             finally:

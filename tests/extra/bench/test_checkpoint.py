@@ -23,6 +23,7 @@ from bench.harness.data import GIB, MIB, PAGE, wrong_page
 from bench.harness.report import insert
 from bench.harness.results import METRICS, Key, Ratio, Row, Samples, sum_up
 from tests.extra.bench import documents
+from tests.support.checkout import CHECKOUT
 
 SMALL = State(120 * MIB)
 
@@ -219,7 +220,7 @@ def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) ->
 
 
 def test_the_docs_have_a_place_for_the_tables() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
+    text = (CHECKOUT / "docs" / "benchmarks.md").read_text()
     assert insert(text, "tables", SECTION)
     assert {name for name in TARGETS if f"`{name}`" in text} == set(TARGETS)
 

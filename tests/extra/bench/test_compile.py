@@ -1,4 +1,4 @@
-"""Ratios and tables that `bench compile` draws from its samples; tests/loaders runs its job."""
+"""Ratios and tables that `bench compile` draws from its samples; tests/integration/loaders runs its job."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ from safetensors import safe_open
 
 from bench.harness.data import CHUNK, MIB, PAGE, DataFile, contents, tensor_sizes, wrong_page
 from bench.read.patterns import Clock, direct, sequential, torch_load, torch_reads
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support.checkout import CHECKOUT
 
 
 def make(folder: Path, *, safetensors: bool = False, size: int = 4 * CHUNK) -> Path:
@@ -104,11 +103,11 @@ def test_two_processes_copy_all_tensors_and_notice_disorder(tmp_path: Path, patt
     file = make(tmp_path, safetensors=True, size=17 * CHUNK)
     # As the benchmark runs it: in a process of its own, which takes the helpers of multiprocessing with it.
     command = [sys.executable, "-m", "bench.read.patterns", pattern, str(file)]
-    answer = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
+    answer = json.loads(subprocess.run(command, cwd=CHECKOUT, capture_output=True, check=True).stdout)
     assert answer["bytes"] == 17 * CHUNK
     with file.open("r+b") as out:
         out.seek(2 * CHUNK)
         out.write(bytes(8))
-    failed = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    failed = subprocess.run(command, cwd=CHECKOUT, capture_output=True, check=False)
     assert failed.returncode == 1
     assert b"are not in order" in failed.stderr

@@ -22,8 +22,8 @@ from bench.deps.wheels import fetch, lay_out, size_of
 from bench.harness import BenchError
 from bench.harness.results import METRICS, Document, Key, Ratio, Row, Samples, sum_up
 from bench.harness.sizes import size
-from tests.deps.wheels import UV, wheel
 from tests.extra.bench import documents
+from tests.support.deps.wheels import UV, wheel
 
 FASTEST = ("uv:fastest", "plain:fastest", "imagefs:miss_fastest")
 RECIPES = recipes(PINS.read_text())

@@ -23,6 +23,7 @@ from bench.startup import order
 from bench.startup.plan import CASE, EVENTS, FLEET, REPORT, REPORT_TIME, SIZES, SYSTEMS, chosen, ratios
 from bench.startup.stages import course, read_events
 from tests.extra.bench import documents
+from tests.support.checkout import CHECKOUT
 
 TARGETS = {
     "total_vs_today": 0.3,
@@ -71,7 +72,7 @@ def test_ratios_are_those_that_were_asked_for_and_name_what_is_measured() -> Non
 
 
 def test_the_docs_tell_every_target() -> None:
-    text = (Path(__file__).parents[3] / "docs/benchmarks.md").read_text()
+    text = (CHECKOUT / "docs/benchmarks.md").read_text()
     for name, bound in TARGETS.items():
         assert re.search(rf"^\| `{name}` \|.*\| ≤ {bound:g} \|$", text, re.MULTILINE), name
     assert f"<!-- results of {REPORT.section(documents.document('startup', FACTS, ()))} -->" in text

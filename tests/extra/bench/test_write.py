@@ -18,6 +18,7 @@ from bench.write.measure import Options, sequence, since_gain, summarize, warm, 
 from bench.write.plan import CASES, LAYOUTS, REPORT, STREAMS, Run, choose, derive, ratios, runs
 from bench.write.programs import Source, create_query, list_directory, save, segments
 from tests.extra.bench import documents
+from tests.support.checkout import CHECKOUT
 
 TARGETS = {
     "striped_write_vs_even_limit": (0.75, True),
@@ -189,7 +190,7 @@ def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) ->
 
 
 def test_the_docs_have_a_place_for_the_tables() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
+    text = (CHECKOUT / "docs" / "benchmarks.md").read_text()
     assert insert(text, "tables", SECTION)
     assert {name for name in TARGETS if f"| `{name}` |" in text} == set(TARGETS)
 

@@ -1,3 +1,3 @@
-from tests.cluster.conftest import mounts, place
+from tests.hdfs.conftest import mounts, place
 
 __all__ = ["mounts", "place"]

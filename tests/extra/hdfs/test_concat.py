@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.test_write_programs_hdfs import test_writers_and_workers_die_on_hdfs
-from tests.loaders.conftest import program
-from tests.loaders.test_loaders import (
+from tests.hdfs.test_write_programs import test_writers_and_workers_die_on_hdfs
+from tests.integration.loaders.conftest import program
+from tests.integration.loaders.test_loaders import (
     test_libraries_save_and_load_through_a_mount,
     test_libraries_save_and_load_without_a_mount,
 )

@@ -1,10 +1,10 @@
-"""Copies of a tree to HDFS and back in the layouts that tests/cluster leaves out."""
+"""Copies of a tree to HDFS and back in the layouts that tests/hdfs leaves out."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cluster.test_copy_hdfs import source, test_there_and_back
+from tests.hdfs.test_copy import source, test_there_and_back
 
 __all__ = ["source", "test_there_and_back"]
 

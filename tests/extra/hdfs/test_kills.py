@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.test_faults import CONTENTS, cluster, filled
-from tests.hdfs_instance import HdfsInstance
-from tests.soak.command import Place
+from tests.hdfs.faults.test_faults import CONTENTS, cluster, filled
 from tests.soak.engine import soak
 from tests.soak.plan import make_plan
+from tests.tools.command import Place
+from tests.tools.hdfs import HdfsInstance
 
 __all__ = ["cluster", "filled"]
 

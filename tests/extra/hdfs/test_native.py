@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.test_faults_versions import populate, test_a_deleted_file, test_versions_never_mix
-from tests.cluster.test_python_hdfs import test_forks, test_layouts
-from tests.faults.test_faults import (
+from tests.hdfs.faults.test_faults import (
     cluster,
     filled,
     test_a_datanode_dies_or_freezes,
     test_the_namenode_dies_and_comes_back,
 )
+from tests.hdfs.test_faults_versions import populate, test_a_deleted_file, test_versions_never_mix
+from tests.hdfs.test_python import test_forks, test_layouts
 
 __all__ = [
     "cluster",

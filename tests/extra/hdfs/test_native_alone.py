@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.test_store_faults import (
+from tests.hdfs.faults.test_store_faults import (
     populate,
     store,
     test_a_file_changed_before_the_namenode_came_back_is_noticed,

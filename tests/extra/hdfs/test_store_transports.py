@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.store.hdfs_conformance import HdfsConformance, HdfsReadConformance, libhdfs_environment
+from tests.contract.hdfs import HdfsConformance, HdfsReadConformance, libhdfs_environment
 
 __all__ = ["libhdfs_environment"]
 

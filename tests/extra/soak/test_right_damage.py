@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from stripefs.errors import StoreError
-from tests.hdfs_instance import HdfsInstance
 from tests.soak.right import damage
 from tests.soak.right.context import Context, Violation
+from tests.tools.hdfs import HdfsInstance
 
 
 def _no_cluster() -> HdfsInstance:

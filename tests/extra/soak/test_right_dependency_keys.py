@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from imagefs.deps import keybuilder
-from tests.hdfs_instance import HdfsInstance
 from tests.soak.right import dependency_keys
 from tests.soak.right.context import Context, Violation
+from tests.tools.hdfs import HdfsInstance
 
 pytestmark = pytest.mark.root
 

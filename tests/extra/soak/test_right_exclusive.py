@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.hdfs_instance import HdfsInstance
 from tests.soak.right import exclusive
 from tests.soak.right.context import Context
+from tests.tools.hdfs import HdfsInstance
 
 pytestmark = pytest.mark.mount
 

@@ -13,10 +13,10 @@ import pytest
 from stripefs.store.base import Store
 from stripefs.write import file_lock
 from stripefs.write.file_lock import FileLock
-from tests.hdfs_instance import HdfsInstance
 from tests.soak.right import publication
 from tests.soak.right.context import Context, Violation
-from tests.soak.right.memory_store import MemoryStore
+from tests.support.memory_store import MemoryStore
+from tests.tools.hdfs import HdfsInstance
 
 
 def _no_cluster() -> HdfsInstance:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.soak.content import PAGE, content, difference, versions_in
 from tests.soak.crowd import Crowd, ReaderFailed
 from tests.soak.plan import make_plan
 from tests.soak.readers import KINDS
+from tests.support.checked_content import PAGE, content, difference, versions_in
 
 NODES = ["dn1", "dn2", "dn3"]
 SIZE = 3 * (1 << 20) + 12345

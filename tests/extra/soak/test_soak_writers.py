@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.mount.written import hidden, unreferenced
-from tests.soak.command import Place
 from tests.soak.versions import Outcome, outcomes, version
 from tests.soak.writing import make_deaths, soak_writers
+from tests.support.written_mounts import hidden, unreferenced
+from tests.tools.command import Place
 
 seeds = st.integers(0, 1 << 31)
 

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.hdfs_instance import HdfsInstance, hdfs_instance
 from tests.soak.right.context import Context, Violation
+from tests.tools.hdfs import HdfsInstance, hdfs_instance
 
 CHECKS: tuple[str, ...] = ("exclusive", "damage", "dependency_keys", "publication")
 """Modules of this package, in the order in which they run."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.hdfs_instance import HdfsInstance
+from tests.tools.hdfs import HdfsInstance
 
 __all__ = ["Context", "Violation"]
 

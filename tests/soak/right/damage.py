@@ -36,13 +36,13 @@ from stripefs.gc.collect import Collection
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
-from tests.cache.material import cached, write
 from tests.soak.right.context import Context, Violation
-from tests.store.material import content
-from tests.store.striped_files import write_marked
-from tests.unit.gc.leftovers import DAY, Place, version
-from tests.unit.imagefs.devices import running, settled
-from tests.unit.imagefs.stored import build_tree, write_tree
+from tests.support.caches import cached, write
+from tests.support.images.devices import running, settled
+from tests.support.images.stores import build_tree, write_tree
+from tests.support.leftovers import DAY, Place, version
+from tests.support.stores import content
+from tests.support.striped_files import write_marked
 
 SHARES = {"striped": 200, "cache": 100, "image": 120, "blocks": 80}
 """Damages of each place in a full run."""

@@ -27,8 +27,8 @@ from imagefs.deps.local import differs
 from imagefs.deps.lock_cache import LockCache
 from imagefs.deps.request import Facts, Request, Target
 from stripefs.errors import StripefsError
-from tests.deps.wheels import UV, sdist, wheel
 from tests.soak.right.context import Context, Violation
+from tests.support.deps.wheels import UV, sdist, wheel
 
 __all__ = ["check"]
 

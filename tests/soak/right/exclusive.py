@@ -18,9 +18,9 @@ from pathlib import Path
 from random import Random
 
 import stripefs
-from tests.mount.mounted import Mounts
-from tests.mount.written import writable
 from tests.soak.right.context import Context, Violation
+from tests.support.written_mounts import writable
+from tests.tools.mounts import Mounts
 
 LANES = 4
 """Directories in which races run at the same time: within one the kernel makes one name after the other."""

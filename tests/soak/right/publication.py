@@ -50,10 +50,10 @@ from stripefs.store.wrapper import CHANGES, Parser, WrappedSink, WrappedStore
 from stripefs.write import FileUpload, Layout, upload_locks
 from stripefs.write.file_lock import FileLock, acquire, lock_path, read_lock
 from tests.soak.right.context import Context, Violation
-from tests.soak.right.memory_store import MemoryStore
 from tests.soak.right.publication_hdfs import ROUNDS, begin, drafts_of, play
-from tests.soak.right.simulation import Process, Simulation
-from tests.unit.write.world import KIB, policy
+from tests.support.memory_store import MemoryStore
+from tests.support.simulation import Process, Simulation
+from tests.support.uploads import KIB, policy
 
 PUBLICATIONS = 1900
 """Of the model."""

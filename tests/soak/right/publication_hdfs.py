@@ -27,8 +27,8 @@ from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
 from stripefs.write import FileUpload, Layout, UploadManager, WritePolicy
-from tests.hdfs_instance import HdfsInstance
 from tests.soak.right.context import Context, Violation
+from tests.tools.hdfs import HdfsInstance
 
 __all__ = ["ROUNDS", "begin", "drafts_of", "play"]
 

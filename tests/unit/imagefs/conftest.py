@@ -8,8 +8,8 @@ import pytest
 
 from imagefs.blocks import store
 from imagefs.repository.images import Images
-from tests.unit.imagefs.started import make_tree
-from tests.unit.imagefs.stored import images_in
+from tests.support.images.starts import make_tree
+from tests.support.images.stores import images_in
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from imagefs import install
 from imagefs.cli import app as application
 from imagefs.install import DAEMON, SERVICES, SNAPSHOTTER, STRIPEFS, is_unedited, units
 from stripefs.errors import ConfigError
-from tests.unit.command_conformance import said
+from tests.contract.commands import said
 
 UNITS = units("/opt/bootseer/bin/imagefs", "/opt/bootseer/bin/stripefs")
 

@@ -25,8 +25,8 @@ from imagefs.trace.references import open_image, plan_for
 from stripefs.errors import Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.write.errors import DraftLost
-from tests.unit.imagefs.started import Stored, imports, trace
-from tests.unit.imagefs.stored import age, files
+from tests.support.images.starts import Stored, imports, trace
+from tests.support.images.stores import age, files
 
 KEY = {"salt": "hot"}
 NAME = key_digest(KEY)

@@ -30,7 +30,7 @@ from stripefs.errors import Busy, StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Capabilities
 from stripefs.store.local import LocalStore
-from tests.unit.imagefs.stored import images_in
+from tests.support.images.stores import images_in
 
 KEY = {"salt": "x"}
 NAME = key_digest(KEY)

@@ -21,8 +21,8 @@ from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.trace.references import open_image
 from stripefs.errors import Busy
-from tests.imagefs.faults import flip, objects
-from tests.unit.imagefs.stored import images_in, write_tree
+from tests.support.images.faults import flip, objects
+from tests.support.images.stores import images_in, write_tree
 
 KEY = {"salt": "x"}
 

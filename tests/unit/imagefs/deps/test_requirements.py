@@ -12,7 +12,7 @@ from imagefs.deps.lock import LockedRequirement
 from imagefs.deps.request import OpenEnd
 from imagefs.deps.requirements import Reader, Requirements, RequirementSource
 from stripefs.errors import ConfigError
-from tests.unit.imagefs.deps.locks import UV_LOCK
+from tests.support.deps.locks import UV_LOCK
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HASH = "sha256:" + "ab" * 32

@@ -18,7 +18,7 @@ from imagefs.snapshotter.lazy import DaemonImages
 from imagefs.snapshotter.metastore import Kind, Layer, SnapshotRecord, Tree, Usage
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 LAYER = Layer("sha256:" + "1" * 64, "registry/image:1", "sha256:manifest")
 CONFIG = {"rootfs": {"type": "layers", "diff_ids": [LAYER.chain]}}

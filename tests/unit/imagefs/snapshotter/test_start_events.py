@@ -18,7 +18,7 @@ from imagefs.snapshotter.metastore import Kind, Layer, SnapshotRecord, Tree
 from imagefs.snapshotter.start_events import LABEL, NodeEvents, start_of
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
-from tests.started import events_in, pairs
+from tests.support.start_events import events_in, pairs
 from tests.unit.imagefs.snapshotter.fake_images import IMAGE, FakeImages
 
 START = {LABEL + "job": "train", LABEL + "run": "r7", LABEL + "rank": "3"}

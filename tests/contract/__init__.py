@@ -1,0 +1,10 @@
+import pytest
+
+pytest.register_assert_rewrite(
+    "tests.contract.commands",
+    "tests.contract.listing",
+    "tests.contract.putting",
+    "tests.contract.reading",
+    "tests.contract.versions",
+    "tests.contract.writing",
+)

@@ -1,0 +1,83 @@
+"""Conformance of every store that takes files; mixed into a client's conformance class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stripefs.errors import Exists, IsADirectory, NotFound
+from stripefs.store.base import Store
+from tests.support.stores import content, listing
+
+MIB = 1 << 20
+
+
+class PutConformance:
+    """Needs the fixtures of StoreConformance."""
+
+    def test_a_file_is_made_with_the_directories_above_it(self, store: Store, folder: bytes) -> None:
+        pieces = [content(3 * MIB, 1), b"", content(5, 2)]
+        store.put(folder + b"/a/b/file", pieces)
+        assert read(store, folder + b"/a/b/file") == b"".join(pieces)
+        assert [status.name for status in listing(store, folder + b"/a/b")] == [b"file"]
+
+    def test_an_empty_file(self, store: Store, folder: bytes) -> None:
+        store.put(folder + b"/empty", [])
+        assert store.stat(folder + b"/empty").length == 0
+
+    def test_what_is_there_stays_unless_it_is_to_be_replaced(self, store: Store, folder: bytes) -> None:
+        path = folder + b"/file"
+        store.put(path, [b"first"])
+        with pytest.raises(Exists):
+            store.put(path, [b"second"])
+        assert read(store, path) == b"first"
+        store.put(path, [b"third"], replace=True)
+        assert read(store, path) == b"third"
+        assert [status.name for status in listing(store, folder)] == [b"file"]
+
+    def test_a_source_that_fails_leaves_nothing(self, store: Store, folder: bytes) -> None:
+        def failing() -> Iterator[bytes]:
+            yield content(MIB)
+            raise ZeroDivisionError
+
+        store.put(folder + b"/before", [b"x"])
+        with pytest.raises(ZeroDivisionError):
+            store.put(folder + b"/file", failing())
+        assert [status.name for status in listing(store, folder)] == [b"before"]
+
+    def test_one_of_many_wins(self, store: Store, folder: bytes) -> None:
+        if not store.capabilities.put_if_absent:
+            assert store.capabilities.put
+            return
+
+        def put(number: int) -> int:
+            try:
+                store.put(folder + b"/one", [b"%d" % number])
+            except Exists:
+                return 0
+            return 1
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sum(pool.map(put, range(24))) == 1
+        assert [status.name for status in listing(store, folder)] == [b"one"]
+
+    def test_remove(self, store: Store, folder: bytes) -> None:
+        store.put(folder + b"/d/file", [b"x"])
+        store.remove(folder + b"/d/file")
+        with pytest.raises(NotFound):
+            store.stat(folder + b"/d/file")
+        with pytest.raises(NotFound):
+            store.remove(folder + b"/d/file")
+        store.put(folder + b"/e/file", [b"x"])
+        with pytest.raises(IsADirectory):
+            store.remove(folder + b"/e")
+
+
+def read(store: Store, path: bytes) -> bytes:
+    handle = store.open(path)
+    try:
+        return bytes(handle.read(0, handle.status.length))
+    finally:
+        handle.close()

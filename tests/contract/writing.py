@@ -1,0 +1,436 @@
+"""Conformance of every store that is written to piece by piece; mixed into a client's conformance class."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar, TypeVar
+
+import pytest
+
+from stripefs.errors import (
+    Exists,
+    IsADirectory,
+    NotADirectory,
+    NotEmpty,
+    NotFound,
+    StaleVersion,
+    StoreError,
+    Transient,
+    Unsupported,
+)
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
+from stripefs.store.base import Attributes, Buffer, Kind, Sink, Status, Store
+from tests.contract.putting import read
+from tests.support.stores import Populate, content, listing
+
+MIB = 1 << 20
+_PATIENCE = 60.0  # seconds
+_T = TypeVar("_T")
+
+
+class WriteConformance:
+    """Needs the fixtures of StoreConformance."""
+
+    time_step: ClassVar[int] = 1_000_000
+    """The store's unit of times, in nanoseconds."""
+
+    below_a_file: ClassVar[tuple[type[StoreError], ...]]
+    moves_directories: ClassVar[bool] = True
+
+    # Files made piece by piece
+
+    @pytest.mark.parametrize("told", [True, False])
+    def test_a_file_written_in_pieces(self, store: Store, folder: bytes, told: bool) -> None:
+        pieces = [content(3 * MIB, 1), b"", b"x", memoryview(content(MIB, 2))[5:]]
+        whole = b"".join(pieces)
+        path = folder + (b"/told" if told else b"/untold")
+        sink, status = patiently(lambda: in_pieces(store, path, pieces, len(whole) if told else None))
+        assert (status.name, status.kind, status.length) == (path.rpartition(b"/")[2], Kind.FILE, len(whole))
+        assert status.identity == store.stat(path).identity
+        assert read(store, path) == whole
+        sink.abort()  # after a close it has nothing to do
+        assert read(store, path) == whole
+
+    def test_what_was_written_may_be_reused(self, store: Store, folder: bytes) -> None:
+        buffer = bytearray(content(100_000, 1))
+        sink = store.create(folder + b"/file")
+        sink.write(buffer)
+        buffer[:] = content(100_000, 2)
+        sink.write(buffer)
+        buffer[:] = bytes(100_000)
+        sink.close()
+        assert read(store, folder + b"/file") == content(100_000, 1) + content(100_000, 2)
+
+    def test_an_empty_file_by_create(self, store: Store, folder: bytes) -> None:
+        assert store.create(folder + b"/file").close().length == 0
+        assert read(store, folder + b"/file") == b""
+
+    def test_the_mark_of_a_manifest_is_the_file_s_own(self, store: Store, folder: bytes) -> None:
+        """It is there from the start, moves with the file, and has nothing to do with its bytes."""
+        marks = store.capabilities.marks
+
+        def marked(path: bytes) -> set[bool]:
+            handle = store.open(path)
+            handle.close()
+            [listed] = [entry for entry in listing(store, folder) if entry.name == path.rpartition(b"/")[2]]
+            return {store.stat(path).marked, handle.status.marked, listed.marked}
+
+        sink = patiently(lambda: store.create(folder + b"/new", block_size=MANIFEST_BLOCK_SIZE, length=5))
+        assert sink.complete([b"bytes"]).marked is marks
+        store.put(folder + b"/file", [b"bytes"])
+        assert (marked(folder + b"/new"), marked(folder + b"/file")) == ({marks}, {False})
+        if store.capabilities.replace:
+            store.rename(folder + b"/new", folder + b"/file", replace=True)
+            assert marked(folder + b"/file") == {marks}
+        store.put(folder + b"/file", [b"other"], replace=True)
+        assert marked(folder + b"/file") == {False}
+        assert read(store, folder + b"/file") == b"other"
+
+    def test_create_takes_no_name_that_is_taken(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"first")
+        populate.mkdir(folder + b"/below")
+        for name, error in ((b"/file", Exists), (b"/below", (Exists, IsADirectory))):
+            with pytest.raises(error):
+                self._make(store, folder + name, b"second")
+        assert read(store, folder + b"/file") == b"first"
+
+    def test_create_makes_no_directories(self, store: Store, populate: Populate, folder: bytes) -> None:
+        with pytest.raises(NotFound):
+            self._make(store, folder + b"/nothing/file", b"x")
+        assert listing(store, folder) == []
+        populate.write(folder + b"/file", b"x")
+        with pytest.raises(self.below_a_file):
+            self._make(store, folder + b"/file/below", b"x")
+
+    @pytest.mark.parametrize("size", [0, 100, 5 * MIB])
+    def test_an_aborted_file_is_gone(self, store: Store, populate: Populate, folder: bytes, size: int) -> None:
+        folder += b"/%d" % size  # the cases share the one that is named after the test
+        populate.mkdir(folder)
+        sink = store.create(folder + b"/file")
+        with contextlib.suppress(Transient):  # a busy NameNode: it got that far
+            sink.write(content(size))
+        sink.abort()
+        sink.abort()
+        assert listing(store, folder) == []
+        with pytest.raises(StoreError):
+            sink.write(b"x")
+        with pytest.raises(StoreError):
+            sink.close()
+        self._make(store, folder + b"/file", b"again")
+        assert read(store, folder + b"/file") == b"again"
+
+    def test_many_files_at_once(self, store: Store, folder: bytes) -> None:
+        def make(number: int) -> bool:
+            data = content(200_000, number)
+            self._make(store, folder + b"/%d" % number, data)
+            return read(store, folder + b"/%d" % number) == data
+
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(make, range(12)))
+
+    def test_a_host_that_was_asked_for_holds_every_block(self, store: Store, folder: bytes) -> None:
+        if not store.capabilities.place:
+            hosts = [host.name for host in store.hosts()]
+            with pytest.raises(Unsupported):
+                store.create(folder + b"/file", host=hosts[0] if hosts else "h0")
+            return
+        data = content(3 * MIB + 5)
+        for number, host in enumerate(store.hosts()):
+            path = folder + b"/%d" % number
+            sink = store.create(path, host=host.name, block_size=MIB, replication=1)
+            sink.write(data)
+            assert sink.close().block_size == MIB
+            assert patiently(lambda path=path: placed(store, path)) == [  # type: ignore[misc]
+                *[(MIB, host.name)] * 3,
+                (5, host.name),
+            ]
+            handle = store.open(path)
+            assert bytes(handle.read(0, MIB, host=host.name)) == data[:MIB]
+            handle.close()
+
+    # Directories
+
+    def test_directories_come_and_go(self, store: Store, populate: Populate, folder: bytes) -> None:
+        store.mkdir(folder + b"/a")
+        store.mkdir(folder + b"/a/b", 0o750)
+        assert store.stat(folder + b"/a/b").kind is Kind.DIRECTORY
+        if store.capabilities.permissions:
+            assert store.stat(folder + b"/a/b").mode == 0o750
+        with pytest.raises(NotEmpty):
+            store.rmdir(folder + b"/a")
+        store.rmdir(folder + b"/a/b")
+        store.rmdir(folder + b"/a")
+        assert listing(store, folder) == []
+
+    def test_directories_that_cannot_be_made(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"x")
+        for path in (folder, folder + b"/file", b"/"):
+            with pytest.raises(Exists):
+                store.mkdir(path)
+        with pytest.raises(NotFound):
+            store.mkdir(folder + b"/nothing/below")
+        with pytest.raises(self.below_a_file):
+            store.mkdir(folder + b"/file/below")
+
+    def test_directories_that_cannot_be_removed(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"x")
+        with pytest.raises(NotADirectory):
+            store.rmdir(folder + b"/file")
+        with pytest.raises(NotFound):
+            store.rmdir(folder + b"/nothing")
+        with pytest.raises(StoreError):
+            store.rmdir(b"/")
+        assert read(store, folder + b"/file") == b"x"
+
+    # Moves
+
+    def test_a_file_moves(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/old", content(1000))
+        populate.mkdir(folder + b"/below")
+        before = store.stat(folder + b"/old").identity
+        store.rename(folder + b"/old", folder + b"/below/new")
+        assert [status.name for status in listing(store, folder)] == [b"below"]
+        assert read(store, folder + b"/below/new") == content(1000)
+        if store.capabilities.file_ids:
+            assert store.stat(folder + b"/below/new").identity == before
+
+    def test_a_directory_moves(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/old/a/file", b"x")
+        if not self.moves_directories:
+            with pytest.raises(Unsupported):
+                store.rename(folder + b"/old", folder + b"/new")
+            return
+        store.rename(folder + b"/old", folder + b"/new")
+        assert [status.name for status in listing(store, folder)] == [b"new"]
+        assert read(store, folder + b"/new/a/file") == b"x"
+
+    def test_a_move_replaces_only_what_it_may(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/a", b"a")
+        populate.write(folder + b"/b", b"bb")
+        with pytest.raises(Exists):
+            store.rename(folder + b"/a", folder + b"/b")
+        assert (read(store, folder + b"/a"), read(store, folder + b"/b")) == (b"a", b"bb")
+        if not store.capabilities.replace:
+            with pytest.raises(Unsupported):
+                store.rename(folder + b"/a", folder + b"/b", replace=True)
+            return
+        store.rename(folder + b"/a", folder + b"/b", replace=True)
+        assert read(store, folder + b"/b") == b"a"
+        assert [status.name for status in listing(store, folder)] == [b"b"]
+        store.rename(folder + b"/b", folder + b"/c", replace=True)
+        assert [status.name for status in listing(store, folder)] == [b"c"]
+
+    def test_moves_between_kinds(self, store: Store, populate: Populate, folder: bytes) -> None:
+        if not (store.capabilities.replace and self.moves_directories):
+            assert store.capabilities.writes
+            return
+        populate.write(folder + b"/file", b"x")
+        populate.write(folder + b"/full/file", b"x")
+        populate.mkdir(folder + b"/empty")
+        populate.mkdir(folder + b"/moving")
+        for source, target, error in (
+            (b"/file", b"/empty", IsADirectory),
+            (b"/file", b"/full", IsADirectory),
+            (b"/empty", b"/file", NotADirectory),
+            (b"/moving", b"/full", NotEmpty),
+        ):
+            with pytest.raises(error):
+                store.rename(folder + source, folder + target, replace=True)
+            with pytest.raises(Exists):
+                store.rename(folder + source, folder + target)
+        store.rename(folder + b"/moving", folder + b"/empty", replace=True)
+        assert [status.name for status in listing(store, folder)] == [b"empty", b"file", b"full"]
+
+    def test_moves_from_and_to_nowhere(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"x")
+        for replace in (False, True):
+            with pytest.raises(NotFound):
+                store.rename(folder + b"/nothing", folder + b"/new", replace=replace and store.capabilities.replace)
+            with pytest.raises(NotFound):
+                store.rename(folder + b"/file", folder + b"/no/new", replace=replace and store.capabilities.replace)
+        for source, target in ((b"/", folder + b"/root"), (folder + b"/file", b"/")):
+            with pytest.raises(StoreError):
+                store.rename(source, target)
+        assert read(store, folder + b"/file") == b"x"
+
+    def test_one_of_many_moves_wins(self, store: Store, populate: Populate, folder: bytes) -> None:
+        if not store.capabilities.put_if_absent:
+            assert store.capabilities.writes
+            return
+        for number in range(8):
+            populate.write(folder + b"/%d" % number, b"%d" % number)
+
+        def move(number: int) -> bool:
+            with contextlib.suppress(Exists):
+                store.rename(folder + b"/%d" % number, folder + b"/won")
+                return True
+            return False
+
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(move, range(8)))
+        assert won.count(True) == 1
+        assert read(store, folder + b"/won") == b"%d" % won.index(True)
+        assert len(listing(store, folder)) == 8
+
+    def test_a_file_is_replaced_or_removed_only_while_it_is_the_one_that_was_seen(
+        self, store: Store, populate: Populate, folder: bytes
+    ) -> None:
+        if not store.capabilities.replace:
+            assert not store.capabilities.compare
+            return
+        path = folder + b"/file"
+        for number in range(3):
+            populate.write(folder + b"/%d" % number, b"%d" % number * (2 + number))
+        populate.write(path, b"first")
+        seen = store.stat(path).identity
+        store.compare_and_rename(folder + b"/0", path, seen)
+        assert read(store, path) == b"00"
+        for missing in (path, folder + b"/nothing"):
+            with pytest.raises(StaleVersion):
+                store.compare_and_rename(folder + b"/1", missing, seen)
+            with pytest.raises(StaleVersion):
+                store.compare_and_remove(missing, seen)
+        with pytest.raises(NotFound):
+            store.compare_and_rename(folder + b"/none", path, store.stat(path).identity)
+        assert (read(store, path), read(store, folder + b"/1")) == (b"00", b"111")
+        seen = store.stat(path).identity
+        store.compare_and_remove(path, seen)
+        with pytest.raises(StaleVersion):
+            store.compare_and_rename(folder + b"/2", path, seen)
+        assert [status.name for status in listing(store, folder)] == [b"1", b"2"]
+
+    def test_one_of_many_that_replace_a_file_on_a_condition_wins(
+        self, store: Store, populate: Populate, folder: bytes
+    ) -> None:
+        if not store.capabilities.compare:
+            assert store.capabilities.writes
+            return
+        populate.write(folder + b"/file", b"before")
+        for number in range(8):
+            populate.write(folder + b"/%d" % number, b"%d" % number)
+        seen = store.stat(folder + b"/file").identity
+
+        def take_its_place(number: int) -> bool:
+            with contextlib.suppress(StaleVersion):
+                store.compare_and_rename(folder + b"/%d" % number, folder + b"/file", seen)
+                return True
+            return False
+
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(take_its_place, range(8)))
+        assert won.count(True) == 1
+        assert read(store, folder + b"/file") == b"%d" % won.index(True)
+        assert len(listing(store, folder)) == 8
+
+    # Attributes
+
+    def test_attributes(self, store: Store, populate: Populate, folder: bytes) -> None:
+        path = folder + b"/file"
+        populate.write(path, b"x")
+        if not store.capabilities.attributes:
+            with pytest.raises(Unsupported):
+                store.set_attributes(path, Attributes(mode=0o600))
+            return
+        before = store.stat(path)
+        store.set_attributes(path, Attributes(mode=0o640))
+        store.set_attributes(path, Attributes(mtime_ns=1_600_000_000_123_456_789))
+        after = store.stat(path)
+        assert (after.mode, after.owner, after.length) == (0o640, before.owner, 1)
+        assert after.mtime_ns == 1_600_000_000_123_456_789 // self.time_step * self.time_step
+        store.set_attributes(path, Attributes(atime_ns=1_700_000_000_000_000_000, owner=before.owner))
+        assert store.stat(path).mtime_ns == after.mtime_ns
+        store.set_attributes(path, Attributes())
+        store.set_attributes(folder, Attributes(mode=0o711, mtime_ns=1_600_000_000_000_000_000))
+        assert store.stat(folder).mode == 0o711
+        with pytest.raises(NotFound):
+            store.set_attributes(folder + b"/nothing", Attributes(mode=0o600))
+
+    def test_the_number_of_replicas(self, store: Store, populate: Populate, folder: bytes) -> None:
+        path = folder + b"/file"
+        populate.write(path, b"x")
+        if not store.capabilities.replication:
+            with pytest.raises(Unsupported):
+                store.set_attributes(path, Attributes(replication=2))
+            return
+        before = store.stat(path)
+        store.set_attributes(path, Attributes(replication=before.replication + 1))
+        after = store.stat(path)
+        assert after.replication == before.replication + 1
+        assert after.identity == before.identity
+        with pytest.raises(NotFound):
+            store.set_attributes(folder + b"/nothing", Attributes(replication=2))
+        with pytest.raises(IsADirectory):
+            store.set_attributes(folder, Attributes(replication=2))
+
+    # Joins
+
+    def test_joined_files(self, store: Store, folder: bytes) -> None:
+        names = [folder + b"/%d" % number for number in range(4)]
+        parts = [content(2 * MIB, 1), content(MIB + 77, 2), content(100, 3), content(MIB, 4)]
+        for name, part in zip(names, parts, strict=True):
+            self._make(store, name, part, block_size=MIB)
+        if not store.capabilities.concat:
+            with pytest.raises(Unsupported):
+                store.concat(names[0], names[1:])
+            return
+        patiently(lambda: store.concat(names[0], names[1:]))
+        assert read(store, names[0]) == b"".join(parts)
+        assert [status.name for status in listing(store, folder)] == [b"0"]
+        handle = store.open(names[0])
+        blocks = handle.locate(0, handle.status.length)
+        assert sum(block.length for block in blocks) == handle.status.length
+        handle.close()
+
+    def test_joins_of_what_is_not_there(self, store: Store, populate: Populate, folder: bytes) -> None:
+        if not store.capabilities.concat:
+            assert store.capabilities.writes
+            return
+        populate.write(folder + b"/a", b"a")
+        populate.write(folder + b"/b", b"b")
+        for target, sources in ((b"/nothing", [b"/a"]), (b"/a", [b"/b", b"/nothing"])):
+            with pytest.raises(NotFound):
+                store.concat(folder + target, [folder + source for source in sources])
+        assert (read(store, folder + b"/a"), read(store, folder + b"/b")) == (b"a", b"b")
+
+    @staticmethod
+    def _make(store: Store, path: bytes, data: bytes, block_size: int = 0) -> None:
+        store.create(path, block_size=block_size).complete([data])
+
+
+def in_pieces(store: Store, path: bytes, pieces: Sequence[Buffer], length: int | None) -> tuple[Sink, Status]:
+    """A file made of these, and closed; none of it is left where that fails. Raises what the store does."""
+    sink = store.create(path, length=length)
+    try:
+        for piece in pieces:
+            sink.write(piece)
+        return sink, sink.close()
+    except StoreError:
+        sink.abort()
+        raise
+
+
+def placed(store: Store, path: bytes) -> list[tuple[int | str, ...]]:
+    """(length, hosts…) of each block. Raises Transient while a replica was not reported yet."""
+    handle = store.open(path)
+    try:
+        blocks = handle.locate(0, handle.status.length)
+    finally:
+        handle.close()
+    if not all(block.hosts for block in blocks):
+        raise Transient("some block has no replica yet")
+    return [(block.length, *block.hosts) for block in blocks]
+
+
+def patiently(act: Callable[[], _T]) -> _T:
+    """The result of `act`, tried again while its error says that this may help, as all callers of stores do."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return act()
+        except Transient:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)

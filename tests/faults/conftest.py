@@ -1,3 +1,0 @@
-from tests.cluster.conftest import mounts, place, transport
-
-__all__ = ["mounts", "place", "transport"]

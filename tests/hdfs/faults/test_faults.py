@@ -1,0 +1,244 @@
+"""Faults that a mount of a real HDFS survives: DataNodes, the NameNode and workers that die, and clocks that jump.
+
+Readers are processes that check every byte (`tests.soak`), so a read that hangs is theirs and not the test's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.soak.crowd import Crowd
+from tests.soak.engine import Contents
+from tests.support.cgroup import MemoryCgroup
+from tests.support.start_events import events_in
+from tests.support.wall_clock import Clock
+from tests.tools.command import REPLACED, Live, Place, eventually
+from tests.tools.hdfs import HdfsInstance
+
+pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
+
+MIB = 1 << 20
+CONTENTS = Contents("/faults", files=4, size=40 * MIB, block_size=MIB)
+MEMORY = ("--memory", "64MiB")  # the least there is; the files do not fit, so reads go to the cluster all the time
+AWAY = "the store is away"
+
+
+@pytest.fixture(scope="module")
+def filled(_hdfs_to_hurt: HdfsInstance) -> Iterator[None]:
+    CONTENTS.write(_hdfs_to_hurt)
+    yield
+    CONTENTS.delete(_hdfs_to_hurt)
+
+
+@pytest.fixture
+def cluster(filled: None, fault_hdfs: HdfsInstance) -> HdfsInstance:
+    return fault_hdfs
+
+
+def mount(place: Place, cluster: HdfsInstance, *options: object) -> Live:
+    return place.mount(f"{cluster.url}{CONTENTS.root}", *MEMORY, *options)
+
+
+@contextlib.contextmanager
+def checked_copy(file: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that compares the whole of `file` with what it must hold, and says what is wrong."""
+    script = (
+        "import sys; from pathlib import Path; from tests.support.checked_content import difference\n"
+        "file = Path(sys.argv[1])\n"
+        "sys.exit(difference(file.read_bytes(), file.name, 0))"
+    )
+    child = subprocess.Popen([sys.executable, "-c", script, str(file)], stderr=subprocess.PIPE)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def outcome(child: subprocess.Popen[bytes]) -> str:
+    """The error of a `checked_copy`; "" when all was right."""
+    _, said = child.communicate(timeout=150)
+    return said.decode().strip().rpartition("\n")[2]
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_datanode_dies_or_freezes(cluster: HdfsInstance, place: Place, how: str, transport: str) -> None:
+    cluster.set_rate(20)
+    live = mount(place, cluster, "--hdfs-transport", transport, "--host-timeout", "3s")
+    with Crowd(live.path, 4) as crowd:
+        crowd.get_on()
+        getattr(cluster, how)("dn2")
+        for _ in range(3):
+            crowd.get_on()
+        crowd.finish()
+    with checked_copy(live.path / "file1") as copy:
+        assert outcome(copy) == ""
+    status = live.told_status()
+    if transport == "auto":
+        assert status["reader"]["hedges"] + status["reader"]["retries"] > 0
+        (victim,) = (node["transfer"] for node in cluster.datanodes if node["node"] == "dn2")
+        (host,) = (host for host in status["reader"]["hosts"] if host["name"] == victim)
+        assert host["errors"] + host["suspected"] > 0
+    assert (status["requests"]["failed"], status["restarts"]) == (0, 0)
+    cluster.restore()
+    live.umount()
+
+
+def test_a_frozen_datanode_is_named_in_events(cluster: HdfsInstance, place: Place, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    live = mount(place, cluster, "--hdfs-transport", "auto", "--events", events)
+    cluster.pause("dn2")
+    with checked_copy(live.path / "file2") as copy:
+        assert outcome(copy) == ""
+    size = (live.path / "file2").stat().st_size
+    cluster.restore()
+    live.umount()
+    (victim,) = (node["transfer"] for node in cluster.datanodes if node["node"] == "dn2")
+    stalls = [one["facts"] for one in events_in(events) if one.get("name") == "stall"]
+    assert {"cause": "datanode", "host": victim} in stalls
+    (told,) = [one["facts"] for one in events_in(events) if one["event"] == "end" and one["name"] != "stall"]
+    assert size <= told["bytes"] == told["store_bytes"] < size + (1 << 20)  # pages may be asked for twice
+
+
+def test_the_namenode_dies_and_comes_back(cluster: HdfsInstance, place: Place, transport: str) -> None:
+    """Open files go on; new opens wait, or fail after a short --io-timeout; a worker that dies meanwhile is no loss."""
+    place.forgive(REPLACED, AWAY, "lookup: ", "getattr: ", "open: ", "locating blocks")
+    options = ("--hdfs-transport", transport, "--host-timeout", "3s")
+    live = mount(place, cluster, *options)
+    hasty = mount(place, cluster, *options, "--io-timeout", "2s")
+    with Crowd(live.path, 3, kinds=("pread", "mmap", "direct")) as crowd:
+        crowd.get_on()
+        cluster.kill("nn")
+        for _ in range(3):
+            crowd.get_on()
+        with pytest.raises(OSError, match="Input/output error"):
+            (hasty.path / "file2").read_bytes()
+        assert any(
+            " WARNING " in line and "NameNode" in line and "listens" in line for line in hasty.log_text().splitlines()
+        )
+        with checked_copy(live.path / "file3") as waits:
+            crowd.get_on()
+            assert waits.poll() is None
+            live.kill_worker()
+            cluster.restart("nn")
+            assert outcome(waits) == ""
+        crowd.get_on()
+        crowd.finish()
+    assert live.status()["requests"]["failed"] == 0
+    assert live.status()["restarts"] == 1
+    with checked_copy(hasty.path / "file2") as copy:
+        assert outcome(copy) == ""
+    live.umount()
+    hasty.umount()
+
+
+def test_a_worker_is_killed_under_eight_readers(cluster: HdfsInstance, place: Place) -> None:
+    place.forgive(REPLACED)
+    live = mount(place, cluster)
+    with Crowd(live.path, 8) as crowd:
+        crowd.get_on()
+        for _ in range(4):
+            live.kill_worker()
+            crowd.get_on()
+        crowd.finish()
+    status = live.status()
+    assert (status["restarts"], status["requests"]["failed"]) == (4, 0)
+    live.umount()
+
+
+def test_a_limit_of_budget_and_150_mib_holds_under_64_readers(cluster: HdfsInstance, place: Place) -> None:
+    cgroup = MemoryCgroup((128 + 150) * MIB)
+    try:
+        live = place.mount(f"{cluster.url}{CONTENTS.root}", "--memory", "128MiB", wrapper=cgroup.wrapper)
+        assert {live.supervisor, live.worker()} <= set(cgroup.members())
+        with Crowd(live.path, 64) as crowd:
+            assert not set(cgroup.members()) & set(crowd.pids)
+            crowd.get_on()
+            crowd.finish()
+        status = live.status()
+        assert status["reader"]["memory"]["budget"] == 128 * MIB
+        assert status["reader"]["memory"]["peak"] <= 128 * MIB
+        assert (cgroup.killed(), status["restarts"], status["requests"]["failed"]) == (0, 0, 0)
+        live.umount()
+    finally:
+        place.close()
+        cgroup.close()
+
+
+def test_the_clock_jumps_by_years(cluster: HdfsInstance, place: Place) -> None:
+    place.forgive(REPLACED)
+    clock = Clock(place)
+    live = mount(place, cluster, "--io-timeout", "60s")
+    year = 365 * 24 * 3600
+    with Crowd(live.path, 4) as crowd:
+        crowd.get_on()
+        for years in (10, -20, 0):
+            clock.jump(years * year)
+            for _ in range(2):
+                crowd.get_on()
+            with checked_copy(live.path / "file2") as copy:
+                assert outcome(copy) == ""
+            reader = live.status()["reader"]
+            assert reader["throughput"] >= 0
+            assert all(host["avoided_seconds"] == 0 for host in reader["hosts"])
+        clock.jump(10 * year)
+        live.kill_worker()
+        crowd.get_on()
+        crowd.finish()
+    status = live.status()
+    assert (status["requests"]["failed"], status["restarts"], status["reader"]["errors"]) == (0, 1, {})
+    first, last = (line for line in live.log_text().splitlines() if "is mounted at" in line or REPLACED in line)
+    assert int(last[:4]) - int(first[:4]) in (9, 10)  # so the clock did jump
+    live.umount()
+
+
+def test_an_open_that_waits_for_the_namenode_minds_no_clock(cluster: HdfsInstance, place: Place) -> None:
+    place.forgive(AWAY, "locating blocks")
+    clock = Clock(place)
+    live = mount(place, cluster, "--host-timeout", "3s")
+    cluster.kill("nn")
+    with checked_copy(live.path / "file0") as waits:
+        eventually(lambda: live.status()["tree"]["metadata_retries"] > 0, "a first vain try")
+        clock.jump(24 * 3600)
+        tries = live.status()["tree"]["metadata_retries"]
+        eventually(lambda: live.status()["tree"]["metadata_retries"] > tries, "one more try")
+        cluster.restart("nn")
+        assert outcome(waits) == ""
+    live.umount()
+
+
+def test_unmounting_while_files_are_read(cluster: HdfsInstance, place: Place) -> None:
+    live = mount(place, cluster)
+    with Crowd(live.path, 3, kinds=("pread", "mmap", "direct")) as crowd:
+        crowd.get_on()
+        refused = place.run("umount", live.path)
+        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (32, "", 1)
+        assert "busy" in refused.stderr
+        crowd.get_on()
+        lazy = place.run("umount", "--lazy", live.path)
+        assert (lazy.returncode, lazy.stderr) == (0, "")
+        assert not live.in_table()
+        assert list(live.path.iterdir()) == []
+        crowd.get_on()
+        crowd.finish()
+    eventually(live.ended, "the supervisor's end after the last close")
+
+
+def test_sigterm_while_files_are_read(cluster: HdfsInstance, place: Place) -> None:
+    place.forgive("was in use: whoever has files open there gets errors now")
+    live = mount(place, cluster)
+    workers = live.workers()
+    with Crowd(live.path, 8) as crowd:
+        crowd.get_on()
+        live.terminate()
+        eventually(live.ended, "the supervisor's end")
+        for error in crowd.errors():
+            assert "instead of" not in error
+    assert not live.in_table()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)

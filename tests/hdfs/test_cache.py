@@ -1,0 +1,106 @@
+"""A mount of a real HDFS with `--cache`: one load comes from the cluster, the next from local disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.stores import content
+from tests.tools.command import Live, Place, eventually
+from tests.tools.hdfs import HdfsInstance
+from tests.tools.mounts import sha256
+from tests.tools.webhdfs import HdfsPopulate, WebHdfs
+
+pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
+
+MIB = 1 << 20
+
+
+def test_a_file_that_is_replaced_by_one_of_the_same_length_and_time(
+    hdfs: HdfsInstance, place: Place, tmp_path: Path
+) -> None:
+    place.forgive("reads slower than the store")
+    populate = HdfsPopulate(WebHdfs(hdfs.web), "/cache-replaced", block_size=MIB)
+    populate.mkdir(b"/")
+    when = 1_700_000_000_000_000_000
+    try:
+        for seed in range(3):
+            data = content(10 * MIB, seed)
+            populate.write(b"/model", data)
+            populate.set_times(b"/model", when // 1_000_000)
+            mounted = place.mount(f"{hdfs.url}/cache-replaced", "--cache", tmp_path / "cache", "--cache-size", "64GiB")
+            for _ in range(2):
+                assert sha256(mounted.path / "model") == hashlib.sha256(data).hexdigest()
+            assert (mounted.path / "model").stat().st_mtime_ns == when
+            settled(mounted)
+            mounted.umount()
+    finally:
+        populate.delete(b"")
+
+
+@pytest.mark.parametrize("layout", ["concat", "striped", "plain"])
+def test_what_was_saved_is_loaded_without_a_datanode(
+    hdfs: HdfsInstance, place: Place, tmp_path: Path, layout: str
+) -> None:
+    """By this mount and by the next one, what was appended too."""
+    populate = HdfsPopulate(WebHdfs(hdfs.web), f"/saved-{layout}", block_size=MIB)
+    populate.mkdir(b"/")
+    source, data = f"{hdfs.url}/saved-{layout}", content(70 * MIB + 123)
+    options = ("--cache", tmp_path / "cache", "--cache-size", "64GiB", "--memory", "1GiB")
+    try:
+        first = place.mount(source, "--rw", "--layout", layout, "--cache-writes", *options)
+        with (first.path / "model").open("wb") as file:
+            for at in range(0, 40 * MIB, MIB):
+                file.write(data[at : at + MIB])
+            file.flush()
+            os.fsync(file.fileno())
+            file.write(data[40 * MIB : 50 * MIB])
+        with (first.path / "model").open("ab") as file:
+            file.write(data[50 * MIB :])
+        assert settled(first) == 0
+        first.umount()
+        second = place.mount(source, *options)
+        assert sha256(second.path / "model") == hashlib.sha256(data).hexdigest()
+        assert settled(second) == 0
+        hosts = {host["name"]: host["bytes"] for host in second.status()["reader"]["hosts"]}
+        assert set(hosts) == {"local cache"}
+        second.umount()
+    finally:
+        populate.delete(b"")
+
+
+def settled(live: Live) -> int:
+    """Bytes that came from the cluster, once all that was read is on disk."""
+    eventually(lambda: not live.status()["cache"]["waiting_bytes"], "what was read to be on disk")
+    return int(live.status()["cache"]["missed_bytes"])
+
+
+@pytest.mark.parametrize("layout", ["concat", "striped"])
+def test_the_next_mount_asks_no_datanode(hdfs: HdfsInstance, place: Place, tmp_path: Path, layout: str) -> None:
+    place.forgive("reads slower than the store")  # a cluster on this machine has no limit
+    populate = HdfsPopulate(WebHdfs(hdfs.web), f"/cache-{layout}", block_size=MIB)
+    populate.mkdir(b"/")
+    source, data = f"{hdfs.url}/cache-{layout}", content(40 * MIB + 123)
+    try:
+        writer = place.mount(source, "--rw", "--layout", layout)
+        (writer.path / "model").write_bytes(data)
+        writer.umount()
+        options = ("--cache", tmp_path / "cache", "--cache-size", "64GiB", "--memory", "1GiB")
+        first = place.mount(source, *options)
+        assert sha256(first.path / "model") == hashlib.sha256(data).hexdigest()
+        assert settled(first) == len(data)
+        warmed = place.run("warm", "--wait", first.path / "model")
+        assert warmed.returncode == 0, warmed.stderr
+        first.umount()
+        second = place.mount(source, *options)
+        assert sha256(second.path / "model") == hashlib.sha256(data).hexdigest()
+        assert settled(second) + second.status()["cache"]["hit_bytes"] >= len(data)
+        hosts = {host["name"]: host["bytes"] for host in second.status()["reader"]["hosts"]}
+        if not second.status()["cache"]["bypassed_bytes"]:
+            assert set(hosts) == {"local cache"}
+        second.umount()
+    finally:
+        populate.delete(b"")

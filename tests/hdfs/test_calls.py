@@ -1,0 +1,68 @@
+"""The number of NameNode calls for a small file: a count that grows says that something is asked twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import stripefs
+from stripefs.store.hdfs.namenode import NameNodeRest
+from tests.tools.hdfs import HdfsInstance
+from tests.tools.webhdfs import WebHdfs
+
+pytestmark = [pytest.mark.cluster]
+
+FILES = 10
+ROUNDS = 3
+WRITTEN, READ = 16, 4.5
+"""For each file; 15 and 4 were counted. A file that is written takes a lock, which is a document of its own, is looked
+at when it stands and published under the lock; one that is read is confirmed when it is pinned and when it was read.
+"""
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every question and change that WebHDFS was asked for."""
+    asked: list[str] = []
+    first = NameNodeRest._first
+
+    def counted(rest: NameNodeRest, method: str, target: str, where: str) -> dict[str, Any]:
+        asked.append(f"{method} {target}")
+        return first(rest, method, target, where)
+
+    monkeypatch.setattr(NameNodeRest, "_first", counted)
+    return asked
+
+
+def fewest(asked: list[str], work: Callable[[int], object]) -> float:
+    """For each file in the best of some rounds: locks are renewed and hosts are looked up now and then."""
+    counts = []
+    for number in range(ROUNDS):
+        asked.clear()
+        work(number)
+        counts.append(len(asked) / FILES)
+    return min(counts)
+
+
+def test_questions_for_a_small_file(hdfs: HdfsInstance, asked: list[str]) -> None:
+    web = WebHdfs(hdfs.web)
+    web("PUT", "MKDIRS", "/calls")
+    fs = stripefs.connect(f"{hdfs.url}/calls", layout="plain")
+
+    def write(number: int) -> None:
+        for file in range(FILES):
+            with fs.open(f"f{number}-{file}", "wb") as opened:
+                opened.write(bytes([file]) * 20_000)
+
+    def read(number: int) -> None:
+        for file in range(FILES):
+            with fs.open(f"f{number}-{file}") as opened:
+                assert opened.read() == bytes([file]) * 20_000
+
+    try:
+        assert fewest(asked, write) <= WRITTEN, "\n".join(asked)
+        assert fewest(asked, read) <= READ, "\n".join(asked)
+    finally:
+        web("DELETE", "DELETE", "/calls", recursive="true")

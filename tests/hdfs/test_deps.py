@@ -1,0 +1,78 @@
+"""Dependency snapshots in a real HDFS: one host leads and publishes, another mounts; who died is superseded."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.deps.lease import LEASE, lead, lead_or_wait
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.store import StoreRepository
+from stripefs.errors import Busy, StoreError
+from stripefs.fuse import kernel
+from stripefs.settings import StoreSettings
+from stripefs.store.url import open_store
+from tests.support.deps.installed import imported
+from tests.support.deps.starting import by_uv, start
+from tests.support.deps.wheels import wheel
+from tests.tools.hdfs import HdfsInstance
+from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.mount, pytest.mark.slow]
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[list[Service]]:
+    """Two, each with a daemon and a cache of its own."""
+    with contextlib.ExitStack() as stack:
+        folders = [tmp_path / "one", tmp_path / "two"]
+        for folder in folders:
+            folder.mkdir()
+        yield [stack.enter_context(contextlib.closing(Service(folder, background_rate="0"))) for folder in folders]
+
+
+@pytest.fixture
+def snapshots(hdfs: HdfsInstance) -> Iterator[Snapshots]:
+    store = open_store(StoreSettings(url=f"{hdfs.url}/new/leases"), make=True)
+    yield Snapshots(Images(StoreRepository(store), 5.0))
+    store.close()
+
+
+def test_one_publishes_and_another_mounts(hdfs: HdfsInstance, hosts: list[Service], tmp_path: Path) -> None:
+    files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
+    wheel(tmp_path / "wheels", "heavy", files)
+    target, url = tmp_path / "deps", f"{hdfs.url}/new/deps"
+    command = by_uv(tmp_path / "wheels", target)
+    _, told = start(hosts[0], url, target, command, wait=True).communicate(timeout=4 * PATIENCE)
+    assert "published" in told
+    shutil.rmtree(target)
+    job = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with job:
+        _, told = start(hosts[1], url, target, ["false"], user=job.pid).communicate(timeout=PATIENCE)
+        assert "mounted at" in told
+        assert imported(target).stdout == "7 320000\n"
+        job.kill()
+    eventually(lambda: kernel.find_mount(str(target)) is None, "the end of the mount")
+
+
+def test_a_lead_that_runs_out(snapshots: Snapshots) -> None:
+    """By the NameNode's clock; nobody has to look at another's."""
+    first = lead(snapshots, "a" * 64)
+    time.sleep(LEASE + 2)  # it is renewed meanwhile
+    with pytest.raises(Busy):
+        lead(snapshots, "a" * 64)
+    first.hand_over()  # and nobody takes it
+    second = lead_or_wait(snapshots, "a" * 64, 4 * LEASE, lambda who: None)
+    assert second is not None
+    with pytest.raises(StoreError, match="was lost"):
+        first.check()
+    second.check()
+    second.release()

@@ -1,0 +1,38 @@
+"""A NameNode that comes up while a client connects to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from stripefs.errors import ServiceDown
+from stripefs.settings import StoreSettings
+from stripefs.store.hdfs import HdfsStore, store
+from tests.tools.hdfs import HdfsInstance
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_namenode_that_just_came_up_has_webhdfs(hdfs: HdfsInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it a worker that takes over just then would miss the file ids, and take every open file for replaced."""
+    up = False
+    ask, connect = store.NameNodeRest.ask, store.NativeClient
+
+    def asked(self: store.NameNodeRest, *arguments: Any, **parameters: Any) -> dict[str, Any]:
+        if not up:
+            raise ServiceDown("the NameNode is in startup mode")
+        return ask(self, *arguments, **parameters)
+
+    def connected(*arguments: Any, **parameters: Any) -> store.NativeClient:
+        nonlocal up
+        client = connect(*arguments, **parameters)
+        up = True
+        return client
+
+    monkeypatch.setattr(store.NameNodeRest, "ask", asked)
+    monkeypatch.setattr(store, "NativeClient", connected)
+    made = HdfsStore(StoreSettings(url=hdfs.url))
+    assert made.describe()["transport"] == "webhdfs"
+    assert made.capabilities.file_ids
+    made.close()

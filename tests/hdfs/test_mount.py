@@ -1,0 +1,259 @@
+"""A real HDFS shown by the installed command: names, attributes and bytes are those of the cluster."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import pwd
+import stat
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hdfs_native import Client, WriteOptions
+
+from tests.support.checked_content import content
+from tests.support.checkout import CHECKOUT
+from tests.tools.command import Live, Place
+from tests.tools.hdfs import HdfsInstance
+from tests.tools.mounts import sha256
+from tests.tools.webhdfs import HdfsPopulate, WebHdfs
+
+pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
+
+SCRIPTS = CHECKOUT / "scripts"
+BLOCK = 1 << 20
+SIZES = (0, 1, 4096, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 23 * BLOCK + 4711)
+ODD_NAMES = (
+    " leading and trailing ",
+    "100% and 100%25",
+    "a+b&c=d;e,f?g#h",
+    'it\'s "quoted"',
+    "[1]{2}(3)<4>|5|*$~!@^`",
+    "back\\slash",
+    "naïve-Größe-漢字-עברית",
+    "e\N{COMBINING ACUTE ACCENT} is not é",
+    "beyond-the-plane-\N{GRINNING FACE}",
+    "tab\tand\nnewline",
+    "-rf",
+    "n" * 255,
+)
+MANY = 5000
+
+
+def names_of_sizes() -> dict[str, int]:
+    return {f"sizes/{size}": size for size in SIZES}
+
+
+def bytes_of(path: str, size: int) -> bytes:
+    return content(path[-15:].encode("ascii", "replace").decode(), 0, size)
+
+
+@pytest.fixture(scope="module")
+def files(hdfs: HdfsInstance) -> Iterator[dict[str, int]]:
+    """Fills /mount of the cluster; the files there by path, with their sizes."""
+    populate = HdfsPopulate(WebHdfs(hdfs.web), "/mount", block_size=BLOCK)
+    sizes = names_of_sizes() | {f"odd/{name}": 100 + number for number, name in enumerate(ODD_NAMES)}
+    sizes |= {f"odd/dir {name[:200]}/{name}": 200 for name in ODD_NAMES}
+    for path, size in sizes.items():
+        populate.write(b"/" + path.encode(), bytes_of(path, size))
+    populate.mkdir(b"/empty")
+    yield sizes
+    populate.delete(b"")
+
+
+@pytest.fixture(scope="module")
+def libhdfs() -> dict[str, str]:
+    """The environment that libhdfs needs. Skips where libhdfs.so cannot be built, with the reason."""
+    built = subprocess.run([SCRIPTS / "build-libhdfs"], capture_output=True, text=True, check=False)
+    if built.returncode == 77:
+        pytest.skip(built.stderr.strip())
+    assert built.returncode == 0, built.stderr
+    jars = subprocess.run([SCRIPTS / "hdfs-cluster", "jars"], capture_output=True, text=True, check=True)
+    return {"ARROW_LIBHDFS_DIR": built.stdout.strip(), "CLASSPATH": f"{jars.stdout.strip()}/*"}
+
+
+@pytest.fixture
+def mounted(hdfs: HdfsInstance, files: dict[str, int], place: Place) -> Live:
+    return place.mount(f"{hdfs.url}/mount", "--memory", "64MiB")
+
+
+def tree_of(root: Path) -> tuple[set[str], dict[str, int]]:
+    """Paths below `root`: directories, and files with their sizes."""
+    folders, found = set(), {}
+    for folder, below, names in os.walk(root, onerror=_raise):
+        at = Path(folder).relative_to(root)
+        folders |= {str(at / name) for name in below}
+        found |= {str(at / name): os.stat(os.path.join(folder, name)).st_size for name in names}
+    return folders, found
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("transport", ["auto", "native", "webhdfs", "libhdfs"])
+def test_all_that_is_read_is_what_was_written(
+    hdfs: HdfsInstance, files: dict[str, int], place: Place, transport: str, request: pytest.FixtureRequest
+) -> None:
+    if transport == "libhdfs":
+        place.environ |= request.getfixturevalue("libhdfs")
+    live = place.mount(f"{hdfs.url}/mount", "--memory", "64MiB", "--hdfs-transport", transport)
+    folders, found = tree_of(live.path)
+    assert found == files
+    assert folders == {"empty", "odd", "sizes", *(f"odd/dir {name[:200]}" for name in ODD_NAMES)}
+    for path, size in files.items():
+        assert sha256(live.path / path) == hashlib.sha256(bytes_of(path, size)).hexdigest(), path
+    status = live.told_status()
+    assert status["store"]["transport"] == {"auto": "webhdfs"}.get(transport, transport)
+    assert status["requests"]["failed"] == 0
+    live.umount()
+
+
+def test_names_that_are_not_there(mounted: Live) -> None:
+    for name in ("none", "sizes/none", "empty/none/below", "odd/100%", "odd/back/slash"):
+        with pytest.raises(FileNotFoundError):
+            os.stat(mounted.path / name)
+    with pytest.raises(NotADirectoryError):
+        os.stat(mounted.path / "sizes/1/below")
+    with pytest.raises(FileNotFoundError):
+        os.stat(os.fsencode(mounted.path) + b"/not\xff-utf-8")
+
+
+def test_owner_mode_and_time(hdfs: HdfsInstance, place: Place) -> None:
+    web = WebHdfs(hdfs.web)
+    populate = HdfsPopulate(web, "/attributes")
+    other = pwd.getpwnam("daemon")
+    try:
+        for name in ("known", "unknown"):
+            populate.write(f"/{name}".encode(), b"x" * 5)
+        populate.mkdir(b"/folder")
+        populate.chmod(b"/known", 0o640)
+        populate.chmod(b"/unknown", 0o444)
+        populate.chmod(b"/folder", 0o1770)
+        populate.set_times(b"/known", 1_234_567_890_123)
+        web("PUT", "SETOWNER", "/attributes/known", owner="daemon", group="daemon")
+        web("PUT", "SETOWNER", "/attributes/unknown", owner="nobody-here-knows", group="nor-this")
+
+        live = place.mount(f"{hdfs.url}/attributes")
+        known, unknown, folder = (os.stat(live.path / name) for name in ("known", "unknown", "folder"))
+        assert (known.st_mode, known.st_uid, known.st_gid) == (stat.S_IFREG | 0o640, other.pw_uid, other.pw_gid)
+        assert (unknown.st_mode, unknown.st_uid, unknown.st_gid) == (stat.S_IFREG | 0o444, os.getuid(), os.getgid())
+        assert (folder.st_mode, folder.st_uid) == (stat.S_IFDIR | 0o1770, 0)
+        assert known.st_mtime_ns == 1_234_567_890_123_000_000
+        assert (known.st_size, known.st_blocks, known.st_nlink) == (5, 1, 1)
+
+        masked = place.mount(f"{hdfs.url}/attributes", "--uid", "1234", "--gid", "4321", "--umask", "027")
+        known = os.stat(masked.path / "known")
+        assert (known.st_mode, known.st_uid, known.st_gid) == (stat.S_IFREG | 0o640, 1234, 4321)
+        assert os.stat(masked.path / "unknown").st_mode == stat.S_IFREG | 0o440
+    finally:
+        populate.delete(b"")
+
+
+def test_attributes_tell_blocks_and_where_they_are(hdfs: HdfsInstance, mounted: Live) -> None:
+    big = mounted.path / f"sizes/{SIZES[-1]}"
+    with pytest.raises(OSError) as unlisted:  # noqa: PT011
+        os.listxattr(big)
+    assert unlisted.value.errno == errno.EOPNOTSUPP
+    assert os.getxattr(big, "user.stripefs.block_size") == str(BLOCK).encode()
+    assert os.getxattr(big, "user.stripefs.replication") == b"1"
+    assert os.getxattr(big, "user.stripefs.source").decode() == f"{hdfs.url}/mount/sizes/{SIZES[-1]}"
+    told = json.loads(os.getxattr(big, "user.stripefs.locations"))
+    answer = WebHdfs(hdfs.web)("GET", "GETFILEBLOCKLOCATIONS", f"/mount/sizes/{SIZES[-1]}")
+    assert [(block["offset"], block["length"], block["hosts"]) for block in told] == [
+        (block["offset"], block["length"], block["names"]) for block in answer["BlockLocations"]["BlockLocation"]
+    ]
+    assert json.loads(os.getxattr(mounted.path / "sizes/0", "user.stripefs.locations")) == []
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        os.getxattr(big, "user.none")
+    assert caught.value.errno == errno.ENODATA
+
+
+def test_nothing_can_be_changed(mounted: Live) -> None:
+    file, folder = mounted.path / "sizes/1", mounted.path / "empty"
+    for change in (
+        lambda: file.write_bytes(b"x"),
+        lambda: file.unlink(),
+        lambda: file.chmod(0o600),
+        lambda: file.rename(mounted.path / "other"),
+        lambda: os.truncate(file, 0),
+        lambda: (folder / "new").mkdir(),
+        lambda: folder.rmdir(),
+        lambda: os.setxattr(file, "user.x", b"y"),
+    ):
+        with pytest.raises(OSError) as caught:  # noqa: PT011
+            change()
+        assert caught.value.errno == errno.EROFS
+
+
+def test_a_directory_of_thousands(hdfs: HdfsInstance, place: Place) -> None:
+    names = {f"{number:04d}-{'x' * (number % 40)}" for number in range(MANY)}
+    client = Client(hdfs.url)
+    client.mkdirs("/many", 0o755, create_parent=True)
+    try:
+        with ThreadPoolExecutor(16) as pool:  # the NameNode then writes its journal for many at once
+            list(pool.map(lambda name: client.create(f"/many/{name}", WriteOptions()).close(), names))
+        live = place.mount(f"{hdfs.url}/many")
+        assert os.listdir(live.path) == sorted(names)
+        with os.scandir(live.path) as entries:
+            assert {entry.name for entry in entries if entry.is_file() and entry.stat().st_size == 0} == names
+        with os.scandir(live.path) as entries:
+            first = next(entries).name
+            live.kill_worker()
+            assert [first, *(entry.name for entry in entries)] == sorted(names)
+        place.forgive("the worker ended with SIGKILL; the next one takes over")
+    finally:
+        client.delete("/many", recursive=True)
+
+
+def test_df_shows_the_cluster(hdfs: HdfsInstance, mounted: Live) -> None:
+    space = os.statvfs(mounted.path)
+    status = WebHdfs(hdfs.web)("GET", "GETSTATUS", "/")["FsStatus"]
+    assert space.f_blocks * space.f_frsize == status["capacity"] // space.f_frsize * space.f_frsize
+    assert 0 < space.f_bavail * space.f_frsize <= status["capacity"]
+    assert space.f_files > len(SIZES)
+
+
+def test_status_names_the_datanodes(hdfs: HdfsInstance, files: dict[str, int], place: Place) -> None:
+    mounted = place.mount(f"{hdfs.url}/mount", "--no-hedge")  # on a busy machine a range may be fetched twice
+    size = SIZES[-1]
+    assert len((mounted.path / f"sizes/{size}").read_bytes()) == size
+    status = mounted.told_status()
+    hosts = {host["name"]: host for host in status["reader"]["hosts"]}
+    assert hosts.keys() <= {node["transfer"] for node in hdfs.datanodes}
+    assert sum(host["bytes"] for host in hosts.values()) == status["reader"]["bytes_fetched"] == size
+    assert status["requests"]["read_bytes"] == size
+    assert status["source"] == f"{hdfs.url}/mount"
+    assert status["store"]["why"]
+    assert sum(host["errors"] for host in hosts.values()) == 0
+
+
+def test_two_mounts_of_one_source(hdfs: HdfsInstance, mounted: Live, place: Place) -> None:
+    second = place.mount(f"{hdfs.url}/mount")
+    path = f"sizes/{SIZES[-1]}"
+    wanted = hashlib.sha256(bytes_of(path, SIZES[-1])).hexdigest()
+    with open(second.path / path, "rb", buffering=0) as held:
+        assert sha256(mounted.path / path) == sha256(second.path / path) == wanted
+        mounted.umount()
+        assert not mounted.in_table()
+        os.posix_fadvise(held.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        assert hashlib.file_digest(held, "sha256").hexdigest() == wanted
+    assert sha256(second.path / path) == wanted
+    second.umount()
+
+
+def test_two_replicas_are_told(hdfs: HdfsInstance, place: Place) -> None:
+    populate = HdfsPopulate(WebHdfs(hdfs.web), "/two", block_size=BLOCK, replication=2)
+    populate.write(b"/file", bytes_of("file", SIZES[-1]))
+    live = place.mount(f"{hdfs.url}/two")
+    assert os.getxattr(live.path / "file", "user.stripefs.replication") == b"2"
+    for block in json.loads(os.getxattr(live.path / "file", "user.stripefs.locations")):
+        assert len(set(block["hosts"])) == 2
+    assert (live.path / "file").read_bytes() == bytes_of("file", SIZES[-1])
+    live.umount()
+    populate.delete(b"")

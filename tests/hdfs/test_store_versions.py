@@ -1,0 +1,204 @@
+"""Versions, shapes and rights on a real cluster: what the conformance suite cannot ask of every store."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from hdfs_native import Client, WriteOptions
+
+from stripefs.errors import HostFailed, NotADirectory, NotFound, PermissionDenied, StaleVersion
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Kind
+from stripefs.store.hdfs import HdfsStore
+from tests.support.stores import listing
+from tests.tools.hdfs import HdfsInstance, hdfs_instance
+from tests.tools.webhdfs import HdfsPopulate, WebHdfs
+
+pytestmark = pytest.mark.cluster
+
+MIB = 1 << 20
+OLD = random.Random(1).randbytes(2 * MIB)
+NEW = random.Random(2).randbytes(2 * MIB)
+
+
+@pytest.fixture
+def populate(hdfs: HdfsInstance) -> Iterator[HdfsPopulate]:
+    populate = HdfsPopulate(WebHdfs(hdfs.web), "/versions", block_size=MIB)
+    yield populate
+    populate.delete(b"")
+
+
+@pytest.fixture
+def settings(hdfs: HdfsInstance) -> StoreSettings:
+    return StoreSettings(url=f"{hdfs.url}/versions")
+
+
+@pytest.fixture(params=["auto", "webhdfs", "native", "native alone"])
+def store(populate: HdfsPopulate, settings: StoreSettings, request: pytest.FixtureRequest) -> Iterator[HdfsStore]:
+    transport, _, alone = request.param.partition(" ")
+    store = HdfsStore(settings._replace(transport=transport, webhdfs_port=1 if alone else 0))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def auto(populate: HdfsPopulate, settings: StoreSettings) -> Iterator[HdfsStore]:
+    store = HdfsStore(settings)
+    yield store
+    store.close()
+
+
+def test_rewritten_in_place_with_the_same_length(store: HdfsStore, populate: HdfsPopulate) -> None:
+    """Cut within a block and filled up again: the same inode, block, length, and DataNodes serve it to old readers."""
+    populate.write(b"/file", OLD)
+    cut = MIB + MIB // 2 + 7
+    handle = store.open(b"/file")
+    assert handle.read(cut - 10, 20) == OLD[cut - 10 : cut + 10]
+    populate.truncate(b"/file", cut)
+    populate.append(b"/file", NEW[cut:])
+    for offset in (cut - 10, cut, 2 * MIB - 20):
+        with pytest.raises(StaleVersion):
+            handle.read(offset, 20)
+    assert store.open(b"/file").read(cut - 10, 20) == OLD[cut - 10 : cut] + NEW[cut : cut + 10]
+
+
+def test_a_file_that_moved_is_still_this_version(auto: HdfsStore, populate: HdfsPopulate, hdfs: HdfsInstance) -> None:
+    populate.write(b"/file", OLD)
+    handle = auto.open(b"/file")
+    WebHdfs(hdfs.web)("PUT", "RENAME", "/versions/file", destination="/versions/moved")
+    populate.write(b"/file", NEW)
+    assert handle.read(MIB - 5, 10) == OLD[MIB - 5 : MIB + 5]
+    assert auto.open(b"/moved").status.identity == handle.status.identity
+    assert auto.open(b"/file").read(0, 10) == NEW[:10]
+
+
+def test_blocks_of_a_concatenated_file(auto: HdfsStore, populate: HdfsPopulate) -> None:
+    pieces = [OLD[:1_200_000], NEW[:5000], OLD[:MIB], NEW[:1]]
+    for number, piece in enumerate(pieces):
+        populate.write(b"/part%d" % number, piece)
+    populate.concat(b"/part0", b"/part1", b"/part2", b"/part3")
+    whole = b"".join(pieces)
+    handle = auto.open(b"/part0")
+    blocks = handle.locate(0, len(whole))
+    assert [block.length for block in blocks] == [MIB, 1_200_000 - MIB, 5000, MIB, 1]
+    for block in blocks:
+        stop = block.offset + block.length
+        assert handle.read(block.offset, block.length, host=block.hosts[0]) == whole[block.offset : stop]
+    [found] = handle.locate(1_202_000, 1)
+    assert (found.offset, found.length) == (1_200_000, 5000)
+    assert handle.read(0, len(whole)) == whole
+
+
+def test_a_file_that_is_being_written(store: HdfsStore, populate: HdfsPopulate, hdfs: HdfsInstance) -> None:
+    writer = Client(hdfs.url).create("/versions/open", WriteOptions(block_size=MIB, replication=1, overwrite=True))
+    writer.write(OLD[: MIB + MIB // 2])
+    writer.hsync()
+    handle = store.open(b"/open")
+    seen = handle.status.length
+    assert handle.read(0, MIB) == OLD[:MIB]
+    if store.chooses_host:
+        assert handle.read(0, seen) == OLD[:seen]
+    else:
+        with pytest.raises(HostFailed, match="still being written"):
+            handle.read(0, seen)
+    assert sum(block.length for block in handle.locate(0, seen)) == seen
+    writer.close()
+    assert store.open(b"/open").read(0, MIB + MIB // 2) == OLD[: MIB + MIB // 2]
+
+
+def test_a_long_listing_comes_page_by_page(auto: HdfsStore, populate: HdfsPopulate) -> None:
+    names = [b"%05d" % number for number in range(2100)]
+    for name in names:
+        populate.mkdir(b"/many/" + name)
+    pages = auto.scandir(b"/many")
+    first = next(pages)
+    populate.mkdir(b"/many/99999")  # made after the first page came: a later page shows it
+    rest = [status.name for page in pages for status in page]
+    assert 0 < len(first) <= 1000
+    assert [status.name for status in first] + rest == [*names, b"99999"]
+
+
+def test_attributes(store: HdfsStore, populate: HdfsPopulate) -> None:
+    populate.write(b"/file", OLD)
+    populate.chmod(b"/file", 0o1640)
+    populate.set_times(b"/file", 1_234_567_890_123)
+    status = store.stat(b"/file")
+    assert (status.kind, status.length, status.mode) == (Kind.FILE, len(OLD), 0o1640)
+    assert (status.mtime_ns, status.owner, status.group) == (1_234_567_890_123_000_000, "root", "supergroup")
+    assert (status.block_size, status.replication) == (MIB, 1)
+    assert bool(status.file_id) == store.capabilities.file_ids
+
+
+def test_hosts_and_space(auto: HdfsStore, hdfs: HdfsInstance) -> None:
+    assert {(host.name, host.reachable_as, host.live) for host in auto.hosts()} == {
+        (node["transfer"], node["http"], True) for node in hdfs.datanodes
+    }
+    space = auto.space()
+    assert space is not None
+    assert 0 < space.free < space.capacity
+    assert space.files > 0
+
+
+def test_what_it_says_of_itself(store: HdfsStore, hdfs: HdfsInstance) -> None:
+    facts = store.describe()
+    assert facts["transport"] == ("webhdfs" if store.chooses_host else "native")
+    assert facts["user"] == "root"
+    assert hdfs.rpc in facts["namenodes"]
+    if facts["metadata"] == "native":
+        assert "nothing listens there" in facts["off: webhdfs"]
+
+
+def test_by_the_configuration_files(
+    populate: HdfsPopulate, hdfs: HdfsInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    populate.write(b"/file", OLD)
+    given = HdfsStore(StoreSettings(url="hdfs:///versions", hadoop_conf=str(hdfs.conf)))
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs.conf))
+    found = HdfsStore(StoreSettings(url="hdfs:///versions"))
+    for store in (given, found):
+        assert store.open(b"/file").read(0, 100) == OLD[:100]
+        store.close()
+
+
+def test_a_root_that_cannot_be_used(populate: HdfsPopulate, settings: StoreSettings) -> None:
+    populate.write(b"/file", b"x")
+    for transport in ("auto", "native"):
+        with pytest.raises(NotFound, match="/versions/nothing"):
+            HdfsStore(settings._replace(url=f"{settings.url}/nothing", transport=transport))
+        with pytest.raises(NotADirectory):
+            HdfsStore(settings._replace(url=f"{settings.url}/file", transport=transport))
+
+
+@pytest.fixture(scope="module")
+def strict() -> Iterator[HdfsInstance]:
+    """A cluster that checks permissions."""
+    with hdfs_instance("strict", "--datanodes", "1", "--rate", "0", "--permissions") as instance:
+        yield instance
+
+
+@pytest.mark.parametrize("transport", ["auto", "native"])
+def test_rights(strict: HdfsInstance, transport: str) -> None:
+    populate = HdfsPopulate(WebHdfs(strict.web), f"/{transport}")
+    populate.write(b"/secret/file", b"x")
+    populate.write(b"/closed", b"x")
+    populate.write(b"/file", b"x")
+    populate.chmod(b"/secret", 0o700)
+    populate.chmod(b"/closed", 0o600)
+    settings = StoreSettings(url=f"{strict.url}/{transport}", transport=transport, hdfs_user="nobody")
+    store = HdfsStore(settings)
+    assert store.open(b"/file").read(0, 1) == b"x"
+    assert store.stat(b"/closed").mode == 0o600
+    for refused in (
+        lambda: store.open(b"/closed").read(0, 1),
+        lambda: store.open(b"/secret/file"),
+        lambda: store.stat(b"/secret/file"),
+        lambda: listing(store, b"/secret"),
+        lambda: HdfsStore(settings._replace(url=f"{settings.url}/secret/below")),
+    ):
+        with pytest.raises(PermissionDenied, match=r"user=nobody.*--hdfs-user"):
+            refused()
+    with pytest.raises(NotADirectory):
+        store.stat(b"/file/below")
+    store.close()

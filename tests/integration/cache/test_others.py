@@ -1,0 +1,165 @@
+"""Other events around a cache folder: tools of other versions, clocks that jump, writers killed at any moment."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from stripefs.cache import bypass, segment_format
+from stripefs.cache.cachedir import CacheDir, cached_versions, verify_version
+from stripefs.write import Layout
+from tests.integration.cache.writing import save, world
+from tests.support.caches import MIB, cached, write
+from tests.support.checkout import CHECKOUT
+from tests.support.uploads import content
+from tests.support.waiting import PATIENCE
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """SHA-256 of all files below a folder."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_tool_of_another_version_keeps_its_own(source: Path, folder: Path) -> None:
+    """Files of another version in the same folder stay as they are, also when all blocks are evicted."""
+    names = ["/a", "/b", "/c"]
+    data = {name: write(source / name[1:], 40 * MIB, seed=number) for number, name in enumerate(names)}
+    theirs = [folder / "stripefs-0" / "blocks", folder / "stripefs-2" / "versions" / "00"]
+    for place in theirs:
+        place.mkdir(parents=True)
+        (place / "usage").write_bytes(os.urandom(100))
+        (place / "000000").write_bytes(os.urandom(2 * MIB))
+    before = {top: tree(top) for top in theirs}
+    with cached(source, folder, size=64 * MIB) as one:
+        for name in names:
+            assert one.read(name.encode()) == data[name]
+        assert one.store.cache.quota.recount() <= 64 * MIB + 8192
+        one.store.cache.quota.remove(list(one.store.cache.cachedir.versions()))
+    assert {top: tree(top) for top in theirs} == before
+
+
+def test_what_a_later_tool_may_add_does_no_harm(source: Path, folder: Path) -> None:
+    """Files of other names, more in `about`, and segments of a format that this tool does not know."""
+    data = write(source / "a", 10 * MIB)
+    with cached(source, folder) as one:
+        one.read(b"/a")
+        (segment,) = one.segments()
+        version = segment.parent
+        (version / "index").write_bytes(b"something")
+        (version / "about").write_text('{"path": 5, "rate": "fast", "length": [1], "keep": {}, "new": true}')
+        (folder / "stripefs-1" / "writing").mkdir(exist_ok=True)
+        (folder / "stripefs-1" / "writing" / "notes").write_bytes(b"")
+        one.forget()
+        assert one.fetched(b"/a") == 0
+        with segment.open("r+b") as file:
+            file.seek(8)
+            file.write(b"\2")
+        one.forget()
+        assert one.read(b"/a") == data
+        assert one.fetched(b"/a") == 0
+        assert (version / "index").exists()
+
+
+@pytest.mark.parametrize("years", [10, -10])
+def test_the_clock_jumps_by_years(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, years: int) -> None:
+    """Versions used before the jump may be evicted first or last; it has no other effect."""
+    data = {name: write(source / name, 40 * MIB, seed=number) for number, name in enumerate("abcd")}
+    jump = years * 365 * 24 * 3600
+    now, now_ns = time.time, time.time_ns
+    with cached(source, folder, size=100 * MIB) as one:
+        for name in "ab":
+            one.read(b"/" + name.encode())
+        for segment in one.segments():  # as if they had been used before the clock was set to what it is
+            os.utime(segment, (now() - jump, now() - jump))
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: now() + jump)
+            patch.setattr(time, "time_ns", lambda: now_ns() + jump * 10**9)
+            assert one.read(b"/c") == data["c"]
+            assert one.fetched(b"/c") == 0
+        assert one.read(b"/d") == data["d"]
+        assert one.fetched(b"/d") == 0
+        for name in "abcd":
+            assert one.read(b"/" + name.encode()) == data[name]
+        assert one.store.cache.quota.recount() <= 100 * MIB + 4 * 8192
+
+
+WRITING = """
+import sys, trio
+from pathlib import Path
+from stripefs.cache import segment_format, bypass
+from stripefs.write import Layout
+from tests.integration.cache.writing import World, put
+from tests.support.uploads import content
+from tests.support.caches import MIB
+
+segment_format.SETTLED, bypass.SLOWER = 0, 0.0
+
+async def main():
+    here = World(Path(sys.argv[1]), Path(sys.argv[2]), size=150 * MIB)
+    async with here.writing(Layout.STRIPED) as drafts:
+        print("ready", flush=True)
+        for number in range(1000):
+            draft = await drafts.begin(b"/model-%s-%d" % (sys.argv[3].encode(), number), replacing=None)
+            await put(draft, content(18 * MIB + number, seed=number))
+            await draft.publish(final=True)
+            print("published", flush=True)
+
+trio.run(main)
+"""
+
+
+async def test_writers_that_are_killed_at_any_moment(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at a time, which also push one another's versions out."""
+    monkeypatch.setattr(segment_format, "SETTLED", 0)
+    monkeypatch.setattr(bypass, "SLOWER", 0.0)
+    draw = random.Random(7)
+    for turn in range(5):
+        writers = [
+            subprocess.Popen(
+                [sys.executable, "-c", WRITING, str(source), str(folder), f"{turn}{name}"],
+                cwd=CHECKOUT,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name in "ab"
+        ]
+        for writer in writers:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            if not turn:  # however slow this machine is
+                assert writer.stdout.readline() == "published\n"
+        for writer in writers:
+            time.sleep(draw.uniform(0.1, 1.0))
+            writer.send_signal(signal.SIGKILL)
+        for writer in writers:
+            writer.communicate(timeout=PATIENCE)
+    with world(source, folder) as here:
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, content(20 * MIB), path=b"/last")
+        here.drain()
+        assert not list(here.cache.cachedir.abandoned())
+        published = [status for batch in here.view.scandir(b"/") for status in batch if status.length > 18 * MIB]
+        assert len(published) > 1
+        for status in published:
+            number = status.length - 18 * MIB
+            if status.name != b"last":
+                assert here.load(b"/" + status.name) == content(status.length, seed=number)
+        assert here.cache.stats["damaged"] == 0
+        here.drain()
+        checked = [verify_version(CacheDir(str(folder)), version) for version in cached_versions(CacheDir(str(folder)))]
+        assert sum(found.blocks for found in checked) > 0
+        assert [found for found in checked if found.damaged or found.unreadable] == []

@@ -1,0 +1,162 @@
+"""Files that are read with `cache=`: from local disk the next time, whoever read them first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import stripefs
+from stripefs.api import engine
+from stripefs.cache import bypass
+from tests.support.caches import MIB, write
+from tests.support.cgroup import MemoryCgroup
+from tests.support.stores import content
+from tests.support.waiting import eventually
+from tests.unit.stripefs.api.conftest import place
+
+__all__ = ["place"]
+
+
+@pytest.fixture(autouse=True)
+def _any_disk_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bypass, "SLOWER", 0.0)  # the source is in memory
+
+
+def counted(place: Path, folder: Path, name: str) -> int:
+    return int(stripefs.connect(str(place), cache=str(folder), cache_size="1GiB").status()["cache"][name])
+
+
+def test_the_next_process_reads_from_local_disk(place: Path, tmp_path: Path) -> None:
+    data = write(place / "model", 12 * MIB + 345)
+    folder = tmp_path / "cache"
+    for turn in range(2):
+        with stripefs.connect(str(place), cache=str(folder), cache_size="1GiB").open("/model") as file:
+            assert file.read() == data
+        eventually(lambda: not counted(place, folder, "waiting_bytes"), "all of it on disk")
+        assert counted(place, folder, "hit_bytes" if turn else "missed_bytes") == len(data)
+        engine.stop()
+
+
+def test_what_was_saved_is_loaded_from_local_disk(place: Path, tmp_path: Path) -> None:
+    data, folder = content(12 * MIB + 345), tmp_path / "cache"
+    options = {"cache": str(folder), "cache_size": "1GiB"}
+    source = stripefs.connect(str(place), layout="striped", cache_writes=True, **options)
+    with source.open("model", "wb") as file:
+        file.write(data)
+    eventually(lambda: not source.status()["cache"]["waiting_bytes"], "all of it on disk")
+    assert source.read_bytes("model") == data
+    assert source.status()["cache"]["missed_bytes"] == 0
+    engine.stop()
+    assert stripefs.connect(str(place), **options).read_bytes("model") == data
+    assert counted(place, folder, "missed_bytes") == 0
+    assert counted(place, folder, "hit_bytes") == len(data)
+
+
+def test_a_source_with_a_cache_and_one_without_are_two(place: Path, tmp_path: Path) -> None:
+    data = write(place / "model", 2 * MIB)
+    assert stripefs.open(str(place / "model")).read() == data
+    assert stripefs.open(str(place / "model"), cache=str(tmp_path / "cache")).read() == data
+    assert "cache" not in stripefs.connect(str(place)).status()
+
+
+SLOW = "?rate=20MB/s&hosts=4&block-size=8MiB&placement=even"
+"""Slower than any disk."""
+
+LOADING = """
+import hashlib, json, re, sys, fsspec, stripefs
+from stripefs.cache import writeback, bypass
+bypass.SLOWER, writeback.LONGEST_WAIT = 0.0, float("inf")  # whatever else the disk of this machine does
+url, first = sys.argv[1], int(sys.argv[3])
+options = {"cache": sys.argv[2], "cache_size": "4GiB", "memory": "1GiB"}
+fs = fsspec.filesystem("stripefs", root=url, **options)
+step = 4 << 20
+begins = list(range(0, fs.size("model"), step))
+begins = begins[first:] + begins[:first]
+print("ready", flush=True)
+sys.stdin.readline()
+found = dict(zip(begins, fs.cat_ranges(["model"] * len(begins), begins, [at + step for at in begins])))
+told = stripefs.connect(url, **options).status()["store"]["counted"]
+counted = int(re.search("([0-9]+) bytes,", told)[1])
+digest = hashlib.sha256(b"".join(found[at] for at in sorted(found))).hexdigest()
+print(json.dumps({"sha256": digest, "fetched": counted}))
+"""
+
+
+def test_four_processes_that_use_fsspec_fetch_each_byte_once(place: Path, tmp_path: Path) -> None:
+    """Each loads all of the file, and begins elsewhere in it."""
+    data = write(place / "model", 128 * MIB)
+    url, command = f"counting+throttled+file://{place}{SLOW}", [sys.executable, "-c", LOADING]
+    processes = [
+        subprocess.Popen(
+            [*command, url, str(tmp_path / "cache"), str(first)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for first in (0, 8, 16, 24)
+    ]
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        found = [json.loads(process.communicate()[0]) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert {one["sha256"] for one in found} == {hashlib.sha256(data).hexdigest()}
+    assert sum(one["fetched"] for one in found) <= 1.05 * len(data)
+
+
+BOUNDED = """
+import hashlib, sys, stripefs
+for turn in range(2):
+    digest = hashlib.sha256()
+    with stripefs.open(sys.argv[1], cache=sys.argv[2], cache_size="64GiB", memory="64MiB") as file:
+        while part := file.read(16 << 20):
+            digest.update(part)
+    print(digest.hexdigest())
+"""
+
+
+@pytest.mark.root
+def test_memory_stays_within_a_limit_far_below_the_file(place: Path, tmp_path: Path) -> None:
+    data = write(place / "model", 100 * MIB + 4096, times=7)
+    limit = MemoryCgroup((64 + 256) * MIB)
+    try:
+        url = f"throttled+file://{place}/model{SLOW.replace('20MB', '100MB')}"
+        done = subprocess.run(
+            [*limit.wrapper, sys.executable, "-c", BOUNDED, url, str(tmp_path / "cache")],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.split() == [hashlib.sha256(data).hexdigest()] * 2
+        assert limit.killed() == 0
+    finally:
+        limit.close()
+
+
+def test_a_child_has_a_cache_of_its_own(place: Path, tmp_path: Path) -> None:
+    write(place / "model", 4 * MIB)
+    program = """
+import os, sys, stripefs
+file = stripefs.open(sys.argv[1], cache=sys.argv[2])
+first = file.read(1 << 20)
+pid = os.fork()
+if not pid:
+    file.seek(0)
+    os._exit(0 if file.read(1 << 20) == first and len(file.read()) == 3 << 20 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert len(file.read()) == 3 << 20
+"""
+    subprocess.run([sys.executable, "-c", program, str(place / "model"), str(tmp_path / "cache")], check=True)

@@ -1,0 +1,204 @@
+"""The size of the cache, and the order of eviction."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from stripefs.cache import quota as rooms
+from stripefs.cache.cachedir import CacheDir
+from stripefs.cache.quota import Quota, default_limit, free_to_keep
+from tests.support.caches import AGE, MIB, Cached, cached, read, write
+
+OVERHEAD = 8192
+"""Bytes that a segment takes beside its blocks, at most."""
+
+A, B = b"a" * 16, b"b" * 16
+
+
+def used_ago(one: Cached, name: str, seconds: float) -> None:
+    """Pretend that this file was last used so long ago."""
+    for path in one.segments():
+        if f'"path": "{one_source(one)}/{name}"' in (path.parent / "about").read_text():
+            when = path.stat().st_mtime - seconds
+            os.utime(path, (when, when))
+
+
+def one_source(one: Cached) -> str:
+    return one.store.url.partition("://")[2]
+
+
+@pytest.fixture(autouse=True)
+def to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Space is looked for each time that it is wanted, and no more is taken than that."""
+    monkeypatch.setattr(rooms, "FULL_PAUSE", 0.0)
+    monkeypatch.setattr(rooms, "LEASE", 0)
+
+
+def test_what_is_used_is_counted(source: Path, folder: Path) -> None:
+    write(source / "a", 10 * MIB)
+    with cached(source, folder) as one:
+        one.read(b"/a")
+        found = one.store.cache.snapshot()["used_bytes"]
+        assert 10 * MIB <= found <= 10 * MIB + OVERHEAD
+        assert one.store.cache.quota.recount() - found <= OVERHEAD
+        assert sum(path.stat().st_blocks * 512 for path in one.segments()) <= 10 * MIB + OVERHEAD
+
+
+def test_what_was_used_longest_ago_makes_room(source: Path, folder: Path) -> None:
+    for number, name in enumerate("abc"):
+        write(source / name, 30 * MIB, seed=number)
+    with cached(source, folder, size=70 * MIB) as one:
+        one.read(b"/a")
+        one.read(b"/b")
+        used_ago(one, "a", 100)
+        used_ago(one, "b", 200)
+        one.read(b"/c")
+        assert one.fetched(b"/a") == 0
+        assert one.fetched(b"/c") == 0
+        assert one.store.cache.quota.recount() <= 70 * MIB
+        assert one.store.cache.snapshot()["evicted_bytes"] >= 30 * MIB
+        one.forget()
+        assert one.fetched(b"/b") == 30 * MIB
+
+
+def test_a_file_larger_than_the_cache_keeps_its_beginning(source: Path, folder: Path) -> None:
+    data = write(source / "a", 200 * MIB)
+    with cached(source, folder, size=100 * MIB) as one:
+        for _ in range(2):
+            assert one.read(b"/a") == data
+        assert one.fetched(b"/a") <= 105 * MIB
+        assert one.store.cache.quota.recount() <= 100 * MIB
+        assert one.store.cache.stats["unfilled_bytes"] > 0
+
+
+def test_who_reads_what_is_evicted_goes_on(source: Path, folder: Path) -> None:
+    data = write(source / "a", 40 * MIB)
+    write(source / "b", 60 * MIB, seed=1)
+    with cached(source, folder, size=70 * MIB) as one:
+        one.read(b"/a")
+        before = set(one.segments())
+        handle = one.store.open(b"/a")
+        assert read(handle, 0, 8 * MIB) == data[: 8 * MIB]
+        one.read(b"/b")
+        assert before.isdisjoint(one.segments())
+        assert read(handle, 0, 40 * MIB) == data
+        handle.close()
+
+
+def test_pins_stay(source: Path, folder: Path) -> None:
+    for number, name in enumerate("abc"):
+        write(source / name, 30 * MIB, seed=number)
+    with cached(source, folder, size=70 * MIB) as one:
+        one.read(b"/a")
+        place = CacheDir(str(folder))
+        (key,) = place.versions()
+        place.pin(key)
+        used_ago(one, "a", 1000)
+        one.read(b"/b")
+        one.read(b"/c")
+        assert one.fetched(b"/a") == 0
+
+
+def test_the_newest_checkpoints_stay_whoever_needs_room(source: Path, folder: Path) -> None:
+    for number in (1, 2, 3):
+        (source / f"step-{number}").mkdir()
+        write(source / f"step-{number}" / "model.pt", 20 * MIB, seed=number, changed=AGE + number)
+    write(source / "other", 50 * MIB, seed=9)
+    keep = {"match": ("step-*/*",), "keep_newest": 2}
+    with cached(source, folder, size=70 * MIB, **keep) as one:
+        for number in (3, 1, 2):
+            one.read(b"/step-%d/model.pt" % number)
+        used_ago(one, "step-3/model.pt", 1000)
+        used_ago(one, "step-2/model.pt", 2000)
+        with cached(source, folder, size=70 * MIB) as another:  # which knows nothing of checkpoints
+            another.read(b"/other")
+        assert one.fetched(b"/step-3/model.pt") == 0
+        assert one.fetched(b"/step-2/model.pt") == 0
+        one.forget()
+        assert one.fetched(b"/step-1/model.pt") == 20 * MIB
+
+
+def test_a_disk_that_others_fill_is_left_its_last_room(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(source / "a", 10 * MIB)
+    monkeypatch.setattr(rooms, "free_to_keep", lambda total: total)
+    with cached(source, folder) as one:
+        one.read(b"/a")
+        assert one.fetched(b"/a") == 10 * MIB
+        assert one.store.cache.quota.recount() <= 2 * OVERHEAD
+
+
+def test_limits_by_the_size_of_the_disk() -> None:
+    gib = 1 << 30
+    assert default_limit(1000 * gib) == 100 * gib
+    assert free_to_keep(1000 * gib) == 20 * gib
+    assert free_to_keep(20 * gib) == gib
+    assert free_to_keep(2 * gib) == gib // 2
+
+
+def test_a_count_that_a_killed_process_left_too_high_is_put_right(folder: Path) -> None:
+    assert Quota(CacheDir(str(folder)), 100 * MIB).take(90 * MIB, A)  # and then it died
+    room = Quota(CacheDir(str(folder)), 100 * MIB)
+    assert room.take(90 * MIB, B)
+    assert room.used() == 90 * MIB
+
+
+@pytest.mark.parametrize("damage", [b"", b"\xff" * 3, b"\xff" * 8, b"\0" * 8])
+def test_a_damaged_count_is_counted_anew(folder: Path, damage: bytes) -> None:
+    room = Quota(CacheDir(str(folder)), 100 * MIB)
+    assert room.take(MIB, A)
+    room.wrote(MIB)
+    (folder / "stripefs-1" / "usage").write_bytes(damage)
+    assert room.take(MIB, A)
+    assert room.used() == MIB
+
+
+def test_what_was_not_written_is_given_back(folder: Path) -> None:
+    room = Quota(CacheDir(str(folder)), 100 * MIB)
+    assert room.take(60 * MIB, A)
+    room.give(60 * MIB)
+    assert room.used() == 0
+    room.return_lease()
+    assert Quota(CacheDir(str(folder)), 0).used() == 0
+
+
+def test_what_is_being_written_counts_when_all_is_counted_anew(folder: Path) -> None:
+    """The disk does not show it yet."""
+    room = Quota(CacheDir(str(folder)), 100 * MIB)
+    assert room.take(60 * MIB, A)
+    assert not room.take(60 * MIB, B)
+    room.give(60 * MIB)
+    assert room.take(60 * MIB, B)
+
+
+def test_room_is_leased_so_that_not_every_block_asks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "LEASE", 64 * MIB)
+    one, other = (Quota(CacheDir(str(folder)), 1 << 40) for _ in range(2))
+    assert one.take(MIB, A)
+    assert one.used() == MIB
+    assert other.used() == 65 * MIB  # the lease of the other counts as taken
+    for _ in range(64):
+        assert one.take(MIB, A)
+    assert other.used() == 65 * MIB
+    one.give(MIB)
+    one.return_lease()
+    assert one.used() == other.used() == 64 * MIB
+
+
+def test_folders_of_versions_that_are_gone_go_too(source: Path, folder: Path) -> None:
+    write(source / "a", 2 * MIB)
+    with cached(source, folder) as one:
+        one.read(b"/a")
+        place = CacheDir(str(folder))
+        (key,) = place.versions()
+        assert place.about(key)["path"].endswith("/a")
+        assert one.store.cache.quota.remove([key]) > 0
+        assert not list((folder / "stripefs-1" / "versions").iterdir())
+        assert one.store.cache.quota.used() == 0
+        shutil.rmtree(folder)
+        assert one.store.cache.quota.remove([key]) == 0

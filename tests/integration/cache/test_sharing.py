@@ -1,0 +1,289 @@
+"""Several real processes with one cache folder: one fetch, whoever dies, however many they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stripefs import osutil
+from stripefs.cache import version
+from stripefs.cache.cachedir import CacheDir
+from stripefs.cache.segment import _LOCKS_AT, CacheSegment
+from stripefs.cache.writeback import WriteJob
+from stripefs.store.allocator import aligned
+from tests.integration.cache.reader_process import STORE
+from tests.support.caches import MIB, Cached, cached, write
+from tests.support.checkout import CHECKOUT
+from tests.support.waiting import PATIENCE, eventually
+
+
+@contextmanager
+def readers(count: int, source: Path, folder: Path, *paths: str, **job: Any) -> Iterator[list[subprocess.Popen[str]]]:
+    """So many processes that wait for a line before they read."""
+    settings = job.pop("settings", {})
+    started = []
+    try:
+        for seed in range(count):
+            told = {"source": str(source), "folder": str(folder), "paths": paths, "settings": settings, "seed": seed}
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.integration.cache.reader_process", json.dumps({**told, **job})],
+                    cwd=CHECKOUT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.communicate()
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def answers(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    return [json.loads(line) for line in output.splitlines()]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_four_processes_fetch_each_byte_once(source: Path, folder: Path, shuffled: bool) -> None:
+    data = write(source / "a", 100 * MIB)
+    digest = hashlib.sha256(data).hexdigest()
+    with readers(4, source, folder, "/a", shuffled=shuffled) as processes:
+        for process in processes:
+            go(process)
+        found = [line for process in processes for line in answers(process)]
+    assert [line["sha256"] for line in found] == [digest] * 4
+    assert sum(line["fetched"] for line in found) <= 1.05 * len(data)
+
+
+@pytest.mark.slow
+def test_many_processes_at_once(source: Path, folder: Path) -> None:
+    names = [f"/file{number}" for number in range(4)]
+    digests = {
+        name: hashlib.sha256(write(source / name[1:], 10 * MIB, seed=number)).hexdigest()
+        for number, name in enumerate(names)
+    }
+    with readers(64, source, folder, *names, shuffled=True) as processes:
+        for process in processes:
+            go(process)
+        found = [line for process in processes for line in answers(process)]
+    assert all(line["sha256"] == digests[line["path"]] for line in found)
+    assert len(found) == 64 * 4
+    assert sum(line["fetched"] for line in found) <= 1.05 * 40 * MIB
+
+
+def test_processes_in_a_cache_too_small_for_what_they_read(source: Path, folder: Path) -> None:
+    """They push one another's segments out while they are in use."""
+    names = [f"/file{number}" for number in range(6)]
+    digests = {
+        name: hashlib.sha256(write(source / name[1:], 70 * MIB, seed=number)).hexdigest()
+        for number, name in enumerate(names)
+    }
+    with readers(3, source, folder, *names, shuffled=True, settings={"size": 150 * MIB}) as processes:
+        for process in processes:
+            go(process)
+        found = [line for process in processes for line in answers(process)]
+    assert all(line["sha256"] == digests[line["path"]] for line in found)
+    with cached(source, folder, size=150 * MIB) as one:
+        assert one.store.cache.quota.recount() <= 150 * MIB + 3 * 8192
+
+
+def test_who_dies_while_it_fills_leaves_nothing_wrong_and_no_lock(source: Path, folder: Path) -> None:
+    write(source / "a", 64 * MIB)
+    data = {"/a": (source / "a").read_bytes()}
+    draw = random.Random(5)
+    for _ in range(6):
+        with readers(2, source, folder, "/a", shuffled=True) as processes:
+            for process in processes:
+                go(process)
+            time.sleep(draw.uniform(0.01, 0.3))
+            for process in processes:
+                process.send_signal(signal.SIGKILL)
+    with cached(source, folder, *STORE) as one:
+        assert one.read(b"/a") == data["/a"]
+        assert one.store.cache.stats["waits"] == 0
+        assert one.fetched(b"/a") == 0
+
+
+def test_a_holder_that_stands_still_is_not_waited_for_forever(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write(source / "a", 24 * MIB)
+    monkeypatch.setattr(version, "PATIENCE", 0.2)
+    with cached(source, folder) as one, cached(source, folder) as other:
+        one.read(b"/a", 0, MIB)
+        handle = other.store.open(b"/a")
+        segment = one.segments()[0]
+        descriptor = os.open(segment, os.O_RDWR)
+        assert osutil.try_lock(descriptor, _LOCKS_AT, 64)
+        assert one.read(b"/a") == data
+        assert one.store.cache.stats["waits"] == 1  # and then no more: each fetches for itself
+        os.close(descriptor)
+        assert other.read(b"/a") == data
+        handle.close()
+
+
+FORKING = """
+import os, signal, sys, time
+from stripefs.cache.cachedir import CacheDir
+from stripefs.cache.segment import CacheSegment
+place = CacheDir(sys.argv[1])
+segment = CacheSegment(place.segment(bytes(16), 0), bytes(16), 0, 64 << 20, make=True)
+assert segment.lock(range(64), segment)
+mark = place.begin(bytes(16))
+if not os.fork():
+    segment.close()  # whatever a child does with what is its parent's
+    print(os.getpid(), flush=True)
+    time.sleep(1000)
+time.sleep(1000)
+"""
+
+
+def test_a_forked_child_keeps_no_lock_of_its_parent(folder: Path) -> None:
+    parent = subprocess.Popen(
+        [sys.executable, "-c", FORKING, str(folder)], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        place = CacheDir(str(folder))
+        segment = CacheSegment(place.segment(bytes(16), 0), bytes(16), 0, 64 * MIB)
+        with closing(segment):
+            assert not segment.lock(range(1), segment)
+            assert list(place.abandoned()) == []
+            parent.kill()
+            parent.wait()
+            assert segment.lock(range(64), segment)
+            assert list(place.abandoned()) == [bytes(16)]
+        os.kill(child, 0)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+        os.kill(child, signal.SIGKILL)
+
+
+def test_two_services_of_one_process_share_one_fetch(source: Path, folder: Path) -> None:
+    data = write(source / "a", 8 * MIB)
+    with cached(source, folder, "counting+delayed", "?delay=3s&on=read") as one:
+        handles = [one.store.open(b"/a") for _ in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            fetching = pool.submit(handles[0].read, 0, len(data))
+            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
+            assert bytes(handles[1].read(0, len(data))) == bytes(fetching.result()) == data
+        for handle in handles:
+            handle.close()
+        assert one.counts.bytes == len(data)
+
+
+def test_a_second_try_of_one_reader_does_not_wait_for_the_first(source: Path, folder: Path) -> None:
+    """As when a host is slow, and another replica is asked."""
+    data = write(source / "a", 8 * MIB)
+    with cached(source, folder, "counting+delayed", "?delay=3s&on=read") as one:
+        handle = one.store.open(b"/a")
+        with ThreadPoolExecutor(2) as pool:
+            both = [pool.submit(handle.read, 0, len(data)) for _ in range(2)]
+            assert [bytes(each.result()) for each in both] == [data, data]
+        handle.close()
+        assert one.store.cache.stats["waits"] == 0
+
+
+def test_whoever_waited_finds_what_was_fetched(source: Path, folder: Path) -> None:
+    data = write(source / "a", 8 * MIB)
+    slowly = ("counting+delayed", "?delay=3s&on=read")
+    with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
+        with ThreadPoolExecutor(1) as pool:
+            fetching = pool.submit(one.read, b"/a")
+            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
+            assert other.read(b"/a") == data
+            assert fetching.result() == data
+        assert other.store.cache.stats["waits"] == 1
+        assert (one.counts.bytes, other.counts.bytes) == (len(data), 0)
+
+
+def is_fetched(one: Cached) -> bool:
+    """True if somebody holds the first block of the only file."""
+    for path in one.segments():
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            return osutil.is_locked(descriptor, _LOCKS_AT)
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def test_what_others_wait_for_is_kept_though_much_waits_for_the_disk(source: Path, folder: Path) -> None:
+    """Else each of them would fetch it again."""
+    data = write(source / "a", 8 * MIB)
+    slowly = ("counting+delayed", "?delay=1s&on=read")
+    with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
+        disk = threading.Event()
+        one.store.cache.queue.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
+        with ThreadPoolExecutor(2) as pool:
+            fetching = pool.submit(one.read, b"/a")
+            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
+            waiting = pool.submit(other.read, b"/a")
+            eventually(lambda: fetching.running() and one.counts.bytes == len(data), "the end of the fetch")
+            disk.set()
+            assert fetching.result() == waiting.result() == data
+        assert (one.counts.bytes, other.counts.bytes) == (len(data), 0)
+
+
+def test_a_disk_that_hangs_is_not_waited_for_long(source: Path, folder: Path) -> None:
+    data = write(source / "a", 8 * MIB)
+    slowly = ("counting+delayed", "?delay=1s&on=read")
+    with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
+        disk = threading.Event()
+        one.store.cache.queue.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
+        with closing(one.store.open(b"/a")) as handle, ThreadPoolExecutor(1) as pool:
+            fetching = pool.submit(handle.read, 0, len(data))
+            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
+            assert other.read(b"/a") == data
+            assert bytes(fetching.result()) == data
+        assert (one.counts.bytes, other.counts.bytes) == (len(data), len(data))
+        assert one.store.cache.stats["unfilled_bytes"] == len(data)
+        disk.set()
+
+
+def test_what_is_read_through_memory_is_what_was_written_around_it(folder: Path) -> None:
+    """Pages of blocks that were not here yet, or that were written once more, are not served again."""
+    folder.mkdir()
+    with closing(CacheSegment(str(folder / "segment"), bytes(16), 0, 64 * MIB, make=True)) as segment:
+        blocks, found = range(2, 4), aligned(2 * MIB)
+        segment.read(blocks, found, shared=True)
+        assert found == bytes(2 * MIB)
+        for seed in range(3):
+            data = aligned(2 * MIB)
+            data[:] = random.Random(seed).randbytes(2 * MIB)
+            segment.write(blocks, data)
+            segment.read(blocks, found, shared=True)
+            assert found == data
+            segment.read(blocks, found)
+            assert found == data

@@ -1,0 +1,292 @@
+"""Disks that are full, read-only, broken or slow: reading goes on past them, and comes back to them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stripefs import retry
+from stripefs.cache import bypass, cache
+from stripefs.cache.cache import Cache
+from stripefs.cache.cached_store import CACHE
+from stripefs.cache.segment import CacheSegment
+from stripefs.cache.writeback import WriteJob, WriteQueue
+from stripefs.errors import ConfigError, HostFailed
+from stripefs.settings import CacheSettings
+from tests.support.caches import AGE, MIB, cached, read, write
+from tests.support.cgroup import DiskCgroup
+from tests.support.checkout import CHECKOUT
+from tests.support.waiting import PATIENCE
+
+Act = Callable[..., Any]
+
+
+def failing(number: int) -> Act:
+    def fail(*_args: object, **_names: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that failed is tried again at once."""
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.0)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_takes_nothing_costs_nothing_but_its_help(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, impatient: None, number: int
+) -> None:
+    data = write(source / "a", 20 * MIB)
+    with cached(source, folder) as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(CacheSegment, "write", failing(number))
+            for _ in range(2):
+                assert one.read(b"/a") == data
+            assert one.store.cache.stats["disk_errors"] > 0
+            assert one.store.cache.snapshot()["used_bytes"] < MIB  # its room was given back
+        assert one.read(b"/a") == data
+        assert one.fetched(b"/a") == 0
+
+
+def test_a_disk_that_gives_nothing_is_read_past(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    data = write(source / "a", 20 * MIB)
+    with cached(source, folder) as one:
+        one.read(b"/a")
+        with monkeypatch.context() as patch:
+            patch.setattr(CacheSegment, "read", failing(errno.EIO))
+            assert one.read(b"/a") == data
+            patch.setattr(CacheSegment, "slots", failing(errno.EIO))
+            assert one.read(b"/a") == data
+        assert one.fetched(b"/a") == 0
+
+
+def test_a_disk_that_failed_is_left_alone_for_a_while(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(source / "a", 20 * MIB)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 1000.0)  # however busy this machine is
+    now = time.monotonic()
+    with cached(source, folder) as one:
+        one.read(b"/a")
+        with monkeypatch.context() as patch:
+            patch.setattr(CacheSegment, "read", failing(errno.EIO))
+            one.read(b"/a")
+        assert one.store.cache.stats["disk_errors"] == 1
+        handle = one.store.open(b"/a")
+        with pytest.raises(HostFailed) as caught:  # so that whoever plans reads asks the other hosts meanwhile
+            handle.read(0, MIB, host=CACHE)
+        assert caught.value.host == CACHE
+        assert one.store.cache.stats["bypassed_bytes"] > 0
+        monkeypatch.setattr(cache.time, "monotonic", lambda: now + 3600.0)
+        assert len(handle.read(0, MIB, host=CACHE)) == MIB
+        handle.close()
+
+
+def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) -> None:
+    data = write(source / "a", 40 * MIB)
+    whole = CacheSegment.read
+
+    def slowly(segment: CacheSegment, blocks: range, into: memoryview, skip: int = 0, *, shared: bool = False) -> None:
+        time.sleep(0.1)
+        whole(segment, blocks, into, skip, shared=shared)
+
+    with cached(source, folder) as one, pytest.MonkeyPatch.context() as patch:  # undone before what `cached` does is
+        one.read(b"/a")
+        for segment in one.segments():
+            os.utime(segment, (AGE, AGE))  # a segment that was just written may be slow
+        patch.setattr(bypass, "SLOWER", 0.9)
+        patch.setattr(bypass, "LEAST_BUSY", 0.01)
+        patch.setattr(CacheSegment, "read", slowly)
+        measured = one.store.cache.disk._bypass.store
+        measured.bytes, measured.seconds = 1 << 30, 1.0  # however slow this machine is
+        before = one.store.cache.stats["hit_bytes"]
+        handle = one.store.open(b"/a")
+        assert read(handle, 0, 40 * MIB) == data
+        handle.close()
+        assert one.store.cache.stats["hit_bytes"] - before < 40 * MIB
+        assert one.store.cache.stats["bypassed_bytes"] > 0
+
+
+@pytest.mark.root
+def test_a_really_slow_disk(source: Path, folder: Path, tmp_path: Path) -> None:
+    """One of 10 MB/s in front of a store of 200: little is read from it, and all else comes from the store."""
+    folder.mkdir()
+    data = write(source / "a", 100 * MIB)
+    image = tmp_path / "disk"
+    device = loop(image)
+    cgroup = DiskCgroup(device[1], 10_000_000)
+    job = {"source": str(source), "folder": str(folder), "paths": ["/a"], "honest": True}
+    try:
+        mounted = f"mount -t ext4 {device[0]} {folder}"
+        found, _ = run(job, f"mkfs.ext4 -q {device[0]}", mounted)
+        assert found[0]["fetched"] == len(data)
+        aged = f"{mounted} && find {folder} -type f -exec touch -d '1 hour ago' {{}} + && umount {folder}"
+        subprocess.run(["unshare", "-m", "sh", "-c", aged], check=True)  # a segment that was just written may be slow
+        found, errors = run(job, mounted, f"echo $$ > {cgroup.folder}/cgroup.procs")
+        assert found[0]["sha256"] == hashlib.sha256(data).hexdigest()
+        assert found[0]["fetched"] >= 80 * MIB
+        assert "reads slower than the store" in errors
+    finally:
+        subprocess.run(["losetup", "-d", device[0]], check=True)
+        cgroup.close()
+        image.unlink()
+
+
+def loop(image: Path) -> tuple[str, str]:
+    """A block device of 1 GiB in the file `image`: its path and number."""
+    with image.open("wb") as file:
+        file.truncate(1 << 30)
+    found = subprocess.run(["losetup", "-f", "--show", image], check=True, capture_output=True, text=True)
+    path = found.stdout.strip()
+    number = os.stat(path).st_rdev
+    return path, f"{os.major(number)}:{os.minor(number)}"
+
+
+def test_what_waits_for_the_disk_is_not_fetched_again(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write(source / "a", 20 * MIB + 77)
+    unreserve = threading.Event()
+    whole = CacheSegment.write
+
+    def wait(segment: CacheSegment, blocks: range, content: memoryview) -> None:
+        assert unreserve.wait(PATIENCE)
+        whole(segment, blocks, content)
+
+    monkeypatch.setattr(CacheSegment, "write", wait)
+    with cached(source, folder) as one:
+        handle = one.store.open(b"/a")
+        try:
+            assert read(handle, 0, len(data)) == data
+            assert one.counts.bytes == len(data)
+            assert read(handle, 0, len(data), step=5 * MIB) == data
+            assert bytes(handle.read(3 * MIB - 5, 10)) == data[3 * MIB - 5 :][:10]
+            assert one.counts.bytes == len(data)
+        finally:
+            unreserve.set()
+        handle.close()
+        assert one.store.cache.queue.drain(PATIENCE)
+        assert not one.store.cache.pending._blocks
+        assert one.fetched(b"/a") == 0
+
+
+def run(job: dict[str, Any], *prepare: str) -> tuple[list[dict[str, Any]], str]:
+    """Reads of a process in a mount namespace of its own, in which these commands were run first."""
+    script = " && ".join([*prepare, 'exec "$0" -m tests.integration.cache.reader_process "$1"'])
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, sys.executable, json.dumps({"settings": {}, **job})],
+        cwd=CHECKOUT,
+        input="\n",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert "Traceback" not in done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()[1:]], done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("options", ["size=40m", "size=200m,nr_inodes=4", "size=64k"])
+def test_a_disk_that_is_full(source: Path, folder: Path, options: str) -> None:
+    folder.mkdir()
+    digest = hashlib.sha256(write(source / "a", 100 * MIB)).hexdigest()
+    job = {"source": str(source), "folder": str(folder), "paths": ["/a", "/a", "/a"]}
+    found, _ = run(job, f"mount -t tmpfs -o {options} tmpfs {folder}")
+    assert [line["sha256"] for line in found] == [digest] * 3
+    if options == "size=40m":
+        assert found[2]["fetched"] < 100 * MIB  # blocks that fit are kept all the same
+
+
+@pytest.mark.root
+def test_a_disk_that_became_read_only_still_gives_what_it_has(source: Path, folder: Path) -> None:
+    digests = [hashlib.sha256(write(source / name, 10 * MIB, seed=len(name))).hexdigest() for name in ("a", "bb")]
+    job = {"source": str(source), "folder": str(folder), "paths": ["/a"]}
+    found, _ = run(job)
+    found, errors = run(
+        {**job, "paths": ["/a", "/bb", "/bb"]}, f"mount --bind {folder} {folder}", f"mount -o remount,bind,ro {folder}"
+    )
+    assert [line["sha256"] for line in found] == [digests[0], digests[1], digests[1]]
+    assert [line["fetched"] for line in found] == [0, 10 * MIB, 10 * MIB]
+    assert "Read-only file system" in errors
+
+
+@pytest.mark.root
+def test_a_folder_that_cannot_be_made(source: Path, folder: Path) -> None:
+    digest = hashlib.sha256(write(source / "a", 10 * MIB)).hexdigest()
+    job = {"source": str(source), "folder": "/proc/cache", "paths": ["/a", "/a"]}
+    found, _ = run(job)
+    assert [(line["sha256"], line["fetched"]) for line in found] == [(digest, 10 * MIB)] * 2
+
+
+def test_a_folder_on_the_mount_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="on the mount itself"):
+        Cache(CacheSettings(directory=str(tmp_path / "mnt" / "cache")), str(tmp_path / "mnt"))
+
+
+def test_a_reader_never_waits_for_the_disk(source: Path, folder: Path) -> None:
+    """Blocks that the queue does not take are not kept."""
+    written: list[int] = []
+    ended: list[int] = []
+    queue = WriteQueue(3 * MIB, lambda: None)
+
+    def hang(number: int) -> None:
+        written.append(number)
+        while len(ended) < 1:
+            time.sleep(0.001)
+
+    def fill(number: int) -> WriteJob:
+        return WriteJob(partial(hang, number), 2 * MIB, lambda: ended.append(number))
+
+    assert queue.offer(fill(0))
+    assert not queue.offer(fill(2))
+    assert queue.waiting == 2 * MIB
+    ended.append(-1)
+    assert queue.drain(PATIENCE)
+    assert queue.offer(fill(4))
+    assert queue.drain(PATIENCE)
+    queue.close()
+    assert written == [0, 4]
+    assert ended == [-1, 0, 4]
+    assert not queue.offer(fill(6))
+
+
+def test_one_fill_is_taken_however_large(source: Path, folder: Path) -> None:
+    queue = WriteQueue(MIB, lambda: None)
+    assert queue.offer(WriteJob(lambda: None, 8 * MIB, lambda: None))
+    assert queue.drain(PATIENCE)
+    queue.close()
+
+
+def test_a_bug_in_one_fill_ends_neither_the_thread_nor_its_lock(
+    source: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[int] = []
+    queue = WriteQueue(MIB, lambda: None)
+
+    def bug() -> None:
+        raise ValueError("a bug")
+
+    for _ in range(2):
+        assert queue.offer(WriteJob(bug, MIB, lambda: ended.append(1)))
+        assert queue.drain(PATIENCE)
+    queue.close()
+    assert ended == [1, 1]
+    assert "please report this" in caplog.text

@@ -1,0 +1,193 @@
+"""Writers that fail, are killed or meet others, and disks that fail: nothing wrong is kept, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stripefs.cache import write_through
+from stripefs.cache.segment import CacheSegment
+from stripefs.store.base import Status
+from stripefs.write import Layout
+from stripefs.write.commit import Commit
+from tests.integration.cache.writing import SIZE, put, save, world
+from tests.support.caches import MIB
+from tests.support.checkout import CHECKOUT
+from tests.support.uploads import LAYOUTS, content
+from tests.support.waiting import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("at_once")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_what_is_not_published_leaves_nothing(source: Path, folder: Path, layout: Layout) -> None:
+    with world(source, folder) as here:
+        async with here.writing(layout) as uploads:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, content(SIZE))
+            here.drain()
+            assert len(here.left()) == 3  # its description, its mark as being written, and a segment
+            await upload.abandon()
+        here.drain()
+        assert here.left() == set()
+        assert here.cache.quota.used() == 0
+        assert here.cache.queue._reserved == 0
+
+
+async def test_a_name_that_was_taken_away_leaves_nothing(source: Path, folder: Path) -> None:
+    with world(source, folder) as here:
+        async with here.writing(Layout.STRIPED) as uploads:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, content(SIZE))
+            await upload.detach()
+            await put(upload, content(SIZE))
+            await upload.publish(final=True)
+        here.drain()
+        assert here.left() == set()
+
+
+KILLED = """
+import sys, os, signal, trio
+from pathlib import Path
+from stripefs.write import Layout
+from tests.integration.cache.writing import SIZE, World, put
+from tests.support.uploads import content
+
+async def main():
+    here = World(Path(sys.argv[1]), Path(sys.argv[2]))
+    async with here.writing(Layout.STRIPED) as drafts:
+        await put(await drafts.begin(b"/model", replacing=None), content(SIZE))
+        here.drain()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+trio.run(main)
+"""
+
+
+async def test_what_a_killed_writer_has_left_goes_when_the_next_one_begins(source: Path, folder: Path) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(source), str(folder)], cwd=CHECKOUT, check=False, timeout=PATIENCE
+    )
+    assert killed.returncode == -signal.SIGKILL
+    with world(source, folder) as here:
+        assert len(here.left()) == 3
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, content(9 * MIB), path=b"/other")
+        here.drain()
+        assert here.left() == {"about", "000000"}
+        assert here.cache.quota.used() == here.cache.quota.recount()
+        assert here.absent(b"/other") == []
+
+
+async def test_what_others_are_writing_stays(source: Path, folder: Path) -> None:
+    with world(source, folder) as here, world(source, folder) as other:
+        async with here.writing(Layout.STRIPED) as uploads, other.writing(Layout.STRIPED) as theirs:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, content(SIZE))
+            here.drain()
+            await save(theirs, content(9 * MIB), path=b"/other")
+            other.drain()
+            await upload.publish(final=True)
+        here.drain()
+        assert here.absent() == here.absent(b"/other") == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_file_that_somebody_else_put_there_meanwhile(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout
+) -> None:
+    """One that minds no lock, of the same length and time: the writer's bytes are not taken for its bytes."""
+    whole = Commit.look
+
+    async def look(commit: Commit) -> Status:
+        (source / "fresh").write_bytes(other)
+        now = (source / "model").stat()
+        os.utime(source / "fresh", ns=(now.st_atime_ns, now.st_mtime_ns))
+        (source / "fresh").rename(source / "model")
+        return await whole(commit)
+
+    data, other = content(SIZE), content(SIZE, seed=2)
+    with world(source, folder) as here:
+        async with here.writing(layout) as uploads:
+            with monkeypatch.context() as patch:
+                patch.setattr(Commit, "look", look)
+                await save(uploads, data)
+        here.drain()
+        assert here.left() == set()
+        assert here.load() == other
+
+
+async def test_a_status_of_another_length_is_believed_by_nobody(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Commit.look
+
+    async def look(commit: Commit) -> Status:
+        return replace(await whole(commit), length=SIZE - MIB)
+
+    with world(source, folder) as here:
+        async with here.writing(Layout.CONCAT) as uploads:
+            with monkeypatch.context() as patch:
+                patch.setattr(Commit, "look", look)
+                await save(uploads, content(SIZE))
+        here.drain()
+        assert here.left() == set()
+
+
+async def test_a_bit_that_flips_on_the_way_to_the_disk_is_found_out(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check value is of what the writer gave."""
+    whole, data = write_through._together, content(SIZE)
+
+    def flipping(pieces: list[bytes]) -> memoryview:
+        joined = whole(pieces)
+        joined[5] ^= 1
+        return joined
+
+    monkeypatch.setattr(write_through, "_together", flipping)
+    with world(source, folder) as here:
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, data)
+        here.drain()
+        assert here.load() == data
+        assert here.cache.stats["damaged"] == 4  # a block each time that some are handed over
+
+
+async def test_a_disk_that_takes_nothing_costs_the_writer_nothing(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_segment: CacheSegment, _blocks: range, _data: memoryview) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(CacheSegment, "write", fail)
+    data = content(SIZE)
+    with world(source, folder) as here:
+        async with here.writing(Layout.STRIPED) as uploads:
+            await save(uploads, data)
+        here.drain()
+        assert here.load() == data
+        assert here.counts.bytes == SIZE
+        assert here.cache.stats["disk_errors"] > 0
+
+
+async def test_a_folder_that_is_removed_meanwhile(source: Path, folder: Path) -> None:
+    data = content(SIZE)
+    with world(source, folder) as here:
+        async with here.writing(Layout.STRIPED) as uploads:
+            upload = await uploads.begin(b"/model", replacing=None)
+            await put(upload, data[: 9 * MIB])
+            here.drain()
+            subprocess.run(["rm", "-r", str(folder)], check=True)
+            await put(upload, data[9 * MIB :])
+            await upload.publish(final=True)
+        here.drain()
+        assert here.load() == data
+        here.drain()
+        assert here.absent() == []

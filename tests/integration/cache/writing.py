@@ -1,0 +1,92 @@
+"""A process that writes through a cache, and what the next one finds there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import trio
+
+from stripefs.cache.cache import Cache
+from stripefs.cache.cached_store import CachedHandle, CachedStore
+from stripefs.settings import CacheSettings
+from stripefs.store.striped import StripedStore
+from stripefs.testing.counting import CountingStore
+from stripefs.write import FileUpload, Layout, UploadManager
+from tests.support.caches import MIB, read
+from tests.support.uploads import policy, spread
+from tests.support.waiting import PATIENCE
+
+__all__ = ["SIZE", "World", "put", "save", "world"]
+
+SIZE = 21 * MIB + 777
+
+
+class World:
+    """A source, and the cache in front of it as one process has it. `counts` tells what was read of files."""
+
+    def __init__(self, source: Path, folder: Path, queue: int = 128 * MIB, **settings: object) -> None:
+        self.view = StripedStore(spread(source))
+        counting = CountingStore(self.view)
+        self.counts = counting.counts
+        given = {"directory": str(folder), "writes": True, "size": 1 << 40, **settings}
+        self.cache = Cache(CacheSettings(**given), queue=queue)  # type: ignore[arg-type]
+        self.store = CachedStore(counting, self.cache)
+        self.folder = folder
+
+    @asynccontextmanager
+    async def writing(self, layout: Layout) -> AsyncIterator[UploadManager]:
+        uploads = UploadManager(self.view, policy(layout=layout), observers=self.store.write_observer)
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(uploads.run)
+                yield uploads
+                await uploads.aclose()
+                nursery.cancel_scope.cancel()
+
+    def drain(self) -> None:
+        assert self.cache.queue.drain(PATIENCE)
+
+    def load(self, path: bytes = b"/model") -> bytes:
+        handle = self.store.open(path)
+        try:
+            return read(handle, 0, handle.status.length)
+        finally:
+            handle.close()
+
+    def absent(self, path: bytes = b"/model") -> list[tuple[int, int]]:
+        handle = self.store.open(path)
+        assert isinstance(handle, CachedHandle)
+        try:
+            return handle.absent()
+        finally:
+            handle.close()
+
+    def left(self) -> set[str]:
+        """Names of all that is in the folder, but for how much it takes."""
+        return {path.name for path in self.folder.rglob("*") if not path.is_dir()} - {"usage"}
+
+    def close(self) -> None:
+        self.view.close()
+        self.cache.close()
+
+
+@contextmanager
+def world(source: Path, folder: Path, **settings: object) -> Iterator[World]:
+    made = World(source, folder, **settings)  # type: ignore[arg-type]
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+async def put(upload: FileUpload, data: bytes, step: int = MIB) -> None:
+    for at in range(0, len(data), step):
+        await upload.write(upload.length, data[at : at + step])
+
+
+async def save(uploads: UploadManager, data: bytes, step: int = MIB, path: bytes = b"/model") -> None:
+    upload = await uploads.begin(path, replacing=None)
+    await put(upload, data, step)
+    await upload.publish(final=True)

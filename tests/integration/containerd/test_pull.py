@@ -1,0 +1,107 @@
+"""Images that are pulled through CRI, and containers that are started from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration.containerd.conftest import base
+from tests.support.images.layers import directory, file, layer
+from tests.tools.containerd.node import Node, Registry
+
+
+def build(node: Node, image: str, store: Path) -> None:
+    node.imagefs("build", f"docker://{image}", str(store), "--no-src-tls-verify")
+
+
+def test_an_unknown_image_is_pulled_as_always(node: Node, registry: Registry) -> None:
+    image = registry.push("ordinary:1", [base(), layer(directory("data"), file("data/a", b"content"))])
+    node.cri.pull(image)
+    assert node.run(image, "ordinary", "cat", "/data/a") == "content"
+
+
+def test_a_lazy_image_is_not_fetched(node: Node, registry: Registry, store: Path) -> None:
+    image = registry.push("lazy:1", [base(), layer(directory("data"), file("data/a", b"content" * 100_000))])
+    build(node, image, store)
+    before = set(node.blobs())
+    node.cri.pull(image)
+    assert len(set(node.blobs()) - before) == 2, "only the manifest and the config are fetched"
+    assert node.run(image, "lazy", "sh", "-c", "cat /data/a | wc -c") == "700000\n"
+    assert node.run(image, "lazy2", "sh", "-c", "echo new >/data/a; cat /data/a") == "new\n"
+    assert node.run(image, "lazy3", "head", "-c", "7", "/data/a") == "content"
+
+
+def test_whiteouts_and_opaque_directories(node: Node, registry: Registry, store: Path) -> None:
+    """The tree is what overlayfs makes of the layers."""
+    layers = [
+        base(),
+        layer(directory("d"), file("d/gone", b"1"), file("d/stays", b"1"), directory("o"), file("o/below", b"1")),
+        layer(file("d/.wh.gone"), directory("o"), file("o/.wh..wh..opq"), file("o/above", b"1")),
+    ]
+    image = registry.push("whiteouts:1", layers)
+    look = ("sh", "-c", "find /d /o | sort")
+    node.cri.pull(image)
+    ordinary = node.run(image, "ordinary-whiteouts", *look)
+    node.remove_image(image)
+    build(node, image, store)
+    node.forget_answers()
+    node.cri.pull(image)
+    assert node.run(image, "lazy-whiteouts", *look) == ordinary
+
+
+def test_owners_modes_and_links_through_layers(node: Node, registry: Registry, store: Path) -> None:
+    layers = [
+        base(),
+        layer(directory("d", mode=0o750, uid=3, gid=4), file("d/a", b"1", mode=0o4755, uid=1, gid=2)),
+        layer(file("d/a", b"22", mode=0o600, uid=5, gid=6), directory("d", mode=0o1777, uid=7, gid=8)),
+    ]
+    image = registry.push("owners:1", layers)
+    build(node, image, store)
+    node.cri.pull(image)
+    found = node.run(image, "owners", "stat", "-c", "%a %u %g %s %n", "/d", "/d/a").splitlines()
+    assert [line.split()[:3] for line in found] == [["1777", "7", "8"], ["600", "5", "6"]]
+
+
+def test_an_image_that_shares_its_base_with_a_lazy_one(node: Node, registry: Registry, store: Path) -> None:
+    """containerd takes the shared layers for present: they are built into a tree of their own."""
+    shared = layer(directory("shared"), file("shared/a", b"shared by two"))
+    lazy = registry.push("family:lazy", [base(), shared, layer(file("shared/only-lazy", b"1"))])
+    other = registry.push("family:other", [base(), shared, layer(file("shared/.wh.a"), file("shared/other", b"2"))])
+    parent = registry.push("family:parent", [base(), shared])
+    build(node, lazy, store)
+    for image in (lazy, other, parent):
+        node.cri.pull(image)
+    assert node.run(lazy, "family-lazy", "ls", "/shared").split() == ["a", "only-lazy"]
+    assert node.run(other, "family-other", "ls", "/shared").split() == ["other"]
+    assert node.run(parent, "family-parent", "ls", "/shared").split() == ["a"]
+
+
+def test_an_image_whose_layers_are_the_lowest_of_another(node: Node, registry: Registry, store: Path) -> None:
+    """It is in the store by its chain id, which is all that containerd tells of a layer that is there."""
+    parent = [base(), layer(directory("p"), file("p/parent", b"1"))]
+    child = registry.push("chain:child", [*parent, layer(file("p/child", b"1"))])
+    small = registry.push("chain:small", parent)
+    build(node, child, store)
+    build(node, small, store)
+    node.cri.pull(child)
+    before = registry.requested()
+    node.cri.pull(small)
+    assert node.run(small, "small", "ls", "/p").split() == ["parent"]
+    assert not [one for one in registry.layers("chain:small") if one in registry.requested()[len(before) :]]
+
+
+def test_60_layers(node: Node, registry: Registry, store: Path) -> None:
+    check_layers(node, registry, store, 60)
+
+
+def check_layers(node: Node, registry: Registry, store: Path, count: int) -> None:
+    """An image of so many layers is the same pulled in full and lazily."""
+    layers = [base(), *(layer(file(f"file{number}", b"%d" % number)) for number in range(count - 1))]
+    image = registry.push(f"layers:{count}", layers)
+    node.cri.pull(image)
+    ordinary = node.run(image, f"ordinary{count}", "ls", "/")
+    assert len(ordinary.split()) > count
+    node.remove_image(image)
+    build(node, image, store)
+    node.forget_answers()
+    node.cri.pull(image)
+    assert node.run(image, f"lazy{count}", "ls", "/") == ordinary

@@ -1,0 +1,88 @@
+"""A job that is compared: each way really starts it, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from stripefs.fuse import kernel
+from tests.integration.deps.container.job import CGROUP, Job, cgroups
+from tests.support.caches import write
+from tests.tools.imagefs_daemon import commands, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+SCRIPT = """
+import heavy, os, pathlib, sys, time
+sys.path.insert(0, "/run/imagefs"); import startup_events
+writer = startup_events.default_writer()
+with writer.begin("checkpoint", "load"):
+    size = sum(len(path.read_bytes()) for path in pathlib.Path("/ckpt").iterdir())
+assert (heavy.VALUE, size) == (7, 3 << 20)
+writer.close()
+pathlib.Path(os.environ["IMAGEFS_READY"]).touch()
+time.sleep(1000)
+"""
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    assert list(folder.iterdir()) == []
+    assert [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(folder)] == []
+    assert [path for top in cgroups() for path in top.glob("imagefs-*")] == []
+    assert [words for _, words in commands() if any(str(folder) in word for word in words)] == []
+
+
+def test_a_job_is_compared(pip_job: Job, tmp_path: Path) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    (tmp_path / "checkpoint").mkdir()
+    write(tmp_path / "checkpoint/model", 3 << 20)
+    file = tmp_path / "job.toml"
+    file.write_text(
+        f'image = "{pip_job.image}"\ncommand = ["python3", "-c", """{SCRIPT}"""]\n'
+        f'deps = ["{pip_job.requirements}"]\nstore = "{pip_job.store}"\ncgroup-parent = "{CGROUP}"\n'
+        f'checkpoint = ["throttled+file://{tmp_path}/checkpoint?rate=20MB/s:/ckpt"]\n'
+    )
+    pip_job.service.environment["TMPDIR"] = str(folder)
+    done = pip_job.service.run("compare", str(file), "--rounds", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "plan" not in done.stderr  # the image has one
+    ways = {one["name"]: one for one in json.loads(done.stdout)["ways"]}
+    assert list(ways) == ["none", "image", "deps", "checkpoint", "all"]
+    assert all(0 < one["median"] == one["least"] == one["most"] for one in ways.values())
+    assert all({"image", "container", "dependencies", "checkpoint"} <= {*one["stages"]} for one in ways.values())
+    assert_nothing_is_left(folder)
+
+
+def test_a_comparison_that_is_killed_leaves_nothing_after_the_next(pip_job: Job, tmp_path: Path) -> None:
+    folder, file = tmp_path / "temporary", tmp_path / "job.toml"
+    folder.mkdir()
+    pip_job.service.environment["TMPDIR"] = str(folder)
+    begin = f'image = "{pip_job.image}"\ncgroup-parent = "{CGROUP}"\n'
+    file.write_text(begin + 'command = ["python3", "-c", "import time; time.sleep(1000)"]\n')
+    process = pip_job.service.start("compare", str(file))
+    eventually(lambda: list(folder.glob("*/run/imagefs/runs/imagefs-*/pid")), "the container")
+    os.kill(process.pid, signal.SIGKILL)
+    ready = "import os, time; open(os.environ['IMAGEFS_READY'], 'w'); time.sleep(1000)"
+    file.write_text(begin + f'command = ["python3", "-c", "{ready}"]\n')
+    done = pip_job.service.run("compare", str(file), "--rounds", "2")
+    assert done.returncode == 0, done.stderr
+    heads, *rows = [line.split() for line in done.stdout.splitlines()]
+    assert heads == ["techniques", "seconds", "of", "none", "image", "container"]
+    assert [row[0] for row in rows] == ["none", "image"]
+    assert rows[0][3] == "1.00"
+    assert_nothing_is_left(folder)
+
+
+def test_a_job_that_fails_is_told(pip_job: Job, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(f'image = "{pip_job.image}"\ncommand = ["python3", "-c", "raise SystemExit(\'no data\')"]\n')
+    pip_job.service.environment["TMPDIR"] = tempfile.mkdtemp(dir=tmp_path)
+    done = pip_job.service.run("compare", str(file))
+    assert done.returncode == 125
+    assert done.stderr.splitlines()[-1] == "imagefs: the job fails when it is started with image: no data"

@@ -1,0 +1,128 @@
+"""Hints that a start leaves in the store: another host needs no container to find the snapshot, and believes no lie."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.deps.hint import Hint
+from tests.integration.deps.container.job import SEEN, Job, key_in
+from tests.support.deps.installed import snapshots_in
+from tests.support.deps.wheels import wheel
+from tests.tools.imagefs_daemon import Service, eventually
+from tests.tools.web_server import WebServer
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+OTHER = "import other; print(other.VALUE)"
+
+
+@pytest.fixture
+def node(job: Job, tmp_path: Path) -> Iterator[Job]:
+    """The job on a host that has nothing yet, after another host has published what it installs."""
+    assert job.run("--deps-wait") == SEEN
+    with contextlib.closing(Service(tmp_path / "node")) as service:
+        again = Job(service, job.image, tmp_path)
+        again.told = job.told
+        yield again
+
+
+def kept(job: Job) -> tuple[str, Hint]:
+    """The hint of the job, and its name."""
+    (path,) = (job.store / "hints").iterdir()
+    return path.name, Hint.from_json(path.read_bytes(), path.name)
+
+
+def was_asked(job: Job) -> bool:
+    """True if the host has run the image's Python in a container to ask for its version."""
+    return Path(job.service.settings.cache, "deps/interpreters").exists()
+
+
+def forget(job: Job) -> None:
+    """Let the host be one that was told nothing."""
+    shutil.rmtree(Path(job.service.settings.cache, "deps/interpreters"), ignore_errors=True)
+
+
+def test_another_host_asks_no_python_for_the_key(node: Job) -> None:
+    key, (name, hint) = key_in(node.told), kept(node)
+    assert hint.snapshot.startswith(key)
+    assert node.run() == SEEN
+    assert key_in(node.told) == key
+    assert "hit" in node.told
+    assert not was_asked(node)
+    assert kept(node) == (name, hint)
+    node.nothing_is_left()
+    assert node.service.status()["images"] == []
+
+
+def test_requirements_that_changed_are_resolved_by_the_interpreters_own_word(node: Job) -> None:
+    wheel(node.wheels, "other", {"other/__init__.py": "VALUE = 8\n"})
+    node.wants("other==1.0")
+    assert node.run("--deps-wait", script=OTHER) == "8\n"
+    assert "miss" in node.told
+    assert was_asked(node)
+    assert len(snapshots_in(node.store).stored()) == len(list((node.store / "hints").iterdir())) == 2
+
+
+LIES: list[Callable[[Hint], Hint]] = [
+    lambda hint: hint._replace(told=hint.told.replace('"version": "3.', '"version": "2.')),
+    lambda hint: hint._replace(told="{}\n\npip 24.0\n"),
+    lambda hint: hint._replace(told=f"{'[' * 100_000}\n\npip 24.0\n"),
+    lambda hint: hint._replace(told=hint.told.replace('"markers": ', '"sites": 5, "markers": ')),
+    lambda hint: hint._replace(told=hint.told.replace('"managed": ', '"installs": 5, "managed": ')),
+    lambda hint: hint._replace(asked="0" * 64),
+    lambda hint: hint._replace(snapshot="0" * 64),
+    lambda hint: hint._replace(lock="0" * 64),
+]
+"""The first six have the interpreter asked."""
+
+
+def test_a_hint_that_lies_costs_time_alone(node: Job) -> None:
+    key, (name, hint) = key_in(node.told), kept(node)
+    for number, lie in enumerate(LIES):
+        forget(node)
+        assert lie(hint) != hint
+        snapshots_in(node.store).put_note("hints", name, lie(hint).to_json(name))
+        assert node.run() == SEEN
+        assert (key_in(node.told), "hit" in node.told, was_asked(node)) == (key, True, number < 6)
+    node.nothing_is_left()
+
+
+def test_a_hint_that_names_the_snapshot_of_another_job(node: Job) -> None:
+    """The snapshot that it attached is detached, and the next start has a hint that is right."""
+    name, hint = kept(node)
+    wheel(node.wheels, "other", {"other/__init__.py": "VALUE = 8\n", "heavy/__init__.py": "VALUE = 9\n"})
+    node.wants("other==1.0")
+    assert node.run("--deps-wait", script=OTHER) == "8\n"
+    (wrong,) = snapshots_in(node.store).stored().keys() - {hint.snapshot}
+    node.wheels.joinpath("other-1.0-py3-none-any.whl").unlink()
+    node.wants("heavy==1.0")
+    snapshots_in(node.store).put_note("hints", name, hint._replace(snapshot=wrong).to_json(name))
+    assert node.run() == SEEN
+    assert hint.snapshot.startswith(key_in(node.told))
+    eventually(lambda: Hint.from_json((node.store / "hints" / name).read_bytes(), name) == hint, "the right hint")
+    node.nothing_is_left()
+
+
+def test_a_torn_hint_is_written_anew(node: Job) -> None:
+    name, hint = kept(node)
+    for data in (b"", b"{", b"\xff" * 100):
+        forget(node)
+        snapshots_in(node.store).put_note("hints", name, data)
+        assert node.run() == SEEN
+        assert ("hit" in node.told, was_asked(node)) == (True, True)
+        eventually(lambda: (node.store / "hints" / name).read_bytes() == hint.to_json(name), "the hint")
+
+
+def test_a_store_that_takes_no_hint(node: Job) -> None:
+    name, _ = kept(node)
+    (node.store / "hints" / name).unlink()
+    with WebServer(node.store) as server:
+        assert node.run("--store", server.url) == SEEN
+        assert "hit" in node.told
+        eventually(lambda: "does not learn" in node.service.log(), "the daemon to try")
+    assert list((node.store / "hints").iterdir()) == []

@@ -1,0 +1,148 @@
+"""Hosts that start containers of one job at once: one installs, the others wait for what that publishes, whatever
+becomes of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.integration.deps.container.job import SEEN, Job, project, sources
+from tests.integration.deps.sharing import SETTINGS, visit
+from tests.support.deps.installed import snapshots_in
+from tests.support.images.faults import kill_supervisor
+from tests.tools.imagefs_daemon import PATIENCE, Service, commands, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+EPOCH = ("--deps-epoch", "1")
+
+_HOSTS = 3
+_WITHIN = PATIENCE * 4  # seconds: a lease and its takeover, and pip, on two processors
+
+_HOLDING = """
+    import os, time
+    with open(".git/begun", "a") as file: file.write("x")
+    while os.path.exists(".git/hold"): time.sleep(0.05)
+"""
+
+
+class Fleet:
+    """Starts of one job on all hosts, each with a daemon and a cache of its own.
+
+    The first installer waits in the middle of its installation until `go_on`.
+    """
+
+    def __init__(self, hosts: Sequence[Job], folder: Path) -> None:
+        # The content of .git is no part of the key.
+        self._told = project(folder / "project", _HOLDING.strip()) / ".git"
+        self._told.mkdir()
+        (self._told / "hold").touch()
+        hosts[0].wants(*sources(folder / "project"))
+        self.hosts = list(hosts)
+        # A resolver would run the project's program too.
+        self._starts = [host.service.start(*host.words(*EPOCH)) for host in hosts]
+
+    def leader(self) -> tuple[Job, subprocess.Popen[str]]:
+        """The host that installs, and its start, which belong to the fleet no more."""
+        eventually(lambda: self.installed() == 1, "an installer")
+        # The others' containers, which look at the image for the key, end by themselves.
+        eventually(lambda: sum(bool(host.uppers()) for host in self.hosts) == 1, "one host alone to write")
+        (number,) = (number for number, host in enumerate(self.hosts) if host.uppers())
+        return self.hosts.pop(number), self._starts.pop(number)
+
+    def installed(self) -> int:
+        """The number of hosts that have begun to install."""
+        begun = self._told / "begun"
+        return len(begun.read_text()) if begun.exists() else 0
+
+    def go_on(self) -> None:
+        (self._told / "hold").unlink()
+
+    def told(self) -> str:
+        """Standard error of all hosts, once every job has run."""
+        ended = [process.communicate(timeout=_WITHIN) for process in self._starts]
+        assert [out for out, _ in ended] == [SEEN] * len(ended), ended
+        return "".join(errors for _, errors in ended)
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Service]]:
+    with contextlib.ExitStack() as stack:
+        made = [Service(tmp_path_factory.mktemp("host"), **SETTINGS) for _ in range(_HOSTS)]
+        yield [stack.enter_context(contextlib.closing(service)) for service in made]
+
+
+@pytest.fixture
+def fleet(image: str, services: list[Service], tmp_path: Path) -> Iterator[Fleet]:
+    with contextlib.ExitStack() as stack:
+        guests = [stack.enter_context(visit(service, tmp_path)) for service in services]
+        yield Fleet([Job(guest, image, tmp_path) for guest in guests], tmp_path)
+
+
+def test_one_installs_and_the_others_have_what_it_published(fleet: Fleet) -> None:
+    fleet.go_on()
+    told = fleet.told()
+    assert fleet.installed() == 1
+    assert told.count("above the image") == _HOSTS - 1
+    for host in fleet.hosts:
+        host.nothing_is_left()
+
+
+@pytest.mark.slow
+def test_a_leader_that_is_killed(fleet: Fleet) -> None:
+    """Another host takes over when the lease has run out, and the host of the one that was killed is clean."""
+    host, start = fleet.leader()
+    start.kill()
+    start.communicate()
+    fleet.go_on()
+    eventually(lambda: not host.uppers() and not host.service.status()["images"], "the end of what it installed")
+    told = fleet.told()
+    assert f"waiting for what another host installs ({socket.gethostname()}:{start.pid} since 2" in told
+    assert fleet.installed() == 2
+    assert told.count("installing in a container") == 1
+    assert told.count("above the image") == _HOSTS - 2
+    assert len(snapshots_in(host.store).stored()) == 1
+    for one in (*fleet.hosts, host):
+        one.nothing_is_left()
+
+
+@pytest.mark.slow
+def test_a_leader_whose_host_dies(fleet: Fleet) -> None:
+    """With its daemon. When it is there again it has what the others published, and nothing of what it had begun."""
+    host, start = fleet.leader()
+    kill_supervisor(host.service)
+    start.kill()
+    start.communicate()
+    fleet.go_on()
+    assert fleet.told().count("above the image") == _HOSTS - 2
+    assert fleet.installed() == 2
+    assert host.run(*EPOCH) == SEEN
+    assert "hit" in host.told
+    for one in (*fleet.hosts, host):
+        one.nothing_is_left()
+
+
+@pytest.mark.slow
+def test_a_pip_that_is_killed(fleet: Fleet) -> None:
+    """It ends as when memory runs out. No host waits for the next installer to meet the same."""
+    host, start = fleet.leader()
+    wanted = ["python3", "-m", "pip", "install", "-r", str(host.requirements)]
+    (pip,) = [pid for pid, words in commands() if words[:-1] == wanted]
+    os.kill(pip, signal.SIGKILL)
+    out, errors = start.communicate(timeout=PATIENCE)
+    assert (out, start.returncode) == ("", 128 + signal.SIGKILL), errors
+    assert "the installer ended with status 137, so nothing is kept" in errors
+    eventually(lambda: fleet.installed() == _HOSTS, "all hosts to install")
+    fleet.go_on()
+    told = fleet.told()
+    assert "was not published by who installed it: the installer ended with status 137" in told
+    eventually(lambda: len(snapshots_in(host.store).stored()) == 1, "the snapshot")
+    for one in (*fleet.hosts, host):
+        one.nothing_is_left()

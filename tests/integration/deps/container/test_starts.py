@@ -1,0 +1,214 @@
+"""Requirements that a container's own pip installs once: above the image on later starts."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from imagefs.deps import hot
+from imagefs.repository.traces import Traces
+from tests.integration.deps.container.job import JOB, SEEN, Job, key_in, project, sources
+from tests.integration.deps.python_image import CONFIG, SITE
+from tests.support.deps.installed import snapshots_in
+from tests.support.deps.wheels import wheel
+from tests.tools.imagefs_daemon import Service, built, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_a_miss_then_hits(pip_job: Job, runtime: str) -> None:
+    assert pip_job.run("--deps-wait", "--oci-runtime", runtime) == SEEN
+    assert "miss" in pip_job.told
+    assert "published" in pip_job.told
+    assert len(snapshots_in(pip_job.store).stored()) == 1
+    key = key_in(pip_job.told)
+    shutil.rmtree(pip_job.wheels)  # of which a hit needs none, but that they are part of the key
+    pip_job.make_wheel()
+    for flags in ([], ["--rw"], ["--plane", "tree"]):
+        assert pip_job.run(*flags, "--oci-runtime", runtime) == SEEN
+        assert f"hit {key}: above the image" in pip_job.told
+        pip_job.nothing_is_left()
+
+
+def test_an_import_compiles_nothing(job: Job) -> None:
+    script = f"import os, heavy; print(os.path.exists(heavy.__cached__), heavy.__cached__.startswith('{SITE}'))"
+    assert job.run("--deps-wait", script=script) == "True True\n"
+    assert job.run(script=script) == "True True\n"
+    assert "hit" in job.told
+
+
+def test_it_goes_on_while_it_is_published(job: Job) -> None:
+    assert job.run() == SEEN
+    assert "in the background" in job.told
+    eventually(lambda: len(snapshots_in(job.store).stored()) == 1, "the snapshot")
+    job.nothing_is_left()
+
+
+def test_packages_of_the_image_that_are_replaced(pip_job: Job) -> None:
+    """Files that an upgrade removes are gone above the image as well."""
+    wheel(pip_job.wheels, "old", {"old/__init__.py": "VERSION = 2\n"}, version="2.0")
+    pip_job.wants("old==2.0")
+    script = (
+        "import importlib.metadata as m, importlib.util as u, old; "
+        "print(old.VERSION, m.version('old'), u.find_spec('old.legacy'), u.find_spec('older'))"
+    )
+    for flags in (["--deps-wait"], [], ["--plane", "tree"]):
+        assert pip_job.run(*flags, script=script) == "2 2.0 None None\n"
+    assert "hit" in pip_job.told
+
+
+def test_a_target_of_its_own(pip_job: Job) -> None:
+    script = "import sys; sys.path.append('/opt/deps'); import heavy; print(heavy.VALUE, heavy.__file__)"
+    for flags in (["--deps-wait"], []):
+        assert pip_job.run(*flags, "--deps-target", "/opt/deps", script=script) == "7 /opt/deps/heavy/__init__.py\n"
+    assert "hit" in pip_job.told
+
+
+@pytest.mark.parametrize("target", ["/tmp/deps", "/dev/shm/deps", "/run"])
+def test_a_target_that_the_job_would_not_see(job: Job, target: str) -> None:
+    job.run("--deps-target", target, status=2)
+    assert f"what is installed in {target} would not be seen" in job.told
+    assert job.service.status()["images"] == []
+
+
+def test_what_is_written_elsewhere(pip_job: Job) -> None:
+    code = "open('/etc/written', 'w').write('x')"
+    pip_job.wants(*sources(project(pip_job.folder / "project", code)))
+    script = "import heavy, os; print(heavy.VALUE, os.path.exists('/etc/written'))"
+    assert pip_job.run("--deps-wait", script=script) == "7 True\n"
+    assert "it wrote outside the targets: /etc/written: written" in pip_job.told
+    assert snapshots_in(pip_job.store).stored() == {}
+    assert pip_job.run("--deps-wait", "--ignore-outside", "/etc/written", script=script) == "7 True\n"
+    assert "not published the last time: it wrote outside" in pip_job.told
+    assert pip_job.run(script=script) == "7 False\n"
+    assert "hit" in pip_job.told
+
+
+def test_a_project_is_installed_by_the_wheel_that_the_key_has(job: Job) -> None:
+    job.wants(str(project(job.folder / "project", "open('/etc/written', 'w').write('x')")))
+    script = "import heavy, os; print(heavy.VALUE, os.path.exists('/etc/written'))"
+    assert job.run("--deps-wait", script=script) == "7 False\n"
+    assert " not published" not in job.told
+    assert job.run(script=script) == "7 False\n"
+    assert "hit" in job.told
+
+
+def test_requirements_that_may_change(job: Job) -> None:
+    job.wants("heavy")
+    assert job.run("--deps-strict") == SEEN
+    assert "no one version is asked for" in job.told
+    assert "--deps-epoch X or --deps-allow-unpinned keeps it all the same; installing without a snapshot" in job.told
+    assert job.run("--deps-wait", "--deps-epoch", "today") == SEEN
+    assert job.run("--deps-epoch", "today") == SEEN
+    assert "hit" in job.told
+
+
+def test_requirements_are_resolved_in_the_image(pip_job: Job) -> None:
+    pip_job.wants("heavy>=1")
+    assert pip_job.run("--deps-wait") == SEEN
+    assert " published" in pip_job.told
+    assert pip_job.run() == SEEN
+    assert "hit" in pip_job.told
+    (name,) = snapshots_in(pip_job.store).stored()
+    lock = pip_job.service.ok("deps", "lock", "--store", str(pip_job.store), name)
+    assert lock.startswith("heavy==1.0 \\\n    --hash=sha256:")
+    pip_job.nothing_is_left()
+
+
+def test_what_the_key_is_made_of(job: Job) -> None:
+    """It is that of the start, and nothing is installed to tell it."""
+    *lines, empty, digest = job.run("--deps-explain").splitlines()
+    assert any(line.split()[0] == "base_image" for line in lines)
+    assert not empty
+    assert not job.store.exists()
+    job.run("--deps-wait")
+    assert [*snapshots_in(job.store).stored()] == [digest]
+    job.wants("heavy")
+    assert "no one version is asked for" not in job.run("--deps-strict", "--deps-explain", status=2)
+    assert "--deps-epoch TEXT or --deps-allow-unpinned makes one" in job.told
+    job.nothing_is_left()
+
+
+def test_another_image_has_another_key(job: Job, tree: Path, tmp_path: Path) -> None:
+    job.run("--deps-wait")
+    key = key_in(job.told)
+    root = tmp_path / "root"
+    subprocess.run(["cp", "-al", tree, root], check=True)
+    (root / "etc/other").touch()
+    built(root, tmp_path / "images", "other", CONFIG)
+    job.image = f"{tmp_path}/images#other"
+    assert job.run() == SEEN
+    assert "miss" in job.told
+    assert key_in(job.told) != key
+    job.nothing_is_left()
+
+
+def test_a_snapshot_without_a_record_is_fetched_whole_at_once(image: str, tmp_path: Path) -> None:
+    """And not when its start is over, as what an image has besides."""
+    with contextlib.closing(Service(tmp_path, io_timeout="10")) as service:
+        job = Job(service, image, tmp_path)
+        job.run("--deps-wait", "--no-record")
+        script = f"{JOB}; sys = __import__('sys'); sys.stdout.flush(); sys.stdin.read()"
+        process = service.start(*job.words("--no-record", script=script), stdin=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == SEEN
+        planned = {bool(one["snapshot"]): one["planned_blocks"] for one in service.status()["images"]}
+        assert planned[True] > 0
+        assert planned[False] == 0
+        process.communicate("")
+        job.nothing_is_left()
+
+
+def test_the_snapshot_is_recorded_like_an_image(job: Job) -> None:
+    job.run("--deps-wait")
+    job.service.stop()
+    shutil.rmtree(job.service.settings.cache)
+    script = f"{JOB}; sys = __import__('sys'); sys.stdout.flush(); sys.stdin.read()"
+    process = job.service.start(*job.words(script=script), stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == SEEN
+    images = {bool(one["snapshot"]): one for one in job.service.status()["images"]}
+    assert images[True]["recording"]
+    assert images[True]["owner"] == process.pid
+    process.communicate("")
+    job.nothing_is_left()
+
+
+def test_a_snapshot_with_a_hot_device_is_above_the_image_too(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"{JOB}; print(len(open(heavy.__path__[0] + '/data.bin', 'rb').read()))"
+    job.run("--deps-wait")
+    job.service.stop()
+    shutil.rmtree(job.service.settings.cache)
+    assert job.run(script=script) == f"{SEEN}320000\n"
+    snapshots = snapshots_in(job.store)
+    ((name, image),) = snapshots.images_named().items()
+    plans = Traces(snapshots.images.repository)
+    eventually(lambda: [one for one, _ in plans.plans()] == [image], "what the start taught")
+    monkeypatch.setattr(hot, "SCATTERED", 0)
+    assert "are one hot device now" in hot.add_hot_device(snapshots, name)
+    job.service.stop()
+    shutil.rmtree(job.service.settings.cache)
+    for flags in ([], ["--plane", "tree"]):
+        assert job.run(*flags, script=script) == f"{SEEN}320000\n"
+        assert "above the image" in job.told
+    assert [device.tag for device in snapshots.images.manifest(snapshots.load(name).image).devices] == ["cold", "hot"]
+    job.nothing_is_left()
+
+
+def test_a_python_that_is_managed_by_the_system(pip_job: Job, pip_tree: Path, tmp_path: Path) -> None:
+    """As that of Debian's images, into which pip alone does not install."""
+    shutil.copytree(pip_tree, tmp_path / "root", symlinks=True)
+    modules = tmp_path / "root" / SITE.lstrip("/") / ".."
+    (modules / "EXTERNALLY-MANAGED").write_text("[externally-managed]\nError=ask the system\n")
+    built(tmp_path / "root", tmp_path / "images", "t", CONFIG)
+    pip_job.image = f"{tmp_path}/images#t"
+    assert pip_job.run("--deps-wait") == SEEN
+    assert "PEP 668" in pip_job.told
+    assert pip_job.run() == SEEN
+    assert "hit" in pip_job.told
+    assert "PEP 668" not in pip_job.told

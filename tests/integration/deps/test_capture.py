@@ -1,0 +1,133 @@
+"""A container's changes as a lower directory of the next one: above the same image it shows the same."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.build.image import build
+from imagefs.deps.capture import CapturedTree, capture_directory, capture_upper
+from imagefs.deps.inventory import take
+from imagefs.plane import overlay
+from stripefs.fuse import kernel
+from tests.support.images import nasty
+from tests.support.images.local_image import LocalImage
+from tests.support.images.stores import images_in
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+TARGET = "opt/deps"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system on which an upper directory can be, whatever the tests' own folder lies on."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    kernel.mount("test", str(folder), "tmpfs", 0, "mode=755")
+    yield folder
+    kernel.unmount(str(folder), kernel.MNT_DETACH)
+
+
+@pytest.fixture
+def base(disk: Path) -> Path:
+    """The tree of an image."""
+    top = disk / "base"
+    for path in ("removed.py", "replaced/old.py", "kept/a.py", "kept/gone.py", "shared", "becomes-folder", "folder/x"):
+        (top / TARGET / path).parent.mkdir(parents=True, exist_ok=True)
+        (top / TARGET / path).write_text(path)
+    (top / "etc").mkdir()
+    (top / "etc" / "passwd").write_text("root")
+    (top / "opt").chmod(0o750)
+    return top
+
+
+@contextlib.contextmanager
+def container(base: Path, disk: Path) -> Iterator[Path]:
+    """Its root, in which everything may be changed; what was, is in `disk`/rw/upper."""
+    root = disk / "root"
+    root.mkdir()
+    overlay.mount([str(base)], str(disk / "rw"), str(root))
+    try:
+        yield root
+    finally:
+        kernel.unmount(str(root), kernel.MNT_DETACH)
+
+
+@contextlib.contextmanager
+def seen(tree: CapturedTree, base: Path, folder: Path) -> Iterator[Path]:
+    """The tree, packed, above `base`."""
+    images = images_in(folder / "store")
+    with contextlib.closing(LocalImage(images, build(*tree, images).digest, folder / "image")) as image:
+        assert not image.fsck()
+        image.mount()
+        merged = folder / "merged"
+        merged.mkdir()
+        overlay.mount_read_only([str(image.mountpoint), str(base)], str(merged))
+        try:
+            yield merged
+        finally:
+            kernel.unmount(str(merged), kernel.MNT_DETACH)
+
+
+def _change(target: Path) -> None:
+    """All that installers do, and more."""
+    (target / "removed.py").unlink()
+    shutil.rmtree(target / "replaced")
+    (target / "replaced").mkdir()
+    (target / "replaced" / "new.py").write_text("new")
+    (target / "kept" / "gone.py").unlink()
+    (target / "kept" / "a.py").write_text("changed")
+    (target / "becomes-folder").unlink()
+    (target / "becomes-folder").mkdir(mode=0o711)
+    shutil.rmtree(target / "folder")
+    (target / "folder").write_text("now a file")
+    os.setxattr(target / "shared", "user.note", b"copied up")
+    os.chown(target / "kept", 12, 34)
+    nasty.make(_made(target / "everything"))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_it_shows_what_the_container_saw(base: Path, disk: Path, tmp_path: Path) -> None:
+    with container(base, disk) as root:
+        _change(root / TARGET)
+        (root / "etc" / "passwd").write_text("changed")
+        (root / "opt" / "other").write_text("other")
+        tree = capture_upper(str(disk / "rw" / "upper"), [f"/{TARGET}"])
+        with seen(tree, base, tmp_path) as merged:
+            assert nasty.differences(merged / TARGET, root / TARGET) == {}
+            assert sorted(os.listdir(merged / TARGET / "replaced")) == ["new.py"]
+            assert (merged / "etc" / "passwd").read_text() == "root"
+            assert not (merged / "opt" / "other").exists()
+            assert (merged / "opt").stat().st_mode & 0o7777 == 0o750
+
+
+def test_all_of_it_when_that_is_the_target(base: Path, disk: Path, tmp_path: Path) -> None:
+    with container(base, disk) as root:
+        _change(root / TARGET)
+        (root / "etc" / "passwd").unlink()
+        (root / "srv").mkdir()
+        (root / "srv" / "file").write_text("new")
+        tree = capture_upper(str(disk / "rw" / "upper"), ["/"])
+        with seen(tree, base, tmp_path) as merged:
+            assert nasty.differences(merged, root) == {}
+
+
+def test_a_directory_is_captured_as_it_is(tmp_path: Path) -> None:
+    source = _made(tmp_path / "source")
+    nasty.make(source)
+    source.chmod(0o2750)
+    images = images_in(tmp_path / "store")
+    digest = build(*capture_directory(take(str(source))), images).digest
+    with contextlib.closing(LocalImage(images, digest, tmp_path / "image")) as image:
+        image.mount()
+        assert nasty.differences(image.mountpoint, source) == {}

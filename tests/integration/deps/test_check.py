@@ -1,0 +1,309 @@
+"""Trees that real installers leave, and their faults."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import signal
+import stat
+import struct
+import subprocess
+import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+
+from imagefs.deps.bytecode import compile_tree
+from imagefs.deps.check.report import Finding, judge
+from imagefs.deps.check.tree import Findings, Installation, check_tree
+from imagefs.deps.inventory import take
+from tests.support.deps.wheels import UV, editable, install, pip, sdist_in_c, uv, venv, wheel
+from tests.support.waiting import eventually
+
+LAYOUTS = ("pip --target", "pip in a venv", "uv --target", "uv in a venv")
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of a few packages: a console script, data, a script, a header, a namespace package, a .pth, C."""
+    folder = tmp_path_factory.mktemp("wheels")
+    alpha = {
+        "alpha/__init__.py": "def main(): print('alpha runs')\n",
+        "alpha/sub/deep.py": "y = 2\n",
+        "alpha/template.py": "print '{{ python 2 }}'\n",
+        "alpha/tests/key.pem": "-----BEGIN PRIVATE KEY-----\nMIIE\n",
+        "alpha/py.typed": "",
+        "alpha-1.0.data/data/share/alpha/data.txt": "data",
+        "alpha-1.0.data/scripts/raw": "#!python\nprint('raw runs')\n",
+        "alpha-1.0.data/headers/alpha.h": "//",
+    }
+    wheel(folder, "alpha", alpha, programs={"alpha": "alpha:main"})
+    wheel(
+        folder,
+        "beta",
+        {"space/beta.py": "z = 3\n", "beta.pth": "# nothing\n"},
+        requires=["alpha>=1", "gone; extra == 'x'"],
+    )
+    wheel(folder, "delta", {"space/delta.py": ""}, requires=["alpha>=2", "missing"])
+    sdist_in_c(folder, "gamma", 42)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trees(wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """alpha and beta by each installer, compiled. They are never changed."""
+    top = tmp_path_factory.mktemp("trees")
+    made = {name: top / name.replace(" ", "-") for name in LAYOUTS}
+    packages = ("--find-links", wheels, "alpha", "beta")
+    install(pip("--target", made["pip --target"], *packages))
+    install([sys.executable, "-m", "venv", str(made["pip in a venv"])])  # with a pip and its setuptools in it
+    install(pip(*packages, python=f"{made['pip in a venv']}/bin/python"))
+    install(uv("--python", sys.executable, "--target", made["uv --target"], *packages))
+    install([UV, "--quiet", "venv", "--offline", "--python", sys.executable, str(made["uv in a venv"])])
+    install(uv("--python", made["uv in a venv"] / "bin/python", *packages))
+    for tree in made.values():
+        assert [os.path.basename(path) for path in compile_tree(sys.executable, [str(tree)])] == ["template.py"]
+    return made
+
+
+@pytest.fixture(params=LAYOUTS)
+def tree(request: pytest.FixtureRequest, trees: dict[str, Path], tmp_path: Path) -> Path:
+    """A copy of one of them, to be changed."""
+    return Path(shutil.copytree(trees[request.param], tmp_path / "tree", symlinks=True))
+
+
+def check(tree: Path, at: Path | None = None, **more: object) -> Findings:
+    known = Installation(str(at or tree), default_environment(), [""])
+    return check_tree(take(str(tree)), known._replace(**more))
+
+
+def site_of(tree: Path) -> Path:
+    return next(iter(tree.glob("lib/*/site-packages")), tree)
+
+
+def names_of(findings: Findings) -> set[str]:
+    return {f"{one.kind}: {os.path.basename(one.subject)}" for one in findings.items}
+
+
+def test_what_an_installer_leaves_may_be_published(tree: Path) -> None:
+    found = check(tree)
+    assert found.items == ()
+    assert {"alpha 1.0", "beta 1.0"} <= set(found.distributions)
+    assert judge(found.items).publish
+
+
+def test_the_same_in_what_a_container_wrote(tree: Path, tmp_path: Path) -> None:
+    upper, target = tmp_path / "upper", f"opt/{tree.name}"
+    shutil.copytree(tree, upper / target, symlinks=True)
+    installation = Installation("/", default_environment(), [target])
+    assert check_tree(take(str(upper)), installation).items == ()
+    (upper / target / "bin" / "tool").touch()
+    (upper / "etc").mkdir()
+    (upper / "etc" / "settings").touch()  # outside of what is imported: another check's matter
+    assert names_of(check_tree(take(str(upper)), installation)) == {"orphan: tool"}
+
+
+def test_a_module_in_c(wheels: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    install(pip("--target", target, "--find-links", wheels, "--no-build-isolation", "gamma"))
+    assert check(target) == ((), ("gamma 1.0",))
+    program = f"import sys; sys.path.insert(0, {str(target)!r}); import gamma; print(gamma.value())"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "42\n"
+
+
+def test_a_package_without_what_describes_it(tree: Path) -> None:
+    shutil.rmtree(site_of(tree) / "beta-1.0.dist-info")
+    assert names_of(check(tree)) == {"orphan: space", "orphan: beta.pth"}
+
+
+def test_files_that_are_not_what_was_installed(tree: Path) -> None:
+    site = site_of(tree)
+    (site / "alpha" / "__init__.py").unlink()
+    (site / "alpha" / "__init__.py").write_text("def main(): print('other runs')\n")
+    (site / "alpha" / "sub" / "deep.py").unlink()
+    next(tree.rglob("data.txt")).unlink()
+    (tree / "bin" / "alpha").write_text("#!/bin/sh\n")
+    found = names_of(check(tree))
+    assert "record: __init__.py" in found
+    assert "record: alpha" in found
+    assert len([one for one in found if one.startswith("record: ")]) == 4
+
+
+def test_files_that_nobody_installed(tree: Path) -> None:
+    site = site_of(tree)
+    (site / "sitecustomize.py").write_text("import os\n")
+    (site / "alpha" / "extra.so").write_bytes(b"\x7fELF")
+    (site / "alpha-1.0.dist-info" / "more.txt").touch()
+    (tree / "bin" / "tool").touch()
+    expected = {"orphan: sitecustomize.py", "orphan: extra.so", "orphan: more.txt", "orphan: tool"}
+    assert names_of(check(tree)) == expected
+    assert names_of(check(tree, allowed=["*sitecustomize.py", "bin", "*.so"])) == {"orphan: more.txt"}
+
+
+def test_secrets(tree: Path) -> None:
+    site = site_of(tree)
+    (tree / "pip.conf").write_text("[global]\nindex-url = https://me:hunter2@pypi.example.com/simple\n")
+    (tree / "etc").mkdir()
+    (tree / "etc" / "settings.toml").write_text('url = "https://me:hunter2@pypi.example.com/simple"\n')
+    told = site / "alpha-1.0.dist-info" / "direct_url.json"
+    told.write_text('{"url": "https://me:hunter2@git.example.com/alpha", "vcs_info": {}}')
+    found = check(tree)
+    secrets = {os.path.basename(one.subject) for one in found.items if one.kind == "secret"}
+    assert secrets == {"pip.conf", "settings.toml", "direct_url.json"}
+    assert "hunter2" not in " ".join(judge(found.items).lines)
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_what_an_installer_notes_of_a_password_is_found(installer: str, wheels: Path, tmp_path: Path) -> None:
+    """pip leaves it out of direct_url.json; whatever others do, it is not published."""
+    target = tmp_path / "target"
+    handler = functools.partial(QuietHandler, directory=str(wheels))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"alpha @ http://me:hunter2@127.0.0.1:{server.server_port}/alpha-1.0-py3-none-any.whl"
+        try:
+            if installer == "pip":
+                install(pip("--target", target, url))
+            else:
+                command = uv("--python", sys.executable, "--target", target, "--cache-dir", tmp_path / "cache", url)
+                install([word for word in command if word != "--offline"])
+        finally:
+            server.shutdown()
+            thread.join()
+    noted = {
+        str(path.relative_to(target))
+        for path in target.rglob("*")
+        if path.is_file() and b"hunter2" in path.read_bytes()
+    }
+    assert {one.subject for one in check(target).items if one.kind == "secret"} == noted
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_arguments: object) -> None:
+        """Log nothing."""
+
+
+def test_keys_that_came_with_a_package_are_no_secret(tree: Path) -> None:
+    key = site_of(tree) / "alpha" / "tests" / "key.pem"
+    assert key.exists()
+    text = key.read_text()
+    key.unlink()
+    key.write_text(text.replace("MIIE", "MIIF"))
+    assert names_of(check(tree)) == {"record: key.pem", "secret: key.pem"}
+
+
+def test_conflicts_are_those_that_pip_sees(wheels: Path, tmp_path: Path) -> None:
+    environment = tmp_path / "env"
+    python = venv(environment)
+    install(pip("--find-links", wheels, "--no-deps", "delta", "alpha", python=python))
+    ask = [sys.executable, "-m", "pip", "--python", python, "check"]
+    asked = subprocess.run(ask, capture_output=True, text=True)
+    assert asked.returncode == 1
+    found = check(environment)
+    assert found.items == (
+        Finding("conflict", "delta 1.0", "requires alpha>=2, and 1.0 is installed"),
+        Finding("conflict", "delta 1.0", "requires missing, which is not installed"),
+    )
+    assert len(asked.stdout.splitlines()) == len(found.items)
+    assert not judge(found.items).publish
+    assert judge(check(environment, tolerant=True).items).publish
+
+
+def test_what_the_interpreter_has_besides(wheels: Path, trees: dict[str, Path], tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    install(pip("--find-links", wheels, "--no-deps", "--target", target, "beta"))
+    assert names_of(check(target)) == {"conflict: beta 1.0"}
+    beside = [str(trees["uv --target"])]
+    assert names_of(check(target, beside=beside)) == set()
+    environment = tmp_path / "env"
+    install(pip("--find-links", wheels, "--no-deps", "beta", python=venv(environment)))
+    assert names_of(check(environment, beside=beside)) == {"conflict: beta 1.0"}
+    settings = environment / "pyvenv.cfg"
+    settings.write_text(settings.read_text().replace("packages = false", "packages = true"))
+    assert names_of(check(environment, beside=beside)) == set()
+
+
+def test_an_editable_install(tmp_path: Path) -> None:
+    python = venv(tmp_path / "env")
+    source = editable(tmp_path / "my source", "mine")
+    install(pip("--no-build-isolation", "--editable", source, python=python))
+    found = check(tmp_path / "env")
+    assert found.items == (Finding("editable", "mine 1.0", f"its modules are in {source}"),)
+    assert not judge(found.items).publish
+    assert check(tmp_path / "env", checked=True).items == ()
+
+
+def test_links_into_the_cache_of_uv_are_not_the_files(wheels: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    links = ("--link-mode", "symlink", "--cache-dir", tmp_path / "cache")
+    install(uv("--python", sys.executable, "--target", target, "--find-links", wheels, *links, "alpha"))
+    assert Finding("record", "alpha/__init__.py", "is a link, and not the file itself") in check(target).items
+
+
+def test_pip_that_is_killed_is_seen(tmp_path: Path) -> None:
+    """It is seen whatever its caller made of the exit status."""
+    files = {f"many/m{number}.py": f"x = {number}\n" for number in range(4000)}
+    many = wheel(tmp_path / "wheels", "many", files)
+    environment = tmp_path / "env"
+    command = pip(many, python=venv(environment))
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    package = site_of(environment) / "many"
+    eventually(package.exists, "pip writes the first file")
+    os.killpg(process.pid, signal.SIGKILL)  # it runs another
+    assert process.wait() == -signal.SIGKILL
+    (finding,) = check(environment).items
+    assert finding.kind == "orphan"
+    assert finding.subject.endswith("site-packages/many")
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_equal_wheels_give_equal_trees(installer: str, wheels: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    by = {"pip": pip, "uv": lambda *rest: uv("--python", sys.executable, *rest)}[installer]
+    seen = []
+    for turn in range(2):
+        install(by("--target", target, "--find-links", wheels, "alpha", "beta"), PYTHONHASHSEED=str(turn))
+        compile_tree(sys.executable, [str(target)], workers=1 + turn)
+        seen.append({str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()})
+        target.rename(tmp_path / f"turn-{turn}")
+    assert seen[0] == seen[1]
+    assert any(re.search(r"__pycache__/deep\..*\.pyc$", path) for path in seen[0])
+
+
+@pytest.mark.parametrize("settings", [{}, {"PIP_COMPILE": "1", "UV_COMPILE_BYTECODE": "1"}])
+def test_installers_leave_bytecode_to_us(settings: dict[str, str], wheels: Path, tmp_path: Path) -> None:
+    for name, command in (("pip", pip), ("uv", lambda *rest: uv("--python", sys.executable, *rest))):
+        target = tmp_path / name
+        install(command("--target", target, "--find-links", wheels, "alpha"), **settings)
+        assert bool(list(target.rglob("*.pyc"))) is bool(settings)
+        compile_tree(sys.executable, [str(target)])
+        assert check(target).items == ()
+
+
+@pytest.mark.root
+def test_programs_that_give_privileges(tree: Path) -> None:
+    folder = tree / "share/tool"
+    folder.mkdir(parents=True)
+    folder.chmod(0o2755)  # which gives none
+    for name, mode in (("plain", 0o755), ("setuid", 0o4755), ("setgid", 0o2755), ("locked", 0o2644), ("able", 0o755)):
+        (folder / name).touch()
+        (folder / name).chmod(mode)
+    os.setxattr(folder / "able", "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))
+    os.mknod(folder / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 0))
+    os.mknod(folder / "whiteout", stat.S_IFCHR, os.makedev(0, 0))
+    found = [one for one in check(tree).items if one.kind == "privileged"]
+    assert [(os.path.basename(one.subject), one.what) for one in found] == [
+        ("able", "with capabilities"),
+        ("disk", "a device"),
+        ("setgid", "setgid"),
+        ("setuid", "setuid"),
+    ]
+    assert "--allow-setuid publishes them" in judge(found).lines[0]
+    assert not judge(found).publish
+    assert [one for one in check(tree, setuid=True).items if one.kind == "privileged"] == []

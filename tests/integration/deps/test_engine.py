@@ -1,0 +1,272 @@
+"""Snapshots that are mounted where they were installed, and shared by the jobs of a host."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from pathlib import Path
+
+import pytest
+
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Recording
+from imagefs.deps.engine import PATIENCE
+from stripefs.errors import MountError, StripefsError
+from stripefs.fuse import kernel
+from stripefs.settings import StoreSettings
+from tests.integration.deps.conftest import Job
+from tests.support.deps.installed import imported, install, published, snapshots_in, use_here
+from tests.support.images.faults import flip, kill_supervisor, objects, until_nothing_is_left
+from tests.tools.imagefs_daemon import Service, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """The mountpoint of the snapshot; it was installed there, and is removed."""
+    return tmp_path / "deps"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def name(target: Path, store: Path) -> str:
+    name = published(install(target, seed=zlib.crc32(bytes(target))), store)
+    shutil.rmtree(target)
+    target.mkdir()
+    return name
+
+
+def is_mounted(target: Path) -> bool:
+    return kernel.find_mount(str(target)) is not None
+
+
+def confined(target: Path) -> bool:
+    mount = kernel.find_mount(str(target))
+    return mount is not None and {"nosuid", "nodev"} <= set(mount.options.split(","))
+
+
+def until_gone(service: Service, target: Path) -> None:
+    eventually(lambda: not is_mounted(target), "the end of the mount")
+    until_nothing_is_left(service)
+
+
+def test_import_from_the_mount(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    used = use_here(service, store, name, target, jobs[0].pid)
+    assert used is not None
+    assert imported(target).stdout == f"7 {1 << 20}\n"
+    assert confined(target)
+    with pytest.raises(OSError, match="Read-only"):
+        (target / "more").touch()
+    jobs[0].end()
+    until_gone(service, target)
+    assert list(target.iterdir()) == []
+
+
+def test_the_tree_plane(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    """As where there is no root: a file system of FUSE with processes of its own, shared and taken away alike."""
+    for job in jobs[:2]:
+        use_here(service, store, name, target, job.pid, plane="tree")
+    assert [mount.fstype for mount in kernel.mounts() if mount.path == str(target)] == ["fuse.imagefs"]
+    assert confined(target)
+    assert imported(target).returncode == 0
+    jobs[0].end()
+    jobs[1].kill()
+    until_gone(service, target)
+
+
+def test_jobs_share_a_mount_until_the_last_ends(
+    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
+) -> None:
+    for job in jobs:
+        use_here(service, store, name, target, job.pid)
+    (image,) = service.status()["images"]
+    assert image["snapshot"] == name
+    assert [user for user, _ in image["users"]] == [job.pid for job in jobs]
+    assert f"process {', '.join(str(job.pid) for job in jobs)}\n" in service.ok("status")
+    assert [mount.path for mount in kernel.mounts()].count(str(target)) == 1
+    jobs[0].end()
+    jobs[2].kill()
+    eventually(lambda: len(service.status()["images"][0]["users"]) == 1, "two users to be gone")
+    assert imported(target).returncode == 0
+    jobs[1].kill()
+    until_gone(service, target)
+
+
+def test_users_are_known_to_the_next_worker(
+    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
+) -> None:
+    use_here(service, store, name, target, jobs[0].pid)
+    service.kill_worker()
+    use_here(service, store, name, target, jobs[1].pid)
+    assert imported(target).returncode == 0
+    jobs[0].end()
+    service.kill_worker()
+    eventually(lambda: len(service.status()["images"][0]["users"]) == 1, "one user to be gone")
+    assert is_mounted(target)
+    jobs[1].end()
+    until_gone(service, target)
+
+
+def test_what_is_busy_stays_until_it_is_not(
+    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
+) -> None:
+    """A user that ended has left a process behind that reads; and who comes meanwhile uses the same mount."""
+    use_here(service, store, name, target, jobs[0].pid)
+    with (target / "heavy/data.bin").open("rb") as file:
+        jobs[0].end()
+        eventually(lambda: "stays, though nobody uses it" in service.log(), "a try in vain")
+        assert is_mounted(target)
+        assert len(file.read()) == 1 << 20
+        use_here(service, store, name, target, jobs[1].pid)
+    assert len(service.status()["images"]) == 1
+    jobs[1].end()
+    until_gone(service, target)
+
+
+def test_kept_until_it_is_unmounted(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    use_here(service, store, name, target, jobs[0].pid, kept=True)
+    jobs[0].end()
+    eventually(lambda: not service.status()["images"][0]["users"], "its user to be gone")
+    service.ok("umount", str(target))
+    until_gone(service, target)
+
+
+def test_what_is_kept_gives_way_when_nothing_is_open_there(
+    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
+) -> None:
+    """As where process 1 runs the command, so that nobody is known to use it."""
+    use_here(service, store, name, target, kept=True)
+    install(target.with_name("other"), value=8)
+    other = published(target.with_name("other"), store, at=target)
+    with (target / "heavy/data.bin").open("rb") as file:
+        with pytest.raises(MountError, match="another snapshot"):
+            use_here(service, store, other, target, jobs[0].pid)
+        assert len(file.read()) == 1 << 20
+    assert imported(target).stdout.startswith("7 ")
+    use_here(service, store, other, target, jobs[0].pid)
+    assert imported(target).stdout.startswith("8 ")
+    jobs[0].end()
+    until_gone(service, target)
+
+
+def test_nothing_of_that_name(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    assert use_here(service, store, "0" * 64, target, jobs[0].pid) is None
+    assert not is_mounted(target)
+    until_nothing_is_left(service)
+
+
+def test_never_at_another_path(
+    service: Service, store: Path, name: str, target: Path, tmp_path: Path, jobs: list[Job]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    with pytest.raises(StripefsError, match=f"made for {target}"):
+        use_here(service, store, name, elsewhere, jobs[0].pid)
+    assert not is_mounted(elsewhere)
+
+
+def test_a_mount_that_a_killed_daemon_left(
+    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
+) -> None:
+    use_here(service, store, name, target, jobs[0].pid)
+    kill_supervisor(service)
+    assert is_mounted(target)
+    use_here(service, store, name, target, jobs[1].pid)
+    assert imported(target).stdout.startswith("7 ")
+    jobs[1].end()
+    until_gone(service, target)
+
+
+def test_the_store_is_away(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    """A snapshot that is not wholly cached is not mounted; one that is, is."""
+    use_here(service, store, name, target, jobs[0].pid)
+    jobs[0].end()
+    until_gone(service, target)
+    away = store.rename(store.with_name("away"))
+    with pytest.raises(MountError, match="not all of the snapshot is here"):
+        use_here(service, store, name, target, jobs[1].pid)
+    assert not is_mounted(target)
+    away.rename(store)
+    use_here(service, store, name, target, jobs[1].pid)
+    assert imported(target).returncode == 0
+    Client(service.settings).ready(str(target))
+
+
+def test_metadata_that_is_damaged(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    (metadata,) = objects(store, "metadata")
+    flip(metadata)
+    with pytest.raises(StripefsError):
+        use_here(service, store, name, target, jobs[0].pid)
+    assert not is_mounted(target)
+    until_nothing_is_left(service)
+
+
+def test_a_block_that_is_damaged(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    """It is noticed when it is read: an error, never wrong bytes. The restart of the job does not meet it again."""
+    for pack in objects(store, "packs"):
+        flip(pack)
+    use_here(service, store, name, target, jobs[0].pid)
+    with pytest.raises(OSError, match="Input/output error"):
+        (target / "heavy/data.bin").read_bytes()
+    jobs[0].end()
+    until_gone(service, target)
+    with pytest.raises(StripefsError, match="was damaged or gone when it was read"):
+        use_here(service, store, name, target, jobs[1].pid)
+    assert not is_mounted(target)
+
+
+def test_a_use_is_noted_in_the_store(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    assert snapshots_in(store).used() == {}
+    use_here(service, store, name, target, jobs[0].pid)
+    eventually(lambda: list(snapshots_in(store).used()) == [name], "a mark of use")
+
+
+def test_an_image_that_was_not_made_for_it(
+    service: Service, store: Path, name: str, target: Path, jobs: list[Job], tmp_path: Path
+) -> None:
+    """A document that somebody poisoned names another image of the store."""
+    other = published(install(tmp_path / "other", value=8), store)
+    documents = store / "deps"
+    image = snapshots_in(store).load(other).image
+    own = snapshots_in(store).load(name).image
+    text = (documents / name).read_text().replace(own, image)
+    (documents / name).write_text(text)
+    with pytest.raises(StripefsError, match="not made for it"):
+        use_here(service, store, name, target, jobs[0].pid)
+    assert not is_mounted(target)
+
+
+def test_another_snapshot_at_the_same_place(
+    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
+) -> None:
+    use_here(service, store, name, target, jobs[0].pid)
+    install(target.with_name("other"), value=8)
+    other = published(target.with_name("other"), store, at=target)
+    with pytest.raises(MountError, match=f"another snapshot.* for process {jobs[0].pid}"):
+        use_here(service, store, other, target, jobs[1].pid)
+    assert imported(target).stdout.startswith("7 ")
+    jobs[0].end()
+    use_here(service, store, other, target, jobs[1].pid)  # at once, though the first may still be there
+    assert imported(target).stdout.startswith("8 ")
+
+
+def test_what_was_made_for_a_host_is_not_for_containers(service: Service, store: Path, name: str) -> None:
+    client = Client(service.settings)
+    with pytest.raises(StripefsError, match="not for containers"):
+        client.attach_layer(StoreSettings(url=str(store)), name, Recording("deps", off=True), timeout=PATIENCE)
+    assert service.status()["images"] == []
+
+
+def test_a_directory_with_files_is_not_hidden(
+    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
+) -> None:
+    (target / "mine").touch()
+    with pytest.raises(MountError, match="not empty"):
+        use_here(service, store, name, target, jobs[0].pid)
+    (target / "mine").unlink()
+    until_nothing_is_left(service)

@@ -1,0 +1,339 @@
+"""Starts of jobs go on whatever fails of ours: the store, the cache, a mount, what was published, who reads what is
+told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stripefs.fuse import kernel
+from tests.contract.commands import program
+from tests.integration.deps.commanding import ARGUMENTS, UV_ARGUMENTS, names, value
+from tests.integration.deps.conftest import Job
+from tests.support.deps.installed import imported, install, published, snapshots_in
+from tests.support.deps.starting import away, by_uv, done, is_mounted, key_of
+from tests.support.deps.wheels import wheel
+from tests.support.images.faults import cut, flip, objects
+from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+READ_ALL = "import heavy; open(heavy.__path__[0] + '/data.bin', 'rb').read()"
+
+
+def test_a_store_that_cannot_be_reached(service: Service, wheels: Path, target: Path) -> None:
+    status, told = done(service, "http://127.0.0.1:1/store", target, by_uv(wheels, target))
+    assert (status, "miss" in told) == (0, True)
+    assert imported(target).returncode == 0
+    status, told = done(service, "http://127.0.0.1:1/store", target, ["false"])
+    assert (status, "installed by an earlier start" in told) == (0, True)
+
+
+Damage = tuple[str, Callable[[Path], None]]
+
+DAMAGE: list[Damage] = [
+    *(("images", flip), ("metadata", cut), ("indexes", os.unlink), ("deps", flip), ("packs", os.unlink)),
+]
+"""Objects of a store, and what happens to them. tests/extra has the others."""
+
+
+@pytest.fixture(params=DAMAGE, ids=lambda damage: f"{damage[0]}-{damage[1].__name__}")
+def damage(request: pytest.FixtureRequest) -> Damage:
+    found: Damage = request.param
+    return found
+
+
+def test_what_is_damaged_is_installed_and_published_anew(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job], damage: Damage
+) -> None:
+    kind, how = damage
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    away(target)
+    shutil.rmtree(service.settings.cache + "/deps")
+    for path in objects(store, kind):
+        how(path)
+    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
+    assert (status, "miss" in told, is_mounted(target)) == (0, True, False)
+    assert imported(target).stdout == "7 320000\n"
+    away(target)
+    status, told = done(service, store, target, ["false"], user=jobs[0].pid)
+    assert (status, "mounted" in told) == (0, True)
+    assert imported(target).stdout == "7 320000\n"
+    # The image of a damaged document is unknown: `imagefs deps gc` removes it.
+    assert len(snapshots_in(store).images.images()) == (2 if kind == "deps" else 1)
+
+
+def test_a_flipped_bit_is_published_anew_by_who_has_read_it(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
+) -> None:
+    """Its pack has the right length, so nobody sees it before. The host that met it remembers, whatever becomes of its
+    daemon."""
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    away(target)
+    shutil.rmtree(service.settings.cache + "/deps")
+    (pack,) = objects(store, "packs")
+    good = pack.read_bytes()
+    flip(pack)
+    status, told = done(service, store, target, by_uv(wheels, target), probe=READ_ALL)
+    assert (status, "the probe failed: OSError: [Errno 5]" in told) == (0, True)
+    away(target)
+    shutil.rmtree(service.settings.cache + "/deps/targets", ignore_errors=True)
+    service.stop()
+    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
+    assert (status, "was damaged or gone" in told, " not published" in told) == (0, True, False)
+    assert pack.read_bytes() == good
+
+
+def test_a_document_of_a_later_version_stays(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    away(target)
+    shutil.rmtree(service.settings.cache + "/deps")
+    (path,) = objects(store, "deps")
+    later = path.read_bytes().replace(b'"version":1}', b'"version":2}')
+    path.write_bytes(later)
+    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
+    assert (status, "does not know" in told, path.read_bytes() == later) == (0, True, True)
+    assert imported(target).stdout == "7 320000\n"
+
+
+def test_a_probe_that_fails(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    away(target)
+    command = by_uv(wheels, target)
+    status, told = done(service, store, target, command, probe="import heavy; assert heavy.VALUE == 8")
+    assert (status, "the probe failed: AssertionError" in told) == (0, True)
+    assert not is_mounted(target)
+    assert imported(target).returncode == 0
+    away(target)
+    status, told = done(service, store, target, ["false"], user=jobs[0].pid, probe="import heavy")
+    assert (status, "mounted" in told) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("probe", "why"),
+    [
+        ("import heavy; assert heavy.VALUE == 8", "AssertionError"),
+        ("import heavy; open(heavy.__file__, 'a')", "Read-only file system"),
+    ],
+)
+def test_what_fails_the_probe_is_not_published(
+    service: Service, store: Path, wheels: Path, target: Path, probe: str, why: str
+) -> None:
+    status, told = done(service, store, target, by_uv(wheels, target), probe=probe, wait=True)
+    assert (status, "not published: the probe failed" in told, why in told) == (0, True, True)
+    assert snapshots_in(store).stored() == {}
+    assert imported(target).returncode == 0
+
+
+def test_files_that_were_changed_since(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    (target / "heavy/__init__.py").write_text("VALUE = 9\n")
+    status, told = done(service, store, target, ["true"])
+    assert (status, "was changed since" in told) == (0, True)
+    assert imported(target).stdout.startswith("7 ")  # an import believes the bytecode
+
+
+def test_a_cache_that_cannot_be_written(own_service: Service, store: Path, wheels: Path, target: Path) -> None:
+    own_service.folder.joinpath("cache").write_text("no directory")
+    status, told = done(own_service, store, target, by_uv(wheels, target))
+    assert (status, "without a snapshot" in told) == (0, True)
+    assert imported(target).returncode == 0
+
+
+def test_a_store_without_room(service: Service, wheels: Path, target: Path, tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(1 << 20)
+    wheel(wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": data})
+    small = tmp_path / "small"
+    small.mkdir()
+    kernel.mount("store", str(small), "tmpfs", 0, "size=256k")
+    try:
+        status, told = done(service, small / "store", target, by_uv(wheels, target), wait=True)
+        assert (status, "not published" in told) == (0, True)
+        assert snapshots_in(small / "store").stored() == {}
+    finally:
+        kernel.unmount(str(small), kernel.MNT_DETACH)
+    assert imported(target).returncode == 0
+
+
+def test_a_damaged_block_that_the_probe_reads(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    away(target)
+    shutil.rmtree(f"{service.settings.cache}/deps")
+    for path in objects(store, "packs"):
+        flip(path)
+    status, told = done(service, store, target, by_uv(wheels, target), probe=READ_ALL)
+    assert (status, "the probe failed: OSError: [Errno 5]" in told) == (0, True)
+    assert not is_mounted(target)
+    assert imported(target).stdout == "7 320000\n"
+
+
+def test_a_probe_whose_interpreter_cannot_be_run(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    """It is one of the files that were mounted."""
+    (install(target) / "bin").mkdir()
+    (target / "bin/python").write_text("no program\n")
+    (target / "bin/python").chmod(0o755)
+    published(target, store, key=key_of(target))
+    away(target)
+    status, told = done(service, store, target, by_uv(wheels, target), probe="import heavy")
+    assert (status, "bin/python cannot be run: Exec format error" in told) == (0, True)
+    assert not is_mounted(target)
+    assert imported(target).stdout == "7 320000\n"
+
+
+@pytest.fixture
+def notes(service: Service) -> Path:
+    """The folder of the targets' marks: a disk of its own, that is soon full."""
+    folder = Path(service.settings.cache, "deps/targets")
+    folder.mkdir(parents=True)
+    kernel.mount("notes", str(folder), "tmpfs", 0, "size=64k")
+    return folder
+
+
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_no_room_to_note_who_uses_it(
+    service: Service, store: Path, wheels: Path, target: Path, notes: Path, jobs: list[Job]
+) -> None:
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    fill(notes)
+    status, told = done(service, store, target, ["false"], user=jobs[0].pid)
+    assert (status, "installed by an earlier start" in told, "cannot be noted" in told) == (0, True, True)
+
+
+def test_no_room_to_note_that_it_is_whole(
+    service: Service, store: Path, wheels: Path, target: Path, notes: Path, jobs: list[Job]
+) -> None:
+    """It is used all the same, and no later start takes it away."""
+    line = " ".join(by_uv(wheels, target))
+    command = ["sh", "-c", f"{line} && ! cat /dev/zero > {notes}/fill 2>/dev/null"]
+    status, told = done(service, store, target, command, user=jobs[0].pid, wait=True)
+    assert (status, "not published" in told) == (0, True)
+    assert imported(target).stdout == "7 320000\n"
+    (notes / "fill").unlink()
+    jobs[0].end()
+    status, told = done(service, store, target, ["true"])
+    assert (status, "whether what an earlier start left" in told) == (0, True)
+    status, told = done(service, store, target, ["true"], salt="other")
+    assert (status, "not empty" in told) == (2, True)
+    assert imported(target).stdout == "7 320000\n"
+
+
+@pytest.mark.parametrize("name", ["json", "files"])
+def test_notes_that_a_power_cut_spoiled(service: Service, store: Path, wheels: Path, target: Path, name: str) -> None:
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    (note,) = Path(service.settings.cache, "deps/targets").glob(f"*.{name}")
+    note.write_bytes(note.read_bytes()[:5])
+    status, told = done(service, store, target, ["true"])
+    assert (status, "Traceback" in told) == (2 if name == "json" else 0, False)
+    assert imported(target).stdout == "7 320000\n"
+
+
+def test_what_was_installed_without_us_is_not_emptied(service: Service, folder: Path, target: Path) -> None:
+    """A start that failed left the directory to be emptied; since then somebody used it."""
+    (folder / "requirements.txt").write_text("nothing==1.0\n")
+    assert service.run("deps", "uv", "--target", str(target), *UV_ARGUMENTS).returncode == 1
+    (folder / "requirements.txt").write_text("heavy\nlight\n")
+    service.ok("deps", "uv", "--strict", "--target", str(target), *UV_ARGUMENTS)
+    assert value(sys.executable, target) == "15"
+    (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.0\n")
+    refused = service.run("deps", "uv", "--target", str(target), *UV_ARGUMENTS)
+    assert (refused.returncode, "not empty" in refused.stderr) == (2, True)
+    assert value(sys.executable, target) == "15"
+
+
+@pytest.fixture(params=[("uv", "<&- >&- 2>&-"), ("uv", "")])
+def silence(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """An installer, and how a shell takes the outputs away; the other ways are in tests/extra."""
+    found: tuple[str, str] = request.param
+    return found
+
+
+def test_nobody_to_tell(
+    service: Service, folder: Path, target: Path, jobs: list[Job], silence: tuple[str, str]
+) -> None:
+    """It ends as it would with a reader. Without a redirection its standard error is a pipe that nobody reads."""
+    form, how = silence
+
+    def start(*arguments: object) -> int:
+        command = [program("imagefs"), "deps", form, "--target", target, "--owner", jobs[0].pid, *arguments]
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            return subprocess.run(
+                ["sh", "-c", f'exec "$@" {how}', "sh", *map(str, command)],
+                env=service.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=writer,
+            ).returncode
+        finally:
+            os.close(writer)
+
+    arguments = UV_ARGUMENTS if form == "uv" else ARGUMENTS
+    assert start("--wait", *arguments, "--quiet") == 0
+    assert len(names(folder)) == 1
+    away(target)
+    assert start(*arguments, "--quiet") == 0
+    assert is_mounted(target)
+    service.ok("umount", str(target))
+    assert start("--quiet", *arguments[2:], "heavy") == 0
+    assert value(sys.executable, target) == "15"
+
+
+def test_a_working_directory_that_is_gone(service: Service, folder: Path, target: Path, tmp_path: Path) -> None:
+    """Many commands can do without."""
+    (tmp_path / "gone").mkdir()
+    arguments = [program("imagefs"), "deps", "run", "--target", target, "--", "cp", "-r", folder / "wheels", target]
+    done = subprocess.run(
+        ["sh", "-c", f'rmdir {tmp_path}/gone && exec "$@"', "sh", *map(str, arguments)],
+        cwd=tmp_path / "gone",
+        env=service.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, "the working directory is gone; installing without" in done.stderr) == (0, True)
+    assert len(list(target.iterdir())) == 2
+
+
+def test_the_installer_alone_has_the_signals_that_it_would_have() -> None:
+    """Nothing is ignored that would not be without us."""
+    script = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
+    plain = subprocess.run(["sh", "-c", script], capture_output=True, text=True).stdout
+    body = f"from imagefs.deps.host import install_without; install_without('why', ['sh', '-c', {script!r}], print)"
+    ours = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True).stdout
+    assert ours.splitlines()[-2:] == plain.splitlines()
+
+
+def test_an_installer_that_cannot_be_run_ends_like_in_a_shell(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text("true\n")
+    body = (
+        "import sys; from imagefs.deps.host import install_without; from stripefs.cli.exit_errors import guarded\n"
+        "sys.exit(guarded(lambda: install_without('why', sys.argv[1:], print), debug=False))"
+    )
+    for command, code in (("nowhere", 127), (str(tmp_path / "script"), 126), (str(tmp_path), 126)):
+        done = subprocess.run([sys.executable, "-c", body, command], capture_output=True, text=True)
+        assert (done.returncode, f"{command} cannot be run" in done.stderr) == (code, True)
+
+
+def test_a_start_that_is_interrupted_ends_like_that(service: Service, folder: Path, target: Path) -> None:
+    """Else bash goes on with the script that it was in."""
+    script = folder / "install.sh"
+    script.write_text("trap 'trap - INT; kill -INT $$' INT; touch begun; while :; do sleep 0.05; done\n")
+    command = ["deps", "run", "--target", str(target), "--allow-unpinned", "--", "bash", str(script)]
+    process = service.start(*command)
+    eventually((folder / "begun").exists, "the script")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, "status 130" in told) == (-signal.SIGINT, True)

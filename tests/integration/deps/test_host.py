@@ -1,0 +1,271 @@
+"""Starts on one host: hits and misses, of many users and of many starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from imagefs.deps import publications
+from imagefs.housekeeping.verify import verify
+from stripefs.fuse import kernel
+from tests.integration.deps.conftest import Job
+from tests.support.deps.installed import imported, snapshots_in
+from tests.support.deps.starting import away, by_uv, done, is_mounted, start
+from tests.support.images.faults import kill_supervisor
+from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+def test_a_miss_then_hits(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
+    status, told = done(service, store, target, by_uv(wheels, target), user=jobs[0].pid, wait=True)
+    assert status == 0
+    assert "miss" in told
+    assert "published" in told
+    assert imported(target).stdout == "7 320000\n"
+    status, told = done(service, store, target, ["false"], user=jobs[1].pid)
+    assert (status, "installed by an earlier start" in told) == (0, True)
+    away(target)
+    status, told = done(service, store, target, ["false"], user=jobs[2].pid)
+    assert (status, "mounted at" in told) == (0, True)
+    assert imported(target).stdout == "7 320000\n"
+    assert subprocess.run([target / "bin/weigh"], capture_output=True).returncode == 1  # it has no main
+    status, told = done(service, store, target, ["false"], user=jobs[1].pid)
+    assert (status, "in use already" in told) == (0, True)
+    for job in jobs:
+        job.end()
+    eventually(lambda: not is_mounted(target), "the end of the mount")
+
+
+def test_the_job_goes_on_while_it_is_published(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    status, told = done(service, store, target, by_uv(wheels, target))
+    assert (status, "in the background" in told) == (0, True)
+    eventually(lambda: len(snapshots_in(store).stored()) == 1, "the snapshot")
+    (image,) = snapshots_in(store).images_named().values()
+    assert image in snapshots_in(store).images.images()
+
+
+def test_an_import_compiles_nothing(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    away(target)
+    done(service, store, target, ["false"])
+    assert is_mounted(target)
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    told = subprocess.run(
+        [sys.executable, "-P", "-v", "-c", "import heavy"], env=environment, capture_output=True, text=True
+    )
+    lines = [line for line in told.stderr.splitlines() if "heavy" in line]
+    assert any("matches" in line or "code object from" in line for line in lines)
+    assert not any("wrote" in line or "could not" in line for line in lines)
+
+
+def test_an_installer_that_fails(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    """It is seen as it would be without us, and the next start begins with an empty directory."""
+    half = ["sh", "-c", f"mkdir -p {target}/heavy && touch {target}/heavy/half && exit 7"]
+    status, told = done(service, store, target, half)
+    assert (status, "status 7" in told) == (7, True)
+    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
+    assert (status, "snapshot" in told) == (0, True)
+    assert not (target / "heavy/half").exists()
+    assert len(snapshots_in(store).stored()) == 1
+
+
+def test_a_start_that_is_killed_in_the_middle(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    process = start(service, store, target, ["sh", "-c", f"touch {target}/half; sleep 1000"])
+    eventually((target / "half").exists, "a file")
+    process.kill()
+    process.communicate()
+    status, _ = done(service, store, target, by_uv(wheels, target), wait=True)
+    assert status == 0
+    assert not (target / "half").exists()
+
+
+def test_a_start_that_is_killed_while_it_compiles(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    """No job has the target yet, so the next start begins anew."""
+    slow = wheels / "python"
+    slow.write_text(f"#!/bin/sh\ntouch {target}/compiles; exec cat\n")
+    slow.chmod(0o755)
+    line = " ".join(by_uv(wheels, target))
+    process = start(service, store, target, ["sh", "-c", f"{line} && ln -s {slow} {target}/bin/python"])
+    eventually((target / "compiles").exists, "its compilation")
+    process.kill()
+    process.communicate()
+    status, told = done(service, store, target, by_uv(wheels, target), patience=0)
+    assert (status, "miss" in told) == (0, True)
+    assert not (target / "compiles").exists()
+    status, told = done(service, store, target, ["false"])
+    assert (status, "installed by an earlier start" in told) == (0, True)
+
+
+def test_no_such_installer(service: Service, store: Path, target: Path) -> None:
+    status, told = done(service, store, target, ["/nowhere/pip"])
+    assert (status, "/nowhere/pip" in told) == (127, True)
+
+
+def test_a_secret_is_not_published_and_the_next_start_is_told(
+    service: Service, store: Path, wheels: Path, target: Path
+) -> None:
+    line = " ".join(by_uv(wheels, target))
+    command = ["sh", "-c", f"{line} && echo 'machine a login b password c' > {target}/.netrc"]
+    status, told = done(service, store, target, command, wait=True)
+    assert (status, ".netrc" in told) == (0, True)
+    assert snapshots_in(store).stored() == {}
+    assert imported(target).returncode == 0
+    away(target)
+    status, told = done(service, store, target, command)
+    assert (status, "not published the last time" in told) == (0, True)
+
+
+def test_a_directory_with_files_is_refused(service: Service, store: Path, target: Path) -> None:
+    target.mkdir()
+    (target / "mine").write_text("mine")
+    status, told = done(service, store, target, ["touch", f"{target}/more"])
+    assert (status, "not empty" in told) == (2, True)
+    assert os.listdir(target) == ["mine"]
+
+
+def test_other_requirements_take_the_place_of_what_was_installed(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
+) -> None:
+    """Not while a job uses it, and not where somebody put files beside it."""
+    done(service, store, target, by_uv(wheels, target), user=jobs[0].pid, wait=True)
+    status, told = done(service, store, target, by_uv(wheels, target), salt="other", user=jobs[1].pid)
+    assert (status, str(jobs[0].pid) in told) == (2, True)
+    jobs[0].end()
+    (target / "mine").write_text("mine")
+    status, told = done(service, store, target, by_uv(wheels, target), salt="other", user=jobs[1].pid)
+    assert (status, "such as mine" in told) == (2, True)
+    (target / "mine").unlink()
+    (target / "heavy/__pycache__/kept.nbi").write_text("the cache of a job")
+    status, told = done(service, store, target, by_uv(wheels, target), salt="other", user=jobs[1].pid, wait=True)
+    assert (status, "published" in told) == (0, True)
+    assert not (target / "heavy/__pycache__/kept.nbi").exists()
+    assert len(snapshots_in(store).stored()) == 2
+
+
+def test_users_outlive_a_daemon_that_is_killed(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
+) -> None:
+    """The mount of the next daemon takes the place of the old one, for those who used that as well."""
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    away(target)
+    done(service, store, target, ["false"], user=jobs[0].pid)
+    kill_supervisor(service)
+    done(service, store, target, ["false"], user=jobs[1].pid)
+    (image,) = service.status()["images"]
+    assert {user for user, _ in image["users"]} == {jobs[0].pid, jobs[1].pid}
+    jobs[1].end()
+    eventually(lambda: len(service.status()["images"][0]["users"]) == 1, "one user to be gone")
+    assert imported(target).stdout == "7 320000\n"
+    jobs[0].end()
+    eventually(lambda: not is_mounted(target), "the end of the mount")
+
+
+def test_what_was_published_is_remembered(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    (name,) = snapshots_in(store).stored()
+    found = publications.last_outcome(service.settings.cache, name)
+    assert found is not None
+    assert found.published
+    assert found.stored > 0
+
+
+def test_an_installer_that_leaves_something_running(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    line = " ".join(by_uv(wheels, target))
+    command = ["sh", "-c", f"{line} && (setsid sleep 987 >/dev/null 2>&1 &)"]
+    status, told = done(service, store, target, command, wait=True)
+    assert (status, "sleep 987" in told) == (0, True)
+    assert snapshots_in(store).stored() == {}
+    assert imported(target).returncode == 0
+
+
+@pytest.mark.slow
+def test_starts_that_are_killed_at_any_moment(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    """Never is a part of an installation published, and the next start has all of it."""
+    begun, chance = time.monotonic(), random.Random(5)
+    done(service, store, target, by_uv(wheels, target), wait=True, salt="whole")
+    whole = time.monotonic() - begun
+    for number in range(6):
+        shutil.rmtree(target)
+        process = start(service, store, target, by_uv(wheels, target), salt=f"{number}")
+        time.sleep(whole * (number + chance.random()) / 6)
+        process.kill()
+        process.communicate()
+        status, _ = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0)
+        assert status == 0
+        assert imported(target).stdout == "7 320000\n"
+        if is_mounted(target):
+            service.ok("umount", str(target))
+    assert verify(snapshots_in(store).images).damage == []
+
+
+@pytest.mark.slow
+def test_publishers_that_are_killed_at_any_moment(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    """The store then has a whole snapshot or none."""
+    chance = random.Random(7)
+    for number in range(4):
+        _, told = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0)
+        publisher = re.search(r"in the background \(process (\d+)\)", told)
+        assert publisher is not None
+        time.sleep((number + chance.random()) / 4)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(publisher[1]), signal.SIGKILL)
+        assert verify(snapshots_in(store).images).damage == []
+        away(target)
+        status, _ = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0, wait=True)
+        assert (status, imported(target).stdout) == (0, "7 320000\n")
+        if is_mounted(target):
+            service.ok("umount", str(target))
+        else:
+            away(target)
+
+
+def test_what_a_killed_publisher_has_not_published_the_next_start_does(
+    service: Service, store: Path, wheels: Path, target: Path, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow"
+    slow.touch()
+    probe = f"import os, time; os.path.exists({str(slow)!r}) and time.sleep(600)"
+    _, told = done(service, store, target, by_uv(wheels, target), probe=probe)
+    (publisher,) = map(int, re.findall(r"in the background \(process (\d+)\)", told))
+    _, told = done(service, store, target, ["false"], probe=probe)
+    assert "in the background" not in told  # it lives
+    os.kill(publisher, signal.SIGKILL)
+    slow.unlink()
+    eventually(lambda: not os.path.exists(f"/proc/{publisher}"), "the end of the publisher")
+    status, told = done(service, store, target, ["false"], wait=True)
+    assert status == 0
+    assert "installed by an earlier start" in told
+    assert " published: " in told
+    assert len(snapshots_in(store).stored()) == 1
+    _, told = done(service, store, target, ["false"], wait=True)
+    assert "published" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [False, True], ids=["miss", "hit"])
+def test_eight_starts_at_once_on_one_host(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job], known: bool
+) -> None:
+    """One installs or mounts, and all use that. The first of them starts the daemon, too."""
+    if known:
+        done(service, store, target, by_uv(wheels, target), wait=True)
+        away(target)
+    service.stop()
+    starts = [start(service, store, target, by_uv(wheels, target), user=jobs[0].pid) for _ in range(8)]
+    told = [process.communicate(timeout=PATIENCE * 4)[1] for process in starts]
+    assert [process.returncode for process in starts] == [0] * 8
+    assert sum("mounted at" in line if known else "miss" in line for line in told) == 1
+    assert sum(("in use already" if known else "by an earlier start") in line for line in told) == 7
+    assert [mount.path for mount in kernel.mounts()].count(str(target)) == int(known)
+    assert imported(target).stdout == "7 320000\n"

@@ -1,0 +1,65 @@
+"""The exit status and output of a command in a container."""
+
+from __future__ import annotations
+
+import pytest
+
+from imagefs.reference import Platform
+from imagefs.run.options import Bind
+from tests.integration.imagefs.run.material import both
+from tests.support.images.small_image import SmallImage
+from tests.tools.containers import Containers
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+@both
+def test_exit_status_and_output(containers: Containers, runtime: str) -> None:
+    status, output, errors = containers.run("sh", "-c", "echo out; echo err >&2; exit 7", runtime=runtime)
+    assert (status, output, errors) == (7, "out\n", "err\n")
+
+
+@both
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("nothing", 127, "CommandNotFound the container has no nothing"),
+        ("/bin/nothing", 127, "CommandNotFound the container has no /bin/nothing"),
+        ("/bin/plain", 126, "CommandNotExecutable the container cannot execute /bin/plain"),
+        ("/etc", 126, "CommandNotExecutable the container cannot execute /etc"),
+    ],
+)
+def test_a_command_that_cannot_be_run(
+    containers: Containers, runtime: str, command: str, status: int, said: str
+) -> None:
+    ended, output, errors = containers.run(command, runtime=runtime)
+    assert (ended, output) == (status, "")
+    assert said in errors
+
+
+@both
+@pytest.mark.parametrize("where", ["Cmd", "Env"])
+def test_arguments_that_are_too_long_for_the_kernel(containers: Containers, runtime: str, where: str) -> None:
+    long = "A=" + "x" * (130 << 10)
+    config = {"config": {"Entrypoint": ["/bin/echo"], where: [long]}}
+    status, output, errors = containers.run(config=config, runtime=runtime)
+    assert (status, output) == (126, "")
+    assert "CommandNotExecutable the arguments and variables of /bin/echo are longer than the kernel takes" in errors
+
+
+def test_an_image_for_another_machine_is_told(containers: Containers) -> None:
+    status, _, errors = containers.run("true", config={"architecture": "s390x"})
+    assert status == 0
+    assert "the image is for s390x, and this machine is" in errors
+    assert containers.run("true", config={"architecture": Platform.here().architecture}) == (0, "", "")
+
+
+def test_what_cannot_be_prepared_says_why(containers: Containers, image: SmallImage) -> None:
+    broken = SmallImage(image.metadata, image.device + "-that-is-not-there")
+    status, _, errors = containers.run("true", image=broken)
+    assert (status, "LayerFailed" in errors, "EROFS refused" in errors) == (125, True, True)
+    assert containers.run("true", runtime="docker")[0] == 125
+    assert containers.run("true", user="bob")[0] == 125
+    assert containers.run("true", devices=["/etc/passwd"])[0] == 125
+    assert containers.run("true", binds=[Bind("/nothing", "/tmp/nothing")])[0] == 125
+    assert containers.run()[0] == 125

@@ -1,0 +1,92 @@
+"""The block store and the kernel: mounts of complete devices keep their bytes, and a small file system fills up."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.blocks.source import PackSource
+from imagefs.build.content import scan
+from imagefs.build.image import build
+from imagefs.format.index import BLOCK
+from imagefs.plane import erofs
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from stripefs.fuse import kernel
+from stripefs.fuse.mounting import unmount
+from stripefs.settings import StoreSettings
+from stripefs.store.local import LocalStore
+from tests.support.images.devices import FakeSource, eventually, make, noise, running, settled
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[str]:
+    path = tmp_path / "mnt"
+    path.mkdir()
+    yield str(path)
+    while kernel.find_mount(str(path)) is not None:
+        kernel.unmount(str(path), kernel.MNT_DETACH)
+
+
+@pytest.mark.parametrize("backing", ["file", "loop"])
+async def test_a_mounted_device_is_left_alone_also_by_the_next_daemon(
+    tmp_path: Path, target: str, backing: erofs.Backing
+) -> None:
+    """No process pins it: as after a daemon that was killed."""
+    tree, store = tmp_path / "tree", tmp_path / "store"
+    tree.mkdir()
+    store.mkdir()
+    contents = {f"file{number}": random.Random(number).randbytes(200_000) for number in range(8)}
+    for name, data in contents.items():
+        (tree / name).write_bytes(data)
+    images = Images(StoreRepository(LocalStore(os.fsencode(store))))
+    report = build(*scan(str(tree)), images)
+    manifest = images.manifest(report.digest)
+    entry = manifest.devices[0]
+    index = images.index(entry.index)
+    metadata = tmp_path / "meta.erofs"
+    metadata.write_bytes(images.metadata(manifest.metadata))
+    source = PackSource(StoreSettings(url=str(store)))
+    async with running(tmp_path / "blocks") as blocks:
+        device = await blocks.open(entry.index, index, source)
+        await device.fetch(range(index.blocks))
+        await eventually(lambda: device.complete)
+    source.close()
+    erofs.mount(str(metadata), [str(device.path)], target, backing)
+
+    other = make(noise(8))
+    async with running(tmp_path / "blocks", limit=index.stored * BLOCK + BLOCK) as blocks:
+        intruder = await blocks.open(other.digest, other.index, FakeSource(other))
+        assert bytes(await intruder.read(0, intruder.size)) == other.content
+        await settled(intruder, blocks)
+        assert intruder.present < 8
+        for name, data in contents.items():
+            descriptor = os.open(Path(target, name), os.O_RDONLY)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            assert os.read(descriptor, len(data)) == data
+            os.close(descriptor)
+        unmount(target)
+        await intruder.read(0, intruder.size)
+        await settled(intruder, blocks)
+        assert blocks.snapshot()["evicted"] > 0
+
+
+async def test_a_file_system_that_is_smaller_than_the_limit(tmp_path: Path, target: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", target], check=True)
+    made = make(noise(40))
+    for _ in range(2):
+        async with running(Path(target) / "blocks") as blocks:
+            device = await blocks.open(made.digest, made.index, FakeSource(made))
+            for _ in range(2):
+                assert bytes(await device.read(0, device.size)) == made.content
+                await settled(device, blocks)
+            assert 0 < device.present < 24
+            assert blocks.snapshot()["disk_errors"] > 0
+    assert blocks.snapshot()["hits"]["disk"] > 0

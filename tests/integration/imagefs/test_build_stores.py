@@ -1,0 +1,165 @@
+"""Builds into stores of every kind, killed on the way, and with a disk that is full."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.cli import app as application
+from imagefs.housekeeping.verify import verify
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from stripefs.format.reserved_names import is_hidden
+from stripefs.settings import StoreSettings
+from stripefs.store.url import open_store
+from tests.support.images.layers import file, layer, layout
+from tests.support.images.stores import age, build_tree, files, images_in, put_counter, write_tree
+from tests.tools.s3_server import Server, s3_server
+
+SMALL_PACKS = """
+import os, signal, sys
+from imagefs.build import packs
+from imagefs.repository.images import Images
+packs.PACK_SIZE = 256 << 10
+put, left = Images.put_pack, [int(os.environ.get("DIE_AFTER", "-1"))]
+def put_pack(self, pack, data):
+    if left[0] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left[0] -= 1
+    return put(self, pack, data)
+Images.put_pack = put_pack
+from imagefs.cli.main import run
+sys.exit(run())
+"""
+"""The command with packs so small that an image of a few MiB has many, which may be killed before one is stored."""
+
+
+def imagefs(*arguments: object, die_after: int = -1, tmp: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"DIE_AFTER": str(die_after), "IMAGEFS_TMP": str(tmp or "")}
+    command = [sys.executable, "-W", "error", "-c", SMALL_PACKS, *map(str, arguments)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def answer(*arguments: object, **how: Any) -> Any:
+    done = imagefs(*arguments, "--json", **how)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_a_build_that_is_killed_publishes_nothing_and_the_next_stores_nothing_twice(tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", **{f"f{seed}": seed for seed in range(12)})
+    store = tmp_path / "store"
+    killed = imagefs("build", f"dir:{source}", store, "-t", "app", die_after=4)
+    assert killed.returncode == -signal.SIGKILL
+    before = {path: path.stat().st_ino for path in files(store)}
+    assert len(before) == 4
+    assert all(path.is_relative_to(store / "packs") for path in before)
+    made = answer("build", f"dir:{source}", store, "-t", "app")
+    assert {path: path.stat().st_ino for path in files(store) if path in before} == before
+    assert made["built"]["new_bytes"] == made["built"]["stored_bytes"] - sum(path.stat().st_size for path in before)
+    assert verify(images_in(store)).damage == []
+    assert answer("build", f"dir:{source}", tmp_path / "other", "-t", "app")["digest"] == made["digest"]
+
+
+def test_a_killed_build_of_layers_leaves_a_folder_that_the_next_takes_away(tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(1 << 20)
+    folder = layout(tmp_path / "layout", [layer(file("a", data)), layer(file("b", data[::-1]))])
+    killed = imagefs("build", f"oci:{folder}", tmp_path / "store", die_after=1, tmp=tmp_path / "tmp")
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list((tmp_path / "tmp").glob("build-*/*.tar"))) == 2
+    answer("build", f"oci:{folder}", tmp_path / "store", tmp=tmp_path / "tmp")
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.root
+def test_a_full_disk_under_the_unpacked_layers(tmp_path: Path, full: Path) -> None:
+    folder = layout(tmp_path / "layout", [layer(file("a", bytes(4 << 20)))])
+    done = imagefs("build", f"oci:{folder}", tmp_path / "store", "-t", "app", tmp=full)
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert "No space left on device; nothing was published; --tmp names a folder with more space" in done.stderr
+    assert list(full.iterdir()) == []
+    assert files(tmp_path / "store") == []
+
+
+@pytest.mark.root
+def test_a_full_disk_under_the_store(tmp_path: Path, full: Path) -> None:
+    source = write_tree(tmp_path / "source", **{f"f{seed}": seed for seed in range(8)})
+    done = imagefs("build", f"dir:{source}", full, "-t", "app")
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "No space left on device" in done.stderr
+    images = images_in(full)
+    assert (images.images(), images.tags()) == ({}, {})
+    assert verify(images).damage == []
+    images.repository.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with s3_server() as running:
+        yield running
+
+
+def test_a_bucket(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def answer(*arguments: object) -> Any:
+        assert application.main([*map(str, arguments), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    url = server.url("images/team")
+    source = write_tree(tmp_path / "source", a=1, b=2)
+    made = answer("build", f"dir:{source}", url, "-t", "app")
+    assert made["built"]["new_bytes"] == 600_000
+    store = open_store(StoreSettings(url=url))
+    images = Images(StoreRepository(store))
+    assert images.resolve("app") == made["digest"]
+    assert answer("build", f"dir:{source}", url, "-t", "app")["built"]["new_bytes"] == 0
+    assert verify(images).damage == []
+    assert [row["tags"] for row in answer("ls", url)] == [["app"]]
+    assert answer("inspect", f"{url}#app")["blocks"]["stored"] == 6
+    assert answer("rm", f"{url}#app")["images"] == [made["digest"]]
+    removed = answer("gc", url, "--force")["removed"]
+    assert {path.partition("/")[0] for path in removed} == {"packs", "indexes", "metadata", "extents"}
+    assert list(images.files(b"/packs")) == []
+    store.close()
+
+
+def test_an_object_in_a_bucket_is_looked_for_before_it_is_sent(server: Server, tmp_path: Path) -> None:
+    url = server.url("images/again")
+    source = write_tree(tmp_path / "source", a=1)
+    store = open_store(StoreSettings(url=url), make=True)
+    images = Images(StoreRepository(store))
+    report = build_tree(source, images)
+    images.remove(report.digest)  # so that the next build does not know of the pack
+    written = put_counter(store)
+    assert build_tree(source, images).digest == report.digest
+    assert [path for path in written if not is_hidden(path[1:])] == [f"/images/{report.digest}".encode()]
+    store.close()
+
+
+def test_gc_beside_a_build_that_was_interrupted_long_ago(tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", **{f"f{seed}": seed for seed in range(6)})
+    store = tmp_path / "store"
+    imagefs("build", f"dir:{source}", store, "-t", "app", die_after=3)
+    age(files(store), 25)
+    assert len(answer("gc", store, "--dry-run")["removed"]) == 3
+    answer("build", f"dir:{source}", store, "-t", "app")
+    assert answer("gc", store)["removed"] == []
+    assert verify(images_in(store)).damage == []

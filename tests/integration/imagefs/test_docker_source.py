@@ -1,0 +1,185 @@
+"""`imagefs build docker://…` from a registry on loopback, with what skopeo says when it does not go."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.repository.images import Images
+from tests.support.images.layers import directory, file, layer, layout
+from tests.support.images.stores import images_in
+from tests.tools.broken_registry import Fault, broken
+
+COMMAND = Path(sys.executable).with_name("imagefs")
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+LARGE = layer(file("large", random.Random(7).randbytes(6 * MIB)))
+DIGEST = "sha256:" + hashlib.sha256(gzip.compress(LARGE, 6, mtime=0)).hexdigest()
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HOST:PORT of a registry that speaks plain http, with the image `app`."""
+    folder = tmp_path_factory.mktemp("registry")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    config = {
+        "version": 0.1,
+        "log": {"level": "error"},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+        "http": {"addr": address},
+    }
+    (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
+    with (folder / "log").open("wb") as log:
+        command = ["docker-registry", "serve", str(folder / "config.yml")]
+        running = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        wait_for(f"http://{address}/v2/")
+        image = layout(folder / "layout", [layer(directory("etc"), file("etc/a", b"content" * 9000)), layer(file("b"))])
+        target = ["--dest-tls-verify=false", f"docker://{address}/app:1"]
+        subprocess.run(["skopeo", "copy", "--quiet", f"oci:{image}:app", *target], check=True, capture_output=True)
+        image = layout(folder / "large", [LARGE], reference="large")
+        target = ["--dest-tls-verify=false", f"docker://{address}/large:1"]
+        subprocess.run(["skopeo", "copy", "--quiet", f"oci:{image}:large", *target], check=True, capture_output=True)
+        yield address
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def wait_for(url: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url):
+            return
+        assert time.monotonic() < deadline, "the registry does not answer"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    return images_in(tmp_path / "store")
+
+
+def imagefs(tmp_path: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"IMAGEFS_TMP": str(tmp_path / "tmp"), "TMPDIR": str(tmp_path)} | variables
+    command = [COMMAND, "build", *map(str, arguments), tmp_path / "store", "-t", "app"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_an_image_of_a_registry(registry: str, images: Images, tmp_path: Path) -> None:
+    done = imagefs(tmp_path, f"docker://{registry}/app:1", "--no-src-tls-verify", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    made: dict[str, Any] = json.loads(done.stdout)
+    manifest = images.manifest(images.resolve("app"))
+    assert manifest.config["rootfs"]["type"] == "layers"
+    assert manifest.source.startswith("sha256:")
+    assert made["built"]["files"] == 2
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_a_variant_that_only_the_registrys_index_tells(registry: str, images: Images, tmp_path: Path) -> None:
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    with urllib.request.urlopen(
+        urllib.request.Request(f"http://{registry}/v2/app/manifests/1", headers={"Accept": kind})
+    ) as answer:
+        digest, size = answer.headers["Docker-Content-Digest"], len(answer.read())
+    entry = {"mediaType": kind, "digest": digest, "size": size}
+    platform = {"os": "linux", "architecture": "arm", "variant": "v7"}
+    index = {"schemaVersion": 2, "manifests": [{**entry, "platform": platform}]}
+    request = urllib.request.Request(
+        f"http://{registry}/v2/app/manifests/many",
+        json.dumps({**index, "mediaType": "application/vnd.oci.image.index.v1+json"}).encode(),
+        {"Content-Type": "application/vnd.oci.image.index.v1+json"},
+        method="PUT",
+    )
+    with urllib.request.urlopen(request):
+        pass
+    done = imagefs(tmp_path, f"docker://{registry}/app:many", "--no-src-tls-verify", "--platform", "linux/arm/v7")
+    assert done.returncode == 0, done.stderr
+    assert images.manifest(images.resolve("app")).config["variant"] == "v7"
+
+
+def test_one_line_says_why_it_does_not_go(registry: str, images: Images, tmp_path: Path) -> None:
+    for source, flags, what in (
+        (f"docker://{registry}/none:1", ["--no-src-tls-verify"], "manifest unknown"),
+        (f"docker://{registry}/app:1", [], "http: server gave HTTP response to HTTPS client"),
+        ("docker://", [], "is nothing that an image is built from"),
+        ("docker:app", [], "write docker://app"),
+    ):
+        done = imagefs(tmp_path, source, *flags)
+        assert done.returncode in (2, 4)
+        assert done.stderr.count("\n") == 1
+        assert what in done.stderr
+    assert images.images() == {}
+
+
+def test_a_layer_goes_on_where_its_connection_broke(registry: str, images: Images, tmp_path: Path) -> None:
+    with broken(registry) as proxy:
+        proxy.faults = [
+            Fault("/manifests/", "drop"),
+            Fault(DIGEST, "drop", 2 * MIB),
+            Fault(DIGEST, "busy"),
+            Fault(DIGEST, "drop", MIB),
+        ]
+        done = imagefs(tmp_path, f"docker://{proxy.address}/large:1", "--no-src-tls-verify", "--quiet")
+        assert (done.returncode, done.stderr) == (0, "")
+        begins = ["", f"bytes={2 * MIB}-", f"bytes={2 * MIB}-", f"bytes={3 * MIB}-"]
+        assert proxy.ranges(DIGEST) == begins
+        assert proxy.faults == []
+        assert proxy.sent < len(LARGE) + 64_000
+    assert images.resolve("app") == done.stdout.strip()
+
+
+def test_a_registry_without_ranges_begins_again(registry: str, images: Images, tmp_path: Path) -> None:
+    with broken(registry) as proxy:
+        proxy.faults = [Fault(DIGEST, "drop", 2 * MIB), Fault(DIGEST, "no-ranges")]
+        done = imagefs(tmp_path, f"docker://{proxy.address}/large:1", "--no-src-tls-verify", "--quiet")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert proxy.ranges(DIGEST) == ["", f"bytes={2 * MIB}-"]
+
+
+@pytest.mark.parametrize("part", [DIGEST, "/manifests/"])
+def test_a_registry_that_sends_nothing_ends_the_build(registry: str, images: Images, tmp_path: Path, part: str) -> None:
+    with broken(registry) as proxy:
+        proxy.faults = [Fault(part, "stall", 100)]
+        done = imagefs(tmp_path, f"docker://{proxy.address}/large:1", "--no-src-tls-verify", "--io-timeout=1s")
+        assert proxy.faults == []
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "for 1 s" in done.stderr
+    assert "--io-timeout waits longer" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert images.images() == {}
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_bytes_that_changed_behind_a_break_are_refused(registry: str, images: Images, tmp_path: Path) -> None:
+    with broken(registry) as proxy:
+        proxy.faults = [Fault(DIGEST, "drop", 2 * MIB), Fault(DIGEST, "spoil", MIB)]
+        done = imagefs(tmp_path, f"docker://{proxy.address}/large:1", "--no-src-tls-verify")
+    assert done.returncode == 4
+    assert f"{DIGEST} holds other bytes than its digest says" in done.stderr
+    assert images.images() == {}
+
+
+def test_without_skopeo(registry: str, images: Images, tmp_path: Path) -> None:
+    done = imagefs(tmp_path, f"docker://{registry}/app:1", PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "skopeo, which fetches docker:// images, is not installed; apt-get install skopeo" in done.stderr

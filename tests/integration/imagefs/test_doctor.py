@@ -1,0 +1,101 @@
+"""`imagefs doctor` on this machine: the kernel is tried, nothing stays, and the daemon that runs is found."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.doctor.host import TRIALS
+from stripefs.fuse import kernel
+from tests.tools.imagefs_daemon import Service, eventually
+from tests.tools.registry import running_registry
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def examined(service: Service, *arguments: str) -> dict[str, str]:
+    """The states that the command finds; containerd's own configuration is left out."""
+    told = service.ok("doctor", "--json", "--containerd-config", str(service.folder / "none"), *arguments)
+    return {one["check"]: one["state"] for one in json.loads(told)["findings"]}
+
+
+def test_the_kernel_is_tried_and_nothing_stays(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    found = examined(service, str(tmp_path / "store"))
+    tried = {f"kernel.{name}" for name in TRIALS if name != "erofs-loop"}  # which is there for older kernels
+    assert {name: found[name] for name in tried} == dict.fromkeys(tried, "ok")
+    assert found["daemon.running"] == "warn"
+    assert {name: state for name, state in found.items() if name.startswith("store")} == {
+        "store.list": "ok",
+        "store.read": "ok",
+        "store.write": "ok",
+        "store.clock": "ok",
+    }
+    assert os.listdir(service.settings.cache) == os.listdir(tmp_path / "store") == []
+    assert [mount.path for mount in kernel.mounts() if mount.path.startswith(str(tmp_path))] == []
+
+
+def test_the_daemon_that_runs_is_found(service: Service) -> None:
+    service.start("daemon")
+    eventually(service.answers, "the daemon")
+    found = examined(service)
+    assert (found["daemon.running"], found["daemon.version"]) == ("ok", "ok")
+    assert "daemon.namespace" not in found
+    service.stop()  # killed, it would leave what it serves to its keeper
+
+
+def registry_findings(service: Service, url: str, *arguments: str) -> dict[str, tuple[str, str]]:
+    """State and what was found, of the checks of a registry."""
+    command = ("doctor", "--json", "--containerd-config", str(service.folder / "none"), *arguments, url)
+    done = service.run(*command)
+    found = {one["check"]: (one["state"], one["found"]) for one in json.loads(done.stdout)["findings"]}
+    return {name: one for name, one in found.items() if name.startswith(("registry", "store"))}
+
+
+def test_a_registry_is_examined_with_the_credentials_that_are_there(service: Service, tmp_path: Path) -> None:
+    with running_registry(tmp_path / "registry", htpasswd=True) as address:
+        authfile = tmp_path / "auth.json"
+        url = f"oci://{address}/images?scheme=http&authfile={authfile}"
+        found = registry_findings(service, url)
+        assert {name: state for name, (state, _) in found.items()} == {
+            "registry.credentials": "ok",
+            "registry.read": "fail",
+        }
+        assert "there are no credentials" in found["registry.credentials"][1]
+
+        authfile.write_text(json.dumps({"credHelpers": {address: "absent"}}))
+        state, told = registry_findings(service, url)["registry.credentials"]
+        assert (state, f"{authfile} names docker-credential-absent" in told) == ("warn", True)
+
+        known = base64.b64encode(b"ann:secret").decode()
+        authfile.write_text(json.dumps({"auths": {address: {"auth": known}}}))
+        found = registry_findings(service, url)
+        names = ("registry.credentials", "registry.read", "registry.write", "registry.clock")
+        assert {name: state for name, (state, _) in found.items()} == dict.fromkeys(names, "ok")
+        assert "no such repository yet" in found["registry.read"][1]
+        assert not list((tmp_path / "registry").rglob("_uploads/*/data"))  # the upload was cancelled
+        assert "registry.write" not in registry_findings(service, url, "--no-write")
+
+
+def test_stores_that_the_configuration_names_are_examined_unasked(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    config = tmp_path / "imagefs.toml"
+    config.write_text(f'version = 1\n[snapshotter]\nstores = ["{tmp_path}/store"]\n[deps]\nstore = "{tmp_path}/none"\n')
+    told = service.run("doctor", "--json", "--config", str(config), "--containerd-config", str(tmp_path / "none"))
+    found = [(one["check"], one["state"]) for one in json.loads(told.stdout)["findings"]]
+    assert ("store.read", "ok") in found
+    assert ("store.reach", "fail") in found

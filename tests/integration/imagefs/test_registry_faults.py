@@ -1,0 +1,323 @@
+"""Registries that refuse, want tokens, send readers elsewhere, or answer what is broken."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from imagefs.cli import app as application
+from imagefs.errors import DamagedObject, NoSuchImage
+from imagefs.repository import registry_objects
+from imagefs.repository.artifact import image_tag
+from imagefs.repository.images import Images, object_path
+from imagefs.repository.store import open_repository
+from stripefs.errors import PermissionDenied, StoreError, Transient
+from stripefs.settings import StoreSettings
+from tests.integration.store.http.opening import certify
+from tests.support.images.stores import build_tree, images_in, write_tree
+from tests.tools.broken_registry import PASSWORD, BrokenRegistry, Fault, broken
+from tests.tools.imagefs_daemon import Service
+from tests.tools.registry import running_registry
+
+DATA = random.Random(5).randbytes(300_000)
+DIGEST = hashlib.sha256(DATA).hexdigest()
+PACK = object_path("packs", DIGEST)
+SOURCE = "sha256:" + "5a" * 32
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_registry(tmp_path_factory.mktemp("registry")) as address:
+        yield address
+
+
+@pytest.fixture
+def proxy(registry: str) -> Iterator[BrokenRegistry]:
+    with broken(registry) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    (tmp_path / "docker").mkdir()
+
+
+def url_at(address: str, request: pytest.FixtureRequest, **parameters: str) -> str:
+    """A repository of this test's own."""
+    given = "".join(f"&{key.replace('_', '-')}={value}" for key, value in parameters.items())
+    return f"oci://{address}/t{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}?scheme=http{given}"
+
+
+@contextlib.contextmanager
+def images_at(url: str, patience: float = 0.0) -> Iterator[Images]:
+    repository = open_repository(StoreSettings(url=url))
+    try:
+        yield Images(repository, patience)
+    finally:
+        repository.close()
+
+
+def log_in(file: Path, host: str, secret: str = "secret") -> None:
+    auth = base64.b64encode(f"ann:{secret}".encode()).decode()
+    file.write_text(json.dumps({"auths": {host: {"auth": auth}}}))
+
+
+# -- credentials ---------------------------------------------------------------------------------------------------
+
+
+def test_wrong_credentials_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "docker/config.json"
+    with running_registry(tmp_path / "registry", htpasswd=True) as address:
+        build_tree(write_tree(tmp_path / "source", a=1), images_in(tmp_path / "store"), "app")
+        place = f"oci://{address}/app?scheme=http"
+        for secret in ("", "wrong"):
+            if secret:
+                log_in(config, address, secret)
+            for arguments in (["ls", place], ["push", f"{tmp_path}/store#app", place]):
+                assert application.main(arguments) == 3
+                (line,) = capsys.readouterr().err.splitlines()
+                assert f"{address} does not let us" in line
+                assert "docker login" in line
+        log_in(config, address)
+        assert application.main(["push", f"{tmp_path}/store#app", place, "--quiet"]) == 0
+        assert application.main(["ls", place]) == 0
+        assert "app" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["credHelpers", "credsStore"])
+def test_a_credential_helper(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "docker-credential-vault"
+    program.write_text('#!/bin/sh\ncat >/dev/null\necho \'{"Username": "ann", "Secret": "secret"}\'\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with running_registry(tmp_path / "registry", htpasswd=True) as address:
+        config = {"credHelpers": {address: "vault"}} if kind == "credHelpers" else {"credsStore": "vault"}
+        (tmp_path / "docker/config.json").write_text(json.dumps(config))
+        with images_at(f"oci://{address}/app?scheme=http") as images:
+            images.repository.put(PACK, DATA)
+            assert images.repository.read(PACK) == DATA
+
+
+def test_tokens_that_end_are_asked_for_again(
+    proxy: BrokenRegistry, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """As during a long run: each token serves for four requests. Credentials that changed meanwhile are found."""
+    authfile = tmp_path / "auth.json"
+    log_in(authfile, proxy.address)
+    proxy.token_uses = 4
+    with images_at(url_at(proxy.address, request, authfile=str(authfile))) as images:
+        images.repository.put(PACK, DATA)
+        reader = images.repository.open(PACK)
+        for offset in range(0, len(DATA), 10_000):
+            assert reader.read(offset, 10_000) == DATA[offset : offset + 10_000]
+        assert len(proxy.tokens) >= 8
+        assert all(given == PASSWORD for _, given in proxy.tokens)
+        log_in(authfile, proxy.address, "expired")
+        with pytest.raises(PermissionDenied):
+            [reader.read(0, 10) for _ in range(5)]
+        log_in(authfile, proxy.address)
+        assert reader.read(0, 10) == DATA[:10]
+
+
+def test_a_blob_is_linked_with_a_token_for_both_repositories(
+    proxy: BrokenRegistry, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    authfile = tmp_path / "auth.json"
+    log_in(authfile, proxy.address)
+    proxy.token_uses = 1000
+    first = url_at(proxy.address, request, authfile=str(authfile))
+    second = first.replace("?", "-second?")
+    with images_at(first) as here, images_at(second) as there:
+        here.repository.put(PACK, DATA)
+        there.repository.put(object_path("packs", hashlib.sha256(b"other").hexdigest()), b"other")
+        assert there.repository.link(PACK, here.repository)
+        name = first.partition("?")[0].rpartition("/")[2]
+        scopes = parse_qs(urlsplit(proxy.tokens[-1][0]).query)["scope"]
+        assert sorted(scopes) == [f"repository:{name}-second:delete,pull,push", f"repository:{name}:pull"]
+        assert there.repository.read(PACK) == DATA
+
+
+@pytest.mark.mount
+@pytest.mark.root
+def test_a_mount_reads_on_while_tokens_end(
+    proxy: BrokenRegistry, request: pytest.FixtureRequest, tmp_path: Path, service: Service
+) -> None:
+    authfile = tmp_path / "auth.json"
+    log_in(authfile, proxy.address)
+    url = url_at(proxy.address, request, authfile=str(authfile))
+    source = write_tree(tmp_path / "source", **{f"f{number}": number for number in range(20)})
+    with images_at(url) as images:
+        build_tree(source, images, "app")
+    proxy.token_uses = 2
+    target = service.mountpoint()
+    service.ok("mount", url.replace("?", ":app?"), str(target))
+    before = len(proxy.tokens)
+    for path in sorted(source.iterdir()):
+        assert (target / path.name).read_bytes() == path.read_bytes()
+    assert len(proxy.tokens) > before
+    service.ok("umount", str(target))
+
+
+def test_credentials_are_not_sent_where_a_blob_lies(
+    proxy: BrokenRegistry, registry: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    authfile = tmp_path / "auth.json"
+    log_in(authfile, proxy.address)
+    url = url_at(proxy.address, request, authfile=str(authfile))
+    proxy.token_uses = 1000
+    with broken(registry) as elsewhere, images_at(url) as images:
+        images.repository.put(PACK, DATA)
+        path = f"/v2/{url.partition('?')[0].rpartition('/')[2]}/blobs/sha256:{DIGEST}"
+        proxy.faults.append(Fault("/blobs/", "redirect", text=f"http://{elsewhere.address}{path}"))
+        reader = images.repository.open(PACK)
+        for offset in (0, 100_000):
+            assert reader.read(offset, 50_000) == DATA[offset : offset + 50_000]
+        assert images.repository.read(PACK) == DATA
+        assert elsewhere.seen == ["", "", ""]
+        assert [path for path, _ in proxy.asked].count(path) == 2, "the place is kept for the next range"
+
+
+# -- http and https ------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_of_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    tls = certify(tmp_path)
+    with running_registry(tmp_path / "registry", tls=tls) as address:
+        assert application.main(["ls", f"oci://{address}/app"]) == 3
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "?ca-file=FILE" in line
+        with images_at(f"oci://{address}/app?ca-file={tls[0]}") as images:
+            images.repository.put(PACK, DATA)
+            assert images.repository.read(PACK) == DATA
+
+
+def test_plain_http_is_spoken_only_where_that_was_asked_for(
+    proxy: BrokenRegistry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert application.main(["ls", f"oci://{proxy.address}/app"]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "?scheme=http" in line
+    assert (proxy.asked, proxy.seen) == ([], [])
+
+
+# -- broken answers ------------------------------------------------------------------------------------------------
+
+
+def test_a_registry_that_breaks_off_is_asked_again(
+    proxy: BrokenRegistry, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with images_at(url_at(proxy.address, request), patience=30.0) as images:
+        digest = build_tree(write_tree(tmp_path / "source", a=1), images, "app").digest
+        faults = [Fault("/manifests/app", "drop", 20), Fault("/manifests/app", "busy"), Fault("/blobs/", "drop", 20)]
+        proxy.faults += faults
+        assert images.resolve("app") == digest
+        assert images.manifest(digest).devices
+        assert proxy.faults == []
+
+
+@pytest.mark.parametrize("what", ["cut", "no JSON", "another kind"])
+def test_a_manifest_that_is_damaged(
+    what: str,
+    proxy: BrokenRegistry,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    url = url_at(proxy.address, request)
+    with images_at(url) as images:
+        digest = build_tree(write_tree(tmp_path / "source", a=1), images, "app").digest
+        whole = images.repository._manifests.load("app")[0].decode()  # type: ignore[attr-defined]
+        text = {"cut": whole[: len(whole) // 2], "no JSON": "<html>", "another kind": '{"config": 5}'}[what]
+        for tag in ("app", image_tag(digest)):
+            proxy.faults.append(Fault(f"/manifests/{tag}", "answer", 200, text))
+        with pytest.raises(DamagedObject, match="is no "):
+            images.resolve("app")
+        with pytest.raises(DamagedObject, match="is no "):
+            images.manifest(digest)
+    proxy.faults.append(Fault("/manifests/app", "answer", 200, text))
+    assert application.main(["inspect", url.replace("?", ":app?")]) == 5
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_other_bytes_than_a_digest_says(proxy: BrokenRegistry, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    with images_at(url_at(proxy.address, request)) as images:
+        digest = build_tree(write_tree(tmp_path / "source", a=1), images, "app").digest
+        proxy.faults.append(Fault(f"/blobs/sha256:{digest}", "spoil", 30))
+        with pytest.raises(DamagedObject, match="other bytes"):
+            images.manifest(digest)
+        images.repository.put(PACK, DATA)
+        reader = images.repository.open(PACK)
+        proxy.faults.append(Fault(f"/blobs/sha256:{DIGEST}", "no-ranges"))
+        with pytest.raises(StoreError, match="a part was asked for"):
+            reader.read(5, 10)
+        proxy.faults.append(Fault(f"/blobs/sha256:{DIGEST}", "drop", 5))
+        with pytest.raises(Transient):
+            reader.read(5, 10)
+
+
+@pytest.mark.mount
+@pytest.mark.root
+def test_a_pack_that_is_missing(
+    registry: str, request: pytest.FixtureRequest, tmp_path: Path, service: Service
+) -> None:
+    url = url_at(registry, request)
+    with images_at(url) as images:
+        digest = build_tree(write_tree(tmp_path / "source", a=7), images, "app").digest
+        (pack,) = images.index(images.manifest(digest).devices[0].index).packs
+        images.repository.remove(object_path("packs", pack.digest.hex()))
+    checked = service.run("verify", url, "--json")
+    assert checked.returncode == 5
+    (damage,) = json.loads(checked.stdout)["damage"]
+    assert (pack.digest.hex() in damage["path"], damage["images"]) == (True, [digest])
+    done = service.run("pull", url.replace("?", ":app?"), str(tmp_path / "copy"))
+    assert done.returncode == 5
+    assert pack.digest.hex() in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert images_in(tmp_path / "copy").images() == {}
+    target = service.mountpoint()
+    service.ok("mount", url.replace("?", ":app?"), str(target))
+    assert (target / "small").read_text() == "kept in the metadata"
+    with pytest.raises(OSError, match="Input/output error"):
+        (target / "a.bin").read_bytes()
+    service.ok("umount", str(target))
+
+
+# -- lookups of a snapshotter --------------------------------------------------------------------------------------
+
+
+def test_a_brief_lookup_asks_once(
+    proxy: BrokenRegistry, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry_objects, "_lacking", {})
+    url = url_at(proxy.address, request)
+
+    def asked() -> list[str]:
+        proxy.asked.clear()
+        with images_at(f"{url}&lookup=brief") as images, pytest.raises(NoSuchImage):
+            images.by_source(SOURCE)
+        return [path.partition("?")[0].rpartition("/")[2] for path, _ in proxy.asked]
+
+    empty = json.dumps({"schemaVersion": 2, "manifests": []})
+    proxy.faults.append(Fault("/referrers/", "answer", 200, empty))
+    assert asked() == [SOURCE], "a registry that knows referrers"
+    fallback = SOURCE.replace(":", "-")
+    assert [asked(), asked()] == [[SOURCE, fallback], [fallback]], "one that does not is asked for them once"
+    proxy.asked.clear()
+    proxy.faults.append(Fault("/referrers/", "answer", 200, empty))
+    with images_at(url) as images, pytest.raises(NoSuchImage):
+        images.by_source(SOURCE)
+    assert len(proxy.asked) == 2, "a store has images of container images that lie elsewhere too"

@@ -1,0 +1,172 @@
+"""Containers run by the command from images of a store, by a real runtime."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+
+from stripefs.fuse import kernel
+from tests.tools.containers import fill
+from tests.tools.imagefs_daemon import Service, built, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+SETTINGS = {"background_rate": "0"}
+
+CONFIG = {"config": {"Env": ["PATH=/bin", "COLOUR=blue"], "Cmd": ["sh", "-c", "echo hello from $COLOUR"]}}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source") / "root"
+    fill(root)
+    (root / "large").write_bytes(os.urandom(1 << 20) * 8)
+    path = tmp_path_factory.mktemp("store")
+    built(root, path, "small", CONFIG)
+    return path
+
+
+@pytest.mark.parametrize("plane", ["erofs", "tree"])
+def test_a_container_from_nothing(host: Service, store: Path, plane: str) -> None:
+    assert host.ok("run", "--plane", plane, f"{store}#small") == "hello from blue\n"
+    done = host.run("run", "--plane", plane, "--rw", f"{store}#small", "--", "sh", "-c", "echo x > /new; exit 7")
+    assert done.returncode == 7, done.stderr
+    assert host.status()["images"] == []
+
+
+def test_a_worker_that_dies_does_not_end_a_container(host: Service, store: Path) -> None:
+    script = "echo begun; read line; cat /large | md5sum; exit 3"
+    process = host.start("run", f"{store}#small", "--", "sh", "-c", script, stdin=-1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    host.kill_worker()
+    out, err = process.communicate("go on\n", timeout=60)
+    assert process.returncode == 3, err
+    assert out.endswith("  -\n")
+    assert host.status()["images"] == []
+
+
+def test_a_job_says_that_it_has_started(service: Service, store: Path) -> None:
+    process = service.start("run", f"{store}#small", "--", "sh", "-c", "touch $IMAGEFS_READY; read line", stdin=-1)
+    eventually(service.answers, "the daemon")
+    image = eventually(lambda: [one for one in service.status()["images"] if one["ready"]], "the job to be ready")[0]
+    assert image["start"]["ended_by"] == "marker"
+    process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    eventually(lambda: "plan_traces" in service.log(), "the trace")
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+@pytest.mark.parametrize("write", ["read-only", "--rw"])
+def test_where_a_job_says_it_nothing_can_be_kept_and_nothing_executed(
+    host: Service, store: Path, runtime: str, write: str
+) -> None:
+    script = (
+        "cd /run/imagefs; busybox grep -c ' /run/imagefs tmpfs rw,nosuid,nodev,noexec,' /proc/self/mounts;"
+        "busybox dd if=/dev/zero of=left bs=4k count=1000 2>/dev/null || busybox wc -c <left; rm left;"
+        "i=0; while touch n$i 2>/dev/null && [ $i -lt 50 ]; do i=$((i+1)); done; [ $i -lt 16 ] && echo few; rm n*;"
+        "echo '#!/bin/busybox id' >left; chmod 4755 left; ./left 2>/dev/null || echo refused; read line"
+    )
+    rw = ["--rw"] if write == "--rw" else []
+    command = ["run", *rw, "--memory", "16MiB", "--oci-runtime", runtime, f"{store}#small", "--", "sh", "-c", script]
+    process = host.start(*command, stdin=-1)
+    assert process.stdout is not None
+    said = ""
+    while not said.endswith("refused\n"):
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=60)[1]
+        said += line
+    assert said == "1\n16384\nfew\nrefused\n"
+    found = [Path(folder, name) for folder, _, names in os.walk(host.settings.runtime) for name in names]
+    assert [path for path in found if path.name == "left"] == []
+    assert stat.S_IMODE(os.stat(host.settings.runtime).st_mode) == 0o700
+    process.communicate("\n", timeout=60)
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_what_a_runtime_says_is_told_once(host: Service, store: Path, runtime: str) -> None:
+    done = host.run("run", "--oci-runtime", runtime, f"{store}#small", "--", "nothing")
+    assert done.returncode == 127
+    assert done.stderr.count("nothing") == 1
+    assert len(done.stderr.splitlines()) == 1
+    done = host.run("run", "--oci-runtime", "nosuch", f"{store}#small")
+    assert (done.returncode, "--oci-runtime takes runc" in done.stderr) == (125, True)
+
+
+def test_settings_that_the_daemon_does_not_have_are_told(host: Service, store: Path) -> None:
+    done = host.run("run", "--cache-size", "70MiB", "--read-ahead=2MiB", f"{store}#small")
+    assert (done.returncode, done.stdout) == (0, "hello from blue\n")
+    assert "--cache-size is not in force: the daemon that runs has half of what was free" in done.stderr
+    assert "--read-ahead is not in force: the daemon that runs has 1024 KiB" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    place = host.mountpoint("told")
+    done = host.run("mount", "--cache-size", "70MiB", f"{store}#small", str(place))
+    host.ok("umount", str(place))
+    assert done.returncode == 0
+    assert done.stderr.count("is not in force") == 1
+    assert host.run("run", f"{store}#small").stderr == ""
+
+
+def test_a_cache_that_is_removed_is_made_anew(host: Service, store: Path) -> None:
+    script = "echo begun; read line; busybox md5sum /large"
+    process = host.start("run", f"{store}#small", "--", "sh", "-c", script, stdin=-1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    shutil.rmtree(host.settings.cache)
+    assert host.ok("run", f"{store}#small") == "hello from blue\n"
+    assert host.ok("run", f"{store}#small") == "hello from blue\n"
+    out, err = process.communicate("\n", timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out == host.ok("run", f"{store}#small", "--", "sh", "-c", "busybox md5sum /large")
+    assert Path(host.settings.cache, "blocks").is_dir()
+
+
+def test_a_run_that_is_killed_leaves_nothing(host: Service, store: Path) -> None:
+    process = host.start("run", "--rw", f"{store}#small", "--", "sh", "-c", "echo begun; sleep 1000")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    eventually(lambda: host.status()["images"] == [], "the image to be let go")
+    assert [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(host.folder)] == [
+        host.settings.devices
+    ]
+    host.ok("run", f"{store}#small")  # which sweeps away what the other left
+    assert os.listdir(Path(host.settings.runtime, "imagefs/runs")) == [".lock"]
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_a_user_namespace(host: Service, store: Path, runtime: str) -> None:
+    """The second container has its tree from the mount of the first, and both have owners of their own."""
+    script = "cat /proc/self/uid_map; stat -c %u /large; wc -c </large; : >$IMAGEFS_READY && read line"
+    command = ("run", "--userns", "auto", "--oci-runtime", runtime, f"{store}#small", "--", "sh", "-c", script)
+    running = [host.start(*command, stdin=-1) for _ in range(2)]
+    eventually(lambda: all(image["ready"] for image in host.status()["images"]), "both jobs to be ready")
+    lines = [process.communicate("\n", timeout=60)[0].splitlines() for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    assert [line[1:] for line in lines] == [["0", str(8 << 20)]] * 2
+    firsts = [int(line[0].split()[1]) for line in lines]
+    assert all(524_288 <= first <= 0x6FFF0000 for first in firsts)
+    assert firsts[0] != firsts[1]
+    assert host.status()["images"] == []
+
+
+def test_a_tree_through_fuse_has_no_user_namespace(host: Service, store: Path) -> None:
+    done = host.run("run", "--userns", "auto", "--plane", "tree", f"{store}#small")
+    assert done.returncode == 125
+    assert done.stderr.splitlines() == [
+        "imagefs: the image is shown by fuse.imagefs, which can be shown to no user namespace; "
+        "--plane erofs, the kernel's own"
+    ]
+    assert host.status()["images"] == []
+
+
+def test_what_pip_writes_has_no_user_namespace(host: Service, store: Path) -> None:
+    done = host.run("run", "--userns", "auto", "--deps", "requirements.txt", f"{store}#small")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--userns and --deps do not go together" in done.stderr

@@ -1,0 +1,328 @@
+"""Jobs with their surroundings, run by the command: checkpoints, events, job files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stripefs.cli.cache_warming import STEP
+from stripefs.fuse import kernel
+from stripefs.fuse.control import find_mounts
+from stripefs.testing.simulated_hosts import write_control
+from tests.support.caches import write
+from tests.tools.containers import fill
+from tests.tools.imagefs_daemon import Service, built, commands, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+MIB = 1 << 20
+
+IN_PART = 8 * MIB
+"""Bytes that may be on their way beside those that were let through: read-ahead."""
+
+CONFIG = {"config": {"Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "echo hello"]}}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source") / "root"
+    fill(root)
+    (root / "large").write_bytes(os.urandom(24 * MIB))
+    path = tmp_path_factory.mktemp("store")
+    built(root, path, "small", CONFIG)
+    (root / "large").write_bytes(os.urandom(24 * MIB))
+    built(root, path, "slow", CONFIG)
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """Two steps of a training, and a pointer to the newer one, as it was left a while ago."""
+    folder = tmp_path / "training"
+    for step in (90, 100):
+        (folder / f"step_{step}").mkdir(parents=True)
+        for rank in range(2):
+            write(folder / f"step_{step}/rank{rank}.bin", 10 * MIB, seed=step + rank)
+    (folder / "latest").write_text("step_100\n")
+    return folder
+
+
+def slow(path: Path) -> str:
+    """The directory as a store on several hosts, which the cache is quicker than."""
+    return f"throttled+file://{path}?rate=20MB/s&hosts=4"
+
+
+@pytest.fixture
+def job(host: Service) -> Iterator[Service]:
+    """A host on which a job leaves nothing but the daemon's own mount."""
+    yield host
+    assert mounts(host) == [host.settings.devices]
+    assert os.listdir(Path(host.settings.runtime, "imagefs/runs")) == [".lock"]
+
+
+def mounts(host: Service) -> list[str]:
+    return [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(host.folder)]
+
+
+def helpers(host: Service) -> list[int]:
+    """Processes that read checkpoints for jobs of this host."""
+    mine = os.fsencode(host.settings.runtime)
+    return [
+        pid
+        for pid, words in commands()
+        if {"imagefs.jobs.warming", "stripefs.fuse.store_worker"} & {*words} and mine in environment_of(pid)
+    ]
+
+
+def environment_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""  # it has ended
+
+
+def events_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
+
+
+def fetched(status: dict[str, Any]) -> int:
+    """Bytes that the daemon has fetched."""
+    return sum(one["stored"] for one in status["blocks"]["fetched"].values())
+
+
+def warmed(folder: Path) -> list[dict[str, Any]]:
+    """The end of each warming."""
+    found = [one for one in events_in(folder) if one["name"] == "warmed"]
+    return [one["facts"] for one in found]
+
+
+def kept(host: Service) -> int:
+    """Bytes of checkpoints on local disk."""
+    top = Path(host.settings.cache, "checkpoints")
+    return sum(path.stat().st_blocks * 512 for path in top.rglob("*") if path.is_file())
+
+
+def test_a_checkpoint_is_shown_and_warmed(job: Service, store: Path, checkpoint: Path) -> None:
+    script = "ls /ckpt; echo x > /ckpt/new || echo read-only; read line; busybox md5sum /ckpt/step_100/*"
+    source = f"{slow(checkpoint)}:/ckpt"
+    process = job.start("run", "--checkpoint", source, f"{store}#small", "--", "sh", "-c", script, stdin=-1)
+    eventually(lambda: kept(job) >= 40 * MIB, "all of it to be warmed")
+    out, err = process.communicate("\n", timeout=60)
+    assert (process.returncode, err) == (0, "sh: can't create /ckpt/new: Read-only file system\n")
+    sums = [hashlib.md5(path.read_bytes()).hexdigest() for path in sorted(checkpoint.glob("step_100/*"))]
+    assert out.split()[:4] == ["latest", "step_100", "step_90", "read-only"]
+    assert out.split()[4::2] == sums
+
+
+def test_what_a_job_writes_is_in_the_store_when_it_ends(job: Service, store: Path, checkpoint: Path) -> None:
+    script = "mkdir /ckpt/step_110 && cat /large > /ckpt/step_110/rank0.bin"
+    options = ["--checkpoint-warm", "none", "--checkpoint-option", "layout=concat"]
+    job.ok("run", *options, "--checkpoint", f"{checkpoint}:/ckpt:rw", f"{store}#small", "--", "sh", "-c", script)
+    assert (checkpoint / "step_110/rank0.bin").stat().st_size == 24 * MIB
+
+
+@pytest.mark.parametrize("which", ["latest", "step_100/*"])
+def test_files_that_are_chosen_are_warmed(
+    job: Service, store: Path, checkpoint: Path, tmp_path: Path, which: str
+) -> None:
+    events = tmp_path / "events"
+    options = ["--events", str(events), "--checkpoint-warm", which, "--checkpoint", slow(checkpoint)]
+    process = job.start("run", *options, f"{store}#small", "--", "sh", "-c", "read line", stdin=-1)
+    eventually(lambda: warmed(events), "the end of the warming")
+    process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    (facts,) = warmed(events)
+    assert facts["bytes"] == 20 * MIB
+    assert facts["store_bytes"] + facts["cache_bytes"] == 20 * MIB
+
+
+def test_a_pattern_that_matches_nothing_is_told(job: Service, store: Path, checkpoint: Path) -> None:
+    options = ["--checkpoint-warm", "step_100", "--checkpoint", str(checkpoint)]
+    process = job.start("run", *options, f"{store}#small", "--", "sh", "-c", "read line", stdin=-1)
+    assert process.stderr is not None
+    assert (
+        process.stderr.readline() == f"imagefs: --checkpoint {checkpoint}: --checkpoint-warm step_100 matches no file\n"
+    )
+    process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_warming_that_is_killed_is_told(job: Service, store: Path, checkpoint: Path) -> None:
+    command = ["run", "--checkpoint", slow(checkpoint), f"{store}#small", "--", "sh", "-c", "echo; read line"]
+    process = job.start(*command, stdin=-1)
+    assert process.stdout is not None
+    process.stdout.readline()
+    (warming,) = [pid for pid, words in commands() if "imagefs.jobs.warming" in words and pid in helpers(job)]
+    os.kill(warming, signal.SIGKILL)
+    _out, err = process.communicate("\n", timeout=60)
+    assert (process.returncode, err) == (0, f"imagefs: --checkpoint {slow(checkpoint)} is not warmed: signal 9\n")
+
+
+def test_the_image_has_its_share_of_the_link(job: Service, store: Path, checkpoint: Path, tmp_path: Path) -> None:
+    """Until its blocks are here, the checkpoint has at most a third of what came by then, beyond its first step."""
+    events, control, before = tmp_path / "events", tmp_path / "control", kept(job)
+    write_control(control, {"h0": "100kB/s"})
+    image = f"throttled+file://{store}?rate=6MB/s&hosts=1&control={control}#slow"
+    options = ["--events", str(events), "--checkpoint-share", "0.25", "--checkpoint", slow(checkpoint)]
+    process = job.start("run", *options, image, "--", "sh", "-c", "read line", stdin=-1)
+    eventually(lambda: [one for one in events_in(events) if one["name"] == "warm"], "the begin of the warming")
+    write_control(control, {"h0": "up"})
+    looks: list[tuple[int, int]] = []
+    came_before = fetched(job.status())
+
+    def look() -> bool:
+        here = kept(job) - before
+        status = job.status()
+        if status["images"] and not status["images"][0].get("fetching_ahead", True):
+            return True
+        looks.append((here, fetched(status) - came_before))
+        return False
+
+    eventually(look, "the blocks of the image")
+    eventually(lambda: warmed(events), "the end of the warming")
+    process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    assert all(here <= STEP + IN_PART + came // 3 for here, came in looks)
+    assert len({came for _, came in looks}) > 3
+    (facts,) = warmed(events)
+    assert facts["store_bytes"] == 40 * MIB
+    assert looks[-1][1] > 10 * MIB
+    assert 0 < facts["beside_image_bytes"] <= STEP + facts["image_bytes"] // 3
+
+
+def test_an_image_is_unpacked_before(job: Service, store: Path, tmp_path: Path) -> None:
+    """As a pull does: the container reads nothing from a mount, and the copy goes with it."""
+    events = tmp_path / "events"
+    script = "busybox grep -c erofs /proc/mounts; stat -c %a /tmp; stat -c %u /home/ann; echo x > /new; cat /new"
+    out = job.ok("run", "--unpack", "--rw", "--events", str(events), f"{store}#small", "--", "sh", "-c", script)
+    assert out == "0\n755\n0\nx\n"
+    assert [one["event"] for one in events_in(events) if one["name"] == "unpack"] == ["begin", "end"]
+    assert os.listdir(Path(job.settings.cache, "upper")) == []
+
+
+def test_a_job_that_is_killed_leaves_no_mount(job: Service, store: Path, checkpoint: Path) -> None:
+    command = ["run", "--checkpoint", slow(checkpoint), f"{store}#small", "--", "sh", "-c"]
+    process = job.start(*command, "ls /checkpoint; sleep 1000")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "latest\n"
+    assert len(mounts(job)) == 2
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    eventually(lambda: mounts(job) == [job.settings.devices], "the end of the mount")
+    eventually(lambda: not helpers(job), "the end of its processes")
+    job.ok("run", f"{store}#small")
+
+
+def test_a_job_that_is_killed_with_its_helpers_leaves_nothing_after_the_next(
+    job: Service, store: Path, checkpoint: Path
+) -> None:
+    command = ["run", "--checkpoint", slow(checkpoint), f"{store}#small", "--", "sh", "-c"]
+    process = job.start(*command, "ls /checkpoint; sleep 1000")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "latest\n"
+    supervisors = [one.supervisor_pid for one in find_mounts() if Path(one.mountpoint).is_relative_to(job.folder)]
+    for pid in [*supervisors, process.pid]:
+        os.kill(pid, signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert len(mounts(job)) == 2
+    eventually(lambda: not helpers(job), "the end of its processes")
+    job.ok("run", f"{store}#small")
+
+
+def test_a_store_that_is_away_ends_the_start(job: Service, store: Path) -> None:
+    done = job.run("run", "--checkpoint", "hdfs://127.0.0.1:9/checkpoints", f"{store}#small")
+    assert done.returncode == 125
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("imagefs: --checkpoint hdfs://127.0.0.1:9/checkpoints: ")
+
+
+def test_a_job_file(job: Service, store: Path, checkpoint: Path, tmp_path: Path) -> None:
+    file = tmp_path / "train.toml"
+    file.write_text(
+        f'image = "{store}#small"\ncommand = ["sh", "-c", "echo $A $B $BOOTSEER_JOB; ls $1", "sh"]\n'
+        f'checkpoint = ["{checkpoint}:/ckpt"]\nevents = "{tmp_path / "events"}"\nmemory = "64MiB"\n'
+        'hostname = "one"\n\n[env]\nA = 1\nB = "x"\n'
+    )
+    assert job.ok("run", "--job", str(file), "--env", "B=y", "/ckpt") == "1 y train\nlatest\nstep_100\nstep_90\n"
+    assert job.ok("run", str(file), "/ckpt/step_90") == "1 x train\nrank0.bin\nrank1.bin\n"
+    assert {one["job"] for one in events_in(tmp_path / "events")} == {"train"}
+    file.write_text(file.read_text().replace("64MiB", "some"))
+    done = job.run("run", str(file))
+    assert (done.returncode, done.stderr.startswith(f"imagefs: {file}:5: memory: ")) == (2, True), done.stderr
+    done = job.run("run", "--memory", "none", str(file))
+    assert (done.returncode, done.stderr.startswith("imagefs: --memory: ")) == (2, True), done.stderr
+    file.write_text("mage = 1\n")
+    done = job.run("run", str(file))
+    assert (done.returncode, done.stderr) == (
+        2, f"imagefs: {file}:1: mage is no key of a job; did you mean image?\n"
+    )  # fmt: skip
+
+
+def test_a_job_adds_its_events(job: Service, store: Path, tmp_path: Path) -> None:
+    """Any image with Python can; here the script is looked at, and a file of the container's user is made."""
+    folder = tmp_path / "events"
+    script = (
+        "busybox head -c 3 /run/imagefs/startup_events.py; : > $BOOTSEER_EVENTS/mine; touch $IMAGEFS_READY;"
+        "env | busybox grep BOOTSEER"
+    )
+    trace = f"00-{'a' * 32}-{'b' * 16}-01"
+    command = [
+        "run",
+        "--user",
+        "1234",
+        "--env",
+        "TRACEPARENT",
+        "--events",
+        str(folder),
+        f"{store}#small",
+        "--",
+        "sh",
+        "-c",
+    ]
+    job.environment |= {"TRACEPARENT": trace, "RANK": "3"}
+    out = job.ok(*command, script)
+    assert out.startswith('"""')
+    said = dict(line.split("=", 1) for line in out.replace('"""', "").splitlines() if line)
+    run = said.pop("BOOTSEER_RUN")
+    assert run == "a" * 32
+    assert said == {
+        "BOOTSEER_EVENTS": "/run/imagefs/events", "BOOTSEER_JOB": "small", "BOOTSEER_ATTEMPT": "0",
+        "BOOTSEER_NODE": os.uname().nodename, "BOOTSEER_RANK": "3",
+    }  # fmt: skip
+    assert (folder / "mine").exists()
+    shown = job.ok("run", "--events", str(folder), f"{store}#small", "--", "cat", "/proc/self/mounts")
+    (options,) = (line.split()[3] for line in shown.splitlines() if line.split()[1] == "/run/imagefs/events")
+    assert {"nosuid", "nodev", "noexec"} <= set(options.split(","))
+
+
+def test_events_are_collected_at_the_end(job: Service, store: Path, tmp_path: Path) -> None:
+    """A collector that is away harms no job."""
+    spool, collector = tmp_path / "events", tmp_path / "collector"
+    collector.mkdir()
+    options = ["run", "--events", str(spool), "--collector"]
+    job.ok(*options, str(collector), f"{store}#small")
+    copied = [line for path in collector.rglob("*.jsonl*") for line in path.read_text().splitlines()]
+    assert {json.loads(line).get("name") for line in copied} >= {"attach", "exec"}
+    done = job.run(*options, str(tmp_path / "nothing/there"), f"{store}#small")
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert job.run("run", "--collector", str(collector), f"{store}#small").returncode == 2
+
+
+def test_a_checkpoint_in_a_user_namespace(job: Service, store: Path, checkpoint: Path) -> None:
+    command = ["run", "--userns", "auto", "--checkpoint", f"{checkpoint}:/ckpt", f"{store}#small", "--", "ls", "/ckpt"]
+    for runtime in ("crun", "runc"):
+        assert job.ok(*command[:1], "--oci-runtime", runtime, *command[1:]) == "latest\nstep_100\nstep_90\n"
+
+
+def test_a_checkpoint_with_an_image_that_is_away(job: Service, tmp_path: Path, checkpoint: Path) -> None:
+    """The start ends, and its mount with it."""
+    done = job.run("run", "--checkpoint", str(checkpoint), f"{tmp_path}/nothing#small")
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1), done.stderr

@@ -1,0 +1,247 @@
+"""The cache's disk: damaged, full, read-only, and used by two; what is read stays right, or is an error."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stripefs.fuse import kernel
+from tests.support.images.faults import (
+    MIB,
+    cut,
+    ensure,
+    flip,
+    make_image,
+    mount_here,
+    mounts_below,
+    objects,
+    sums,
+    umount_here,
+)
+from tests.tools.imagefs_daemon import Service, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
+
+SETTINGS = {"background_rate": "0", "io_timeout": "5"}
+
+
+@pytest.fixture
+def small_disk(service: Service) -> Iterator[Path]:
+    """The cache on a file system of 3 MiB, less than an image needs."""
+    cache = Path(service.settings.cache)
+    cache.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(cache)], check=True)
+    yield cache
+    service.close()
+    while kernel.find_mount(str(cache)) is not None:
+        kernel.unmount(str(cache), kernel.MNT_DETACH)
+
+
+def overwrite(change: Callable[[bytearray], object]) -> Callable[[Path], None]:
+    """Damage in place, as a bad disk does it: the same inode, its length kept."""
+
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        change(data)
+        with path.open("r+b") as file:
+            file.write(data)
+
+    return damage
+
+
+def flip_middle(data: bytearray) -> None:
+    data[len(data) // 2] ^= 4
+
+
+def flip_end(data: bytearray) -> None:
+    data[-20] ^= 4
+
+
+PLACES = ["blocks/*.data", "blocks/*.table", "blocks/*.complete", "indexes/*", "metadata/*", "manifests/*", "names/*"]
+
+DAMAGE: dict[str, Callable[[Path], None]] = {
+    "flipped": flip,
+    "flipped in place": overwrite(flip_middle),
+    "flipped at the end": overwrite(flip_end),
+    "cut": cut,
+    "empty": lambda path: os.truncate(path, 0),
+    "gone": os.unlink,
+}
+
+
+def test_a_damaged_cache(service: Service, tmp_path: Path) -> None:
+    """An image for each kind of file and damage; all of it was here. The next daemon shows the right bytes of all."""
+    cache = Path(service.settings.cache)
+    sources: dict[tuple[str, str], Path] = {}
+    kept: dict[tuple[str, str], dict[str, Path]] = {}
+    known: set[Path] = set()
+    ensure(service)
+    for number, case in enumerate((place, how) for place in PLACES for how in DAMAGE):
+        sources[case], store = make_image(tmp_path / f"image{number}", seed=number, size=MIB // 2, small=2)
+        mount_here(service, store, service.mountpoint(f"mnt{number}"))
+        assert sums(service.mountpoint(f"mnt{number}")) == sums(sources[case])
+        kept[case] = {place: path for place in PLACES for path in cache.glob(place) if path not in known}
+        known |= set(kept[case].values())
+        kept[case]["blocks/*.complete"] = kept[case]["blocks/*.data"].with_suffix(".complete")  # which comes later
+    eventually(lambda: all(path.exists() for paths in kept.values() for path in paths.values()), "all to be whole")
+    for number in range(len(sources)):
+        umount_here(service, service.mountpoint(f"mnt{number}"))
+    service.stop()
+    for (place, how), paths in kept.items():
+        DAMAGE[how](paths[place])
+    ensure(service)
+    for number, (case, source) in enumerate(sources.items()):
+        mount_here(service, source.parent / "store", service.mountpoint(f"mnt{number}"))
+        assert sums(service.mountpoint(f"mnt{number}")) == sums(source), case
+    status = service.status()
+    assert status["restarts"] == 0
+    assert len(status["images"]) == len(sources)
+
+
+def test_a_block_is_damaged_while_it_is_served(service: Service, new_image: tuple[Path, Path]) -> None:
+    """Each read is checked, of a device that is not here as a whole; the kernel's own copies are dropped."""
+    source, store = new_image  # of which no start has left a plan
+    target = service.mountpoint()
+    service.environment["IMAGEFS_BACKGROUND_RATE"] = "0"  # nothing comes that is not read
+    ensure(service)
+    mount_here(service, store, target)
+    with (target / "large").open("rb") as file:
+        begun = file.read(MIB)
+    (data,) = Path(service.settings.cache, "blocks").glob("*.data")
+    present = eventually(lambda: service.status()["images"][0]["devices"][0]["present"], "blocks on disk")
+    assert present < 40
+    umount_here(service, target)
+    with data.open("r+b") as file:
+        for at in range(0, 4 * MIB, 32 << 10):
+            file.seek(at + 11)
+            file.write(b"\xff\x00\xff")
+    Path("/proc/sys/vm/drop_caches").write_text("2")  # the daemon's file, which nobody has open now
+    mount_here(service, store, target)
+    assert (target / "large").read_bytes()[: len(begun)] == begun
+    assert sums(target) == sums(source)
+    assert service.status()["blocks"]["damaged"]["disk"] > 0
+    umount_here(service, target)
+
+
+def test_a_disk_that_fills_up(service: Service, small_disk: Path, tmp_path: Path) -> None:
+    source, store = make_image(tmp_path / "image")
+    target = service.mountpoint()
+    service.environment["IMAGEFS_CACHE_SIZE"] = "1GB"  # more than there is
+    ensure(service)
+    mount_here(service, store, target)
+    assert sums(target) == sums(source)
+    eventually(lambda: service.status()["blocks"]["disk_errors"], "the disk to be full")
+    status = service.status()
+    assert status["restarts"] == 0
+    os.kill(status["worker_pid"], signal.SIGKILL)
+    assert sums(target) == sums(source)
+    umount_here(service, target)
+
+
+def test_no_room_for_an_image_at_all(service: Service, small_disk: Path, tmp_path: Path) -> None:
+    """Its metadata lies in memory meanwhile. If there is no room either, a line names what did not fit."""
+    source, store = make_image(tmp_path / "image", size=MIB)
+    other, others = make_image(tmp_path / "other", seed=2, size=MIB)
+    _, thirds = make_image(tmp_path / "another", seed=3, size=MIB)
+    first, second, third = (service.mountpoint(name) for name in ("first", "second", "third"))
+    ensure(service)
+    mount_here(service, store, first)
+    ballast = small_disk / "ballast"
+    fill_up(ballast)
+    mount_here(service, others, second)
+    assert sums(second) == sums(other)
+    documents = Path(service.settings.runtime, "imagefs/documents")
+    assert sorted(path.name for path in documents.iterdir()) == ["indexes", "manifests", "metadata"]
+    umount_here(service, second)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(documents)], check=True)
+    fill_up(documents / "ballast")
+    done = service.run("mount", f"{thirds}#t", str(third))
+    kernel.unmount(str(documents), kernel.MNT_DETACH)
+    assert done.returncode == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert "cannot be kept in" in done.stderr
+    assert "No space left on device" in done.stderr
+    assert sums(first) == sums(source)
+    ballast.unlink()
+    mount_here(service, others, second)
+    assert sums(second) == sums(other)
+    for target in (first, second):
+        umount_here(service, target)
+
+
+def test_a_cache_that_becomes_read_only(service: Service, small_disk: Path, tmp_path: Path) -> None:
+    source, store = make_image(tmp_path / "image")
+    _, others = make_image(tmp_path / "other", seed=2)
+    target = service.mountpoint()
+    ensure(service)
+    mount_here(service, store, target)
+    remount(small_disk, "ro")
+    assert sums(target) == sums(source)
+    done = service.run("mount", f"{others}#t", str(service.mountpoint("second")))
+    assert (done.returncode, done.stdout) == (3, ""), done.stderr
+    assert "Read-only file system" in done.stderr
+    status = service.status()
+    assert len(status["images"]) == 1
+    assert status["restarts"] == 0
+    umount_here(service, target)
+    service.stop()
+    service.ok("mount", f"{store}#t", str(target))  # its documents are here
+    assert sums(target) == sums(source)
+    umount_here(service, target)
+    remount(small_disk, "rw")
+    mount_here(service, store, target)
+    assert sums(target) == sums(source)
+    umount_here(service, target)
+
+
+def test_a_worker_comes_up_on_a_cache_that_became_read_only(service: Service, small_disk: Path, tmp_path: Path) -> None:
+    source, store = make_image(tmp_path / "image", size=MIB)
+    target = service.mountpoint()
+    ensure(service)
+    mount_here(service, store, target)
+    remount(small_disk, "ro")
+    service.kill_worker()
+    assert sums(target) == sums(source)
+    umount_here(service, target)
+
+
+def fill_up(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    assert os.statvfs(path).f_bavail == 0
+
+
+def remount(path: Path, how: str) -> None:
+    """Files that are open for writing stay so, but nothing else can be written."""
+    if how == "rw":
+        kernel.unmount(str(path), kernel.MNT_DETACH)
+        return
+    subprocess.run(["mount", "--bind", str(path), str(path)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(path)], check=True)
+
+
+def test_two_daemons_and_one_cache(service: Service, tmp_path: Path) -> None:
+    _, store = make_image(tmp_path / "image", size=MIB)
+    service.ok("mount", f"{store}#t", str(service.mountpoint()))
+    other = Service(tmp_path / "other", **SETTINGS)
+    other.folder.mkdir()
+    other.environment["IMAGEFS_CACHE"] = service.settings.cache
+    try:
+        for command in (["mount", f"{store}#t", str(other.mountpoint())], ["daemon"]):
+            done = other.run(*command)
+            assert done.returncode == 32
+            assert len(done.stderr.splitlines()) == 1
+            assert f"in use by process {service.worker()}" in done.stderr
+        assert mounts_below(other) == []
+        assert not other.answers()
+    finally:
+        other.close()
+    assert len(service.status()["images"]) == 1
+    assert objects(Path(service.settings.cache), "names") != []

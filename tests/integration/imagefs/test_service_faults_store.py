@@ -1,0 +1,377 @@
+"""Stores that are away, slow to die, damaged or read-only, under the service."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from imagefs.daemon.client import Client
+from imagefs.format.extents import DIGEST
+from imagefs.format.plan import Plan, PlanRun
+from imagefs.format.trace import Touch, Trace
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.repository.traces import Traces
+from stripefs.errors import StoreError, StripefsError
+from stripefs.fuse import kernel
+from stripefs.store.local import LocalStore
+from tests.support.images.faults import (
+    DAMAGE,
+    FickleServer,
+    ensure,
+    make_image,
+    mount_here,
+    objects,
+    replace,
+    sums,
+    umount_here,
+    until_nothing_is_left,
+)
+from tests.tools.imagefs_daemon import Service, eventually
+from tests.tools.web_server import Fault
+
+pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
+
+SETTINGS = {"background_rate": "0", "io_timeout": "20"}
+
+
+@pytest.fixture
+def hasty(host: Service) -> Iterator[Service]:
+    """The host, whose clients give up soon; what it does for others has time."""
+    host.environment |= {"IMAGEFS_IO_TIMEOUT": "1", "IMAGEFS_HOST_TIMEOUT": "0.3"}
+    yield host
+    del host.environment["IMAGEFS_HOST_TIMEOUT"]
+    host.environment["IMAGEFS_IO_TIMEOUT"] = SETTINGS["io_timeout"]
+
+
+def refused(service: Service, *arguments: str) -> tuple[int, str]:
+    """Exit status and the only line of what a command says that fails."""
+    done = service.run(*arguments)
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert done.returncode != 0
+    return done.returncode, done.stderr
+
+
+# -- away ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["reset", "silent"])
+def test_a_store_that_is_away_when_an_image_is_mounted(
+    hasty: Service, new_image: tuple[Path, Path], fault: Fault
+) -> None:
+    target = hasty.mountpoint()
+    with FickleServer(new_image[1]) as server:
+        server.always = fault
+        code, line = refused(hasty, "mount", f"{server.url}#t", str(target))
+        assert code == 3
+        assert server.url in line
+        assert hasty.status()["images"] == []
+        server.always = None
+        mount_here(hasty, server.url, target)
+        assert sums(target) == sums(new_image[0])
+        umount_here(hasty, target)
+
+
+def test_nobody_listens(service: Service) -> None:
+    service.environment["IMAGEFS_IO_TIMEOUT"] = "1"  # the daemon's too, which sees what is wrong
+    code, line = refused(service, "mount", "http://127.0.0.1:1#t", str(service.mountpoint()))
+    assert code == 3
+    assert "refused" in line
+
+
+def test_a_store_that_dies_between_two_documents(hasty: Service, new_image: tuple[Path, Path]) -> None:
+    """The time-out is that of the whole mount, not of each of its steps."""
+
+    class Dying(FickleServer):
+        def next_fault(self, method: str) -> Fault | None:
+            asked = [one.path for one in self.seen]
+            return "silent" if any("/metadata/" in path or "/indexes/" in path for path in asked) else None
+
+    with Dying(new_image[1]) as server:
+        code, line = refused(hasty, "mount", f"{server.url}#t", str(hasty.mountpoint()))
+        assert code == 3
+        assert f"{server.url}: no answer within 1 s" in line
+    until_nothing_is_left(hasty)
+
+
+def test_a_store_that_goes_away_mid_start(service: Service, new_image: tuple[Path, Path]) -> None:
+    source, store = new_image  # of which no start has left a plan
+    service.environment |= {"IMAGEFS_IO_TIMEOUT": "5", "IMAGEFS_HOST_TIMEOUT": "0.3"}
+    target = service.mountpoint()
+    with FickleServer(store) as server:
+        service.ok("mount", f"{server.url}#t", str(target))
+        server.always = "silent"
+        caught: list[OSError] = []
+
+        def read() -> None:
+            try:
+                with (target / "large").open("rb", buffering=0) as file:
+                    file.seek(3 << 20)  # beyond what the kernel may have read ahead
+                    file.read(4096)
+            except OSError as error:
+                caught.append(error)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        eventually(lambda: service.status()["blocks"]["in_flight"], "the read to wait")  # and status does not
+        reader.join(30)
+        assert [error.errno for error in caught] == [errno.EIO]
+        server.always = None
+        eventually(lambda: readable(target), "the store to be used again")
+        assert sums(target) == sums(source)
+        assert service.status()["restarts"] == 0
+        umount_here(service, target)
+
+
+def readable(root: Path) -> bool:
+    try:
+        sums(root)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_store_that_is_away_for_a_while(host: Service, new_image: tuple[Path, Path]) -> None:
+    source, store = new_image
+    target = host.mountpoint()
+    with FickleServer(store) as server:
+        mount_here(host, server.url, target)
+        retries = host.status()["blocks"]["retries"]
+        server.always = "reset"
+        found: list[dict[str, str]] = []
+        reader = threading.Thread(target=lambda: found.append(sums(target)))
+        reader.start()
+        eventually(lambda: host.status()["blocks"]["retries"] > retries + 1, "the read to be tried again")
+        server.always = None
+        reader.join(60)
+        assert found == [sums(source)]
+        umount_here(host, target)
+
+
+def test_everything_here_and_no_store(service: Service, image: tuple[Path, Path], tmp_path: Path) -> None:
+    """By another daemon than the one that fetched it; a web server that is gone, and a directory that is not there."""
+    source, store = image
+    moved = tmp_path / "store"
+    subprocess.run(["cp", "-a", str(store), str(moved)], check=True)
+    targets = [service.mountpoint("web"), service.mountpoint("directory")]
+    ensure(service)
+    with FickleServer(moved) as server:
+        for url, target in zip((server.url, str(moved)), targets, strict=True):
+            mount_here(service, url, target)
+            assert sums(target) == sums(source)
+            umount_here(service, target)
+    service.stop()
+    moved.rename(tmp_path / "away")
+    service.environment["IMAGEFS_IO_TIMEOUT"] = "1"
+    for url, target in zip((server.url, str(moved)), targets, strict=True):
+        service.ok("mount", f"{url}#t", str(target))
+        assert sums(target) == sums(source)
+        umount_here(service, target)
+        assert refused(service, "mount", f"{url}#unknown", str(target))[0] == 3
+
+
+def test_a_mirror_takes_over(host: Service, new_image: tuple[Path, Path]) -> None:
+    """The image is mounted from a store that dies, then from another one: both mounts are read from there."""
+    source, store = new_image
+    first, second = host.mountpoint("first"), host.mountpoint("second")
+    with FickleServer(store) as server:
+        mount_here(host, server.url, first)
+    mount_here(host, store, second)
+    assert sums(first) == sums(second) == sums(source)
+    for target in (second, first):
+        umount_here(host, target)
+
+
+@pytest.mark.parametrize("kinds", ["host,service,transient", "wrong"])
+def test_a_store_that_fails_now_and_then(host: Service, new_image: tuple[Path, Path], kinds: str) -> None:
+    source, store = new_image
+    target = host.mountpoint()
+    retries = host.status()["blocks"]["retries"]
+    urls = [f"faulty+file://{store}?rate=0.2&kinds={kinds}&on=read&seed={number}" for number in range(30)]
+    assert any(comes_up(host, url, target) for url in urls)
+    assert sums(target) == sums(source)
+    status = host.status()
+    assert status["blocks"]["retries"] > retries
+    assert status["restarts"] == 0
+    umount_here(host, target)
+
+
+def comes_up(service: Service, url: str, target: Path) -> bool:
+    """Not if the store fails just then, which must be said to be the store's fault."""
+    try:
+        mount_here(service, url, target)
+    except StripefsError as error:
+        if error.exit_code != StoreError.exit_code:
+            raise
+        return False
+    return True
+
+
+# -- damaged -------------------------------------------------------------------------------------------------------
+
+_CODES = {"tags": {3, 5}, "images": {5}, "indexes": {5}, "metadata": {5}}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize("kind", [*_CODES, "packs"])
+def test_a_damaged_object(host: Service, tmp_path: Path, kind: str, how: str) -> None:
+    """Nothing wrong is ever shown, the error says which object it is, and a good copy is taken once it is there."""
+    source, store = make_image(tmp_path, seed=zlib.crc32(f"{kind} {how}".encode()))
+    target = host.mountpoint()
+    good = {path: path.read_bytes() for path in objects(store, kind)}
+    for path in good:
+        DAMAGE[how](path)
+    if kind == "packs":
+        said = len(host.log())
+        mount_here(host, store, target)
+        with pytest.raises(OSError, match="Input/output error"):
+            (target / "large").read_bytes()
+        assert "pack" in host.log()[said:]
+    else:
+        with pytest.raises(StripefsError) as caught:
+            mount_here(host, store, target)
+        assert caught.value.exit_code in _CODES[kind]
+        assert str(store) in str(caught.value)
+        assert kernel.find_mount(str(target)) is None
+    for path, data in good.items():
+        replace(path, data)
+    if kind != "packs":
+        mount_here(host, store, target)
+    assert sums(target) == sums(source)
+    umount_here(host, target)
+    assert host.status()["restarts"] == 0
+
+
+def start(service: Service, store: Path, target: Path) -> None:
+    """One start, recorded to its end. Not all of the image is read: of one that is here there is nothing to learn."""
+    mount_here(service, store, target, record=True)
+    with (target / "large").open("rb") as file:
+        file.read(1 << 20)
+    Client(service.settings).ready(str(target))
+    umount_here(service, target)
+
+
+def planned(service: Service) -> bool:
+    """Tells whether the daemon that runs has told of a plan from one trace. Then nothing is left to be done for that
+    start."""
+    return '"plan_traces": 1' in service.log()
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_damaged_plans_traces_and_extents(service: Service, tmp_path: Path, how: str) -> None:
+    """A start goes on without what taught it, and what can still be learned is."""
+    _, store = make_image(tmp_path / "image")
+    target = service.mountpoint()
+    ensure(service)
+    start(service, store, target)
+    eventually(lambda: planned(service), "the plan")
+    service.stop()
+    for kind in ("plans", "traces"):
+        for path in objects(store, kind):
+            DAMAGE[how](path)
+    ensure(service)
+    start(service, store, target)
+    eventually(lambda: planned(service), "a plan from the next trace alone")
+    assert len(objects(store, "traces")) == 2
+    service.stop()
+    for path in objects(store, "extents"):
+        DAMAGE[how](path)
+    ensure(service)
+    start(service, store, target)
+    eventually(lambda: "leaves no trace" in service.log(), "the trace to be given up")
+    eventually(lambda: not list(Path(service.settings.cache, "traces").glob("*.raw")), "what was recorded to be gone")
+
+
+def plans(image: str) -> dict[str, Callable[[], bytes]]:
+    real = json.loads(Plan(image, "default", 1, [PlanRun(1, 0, 2)]).to_json())
+    return {
+        "another image": lambda: json.dumps({**real, "image": "f" * 64}).encode(),
+        "another workload": lambda: json.dumps({**real, "workload": "other"}).encode(),
+        "another version": lambda: json.dumps({**real, "version": 99}).encode(),
+        "other devices": lambda: json.dumps({**real, "runs": [[7, 0, 3], [1, 1 << 26, 1 << 26], [1, 0, 1]]}).encode(),
+        "garbage": lambda: os.urandom(1000),
+        "nothing": lambda: b"",
+        "deep": lambda: b"[" * 100_000,
+    }
+
+
+@pytest.mark.parametrize("where", ["store", "cache"])
+def test_plans_that_are_of_no_use(host: Service, new_image: tuple[Path, Path], where: str) -> None:
+    source, store = new_image
+    digest = Images(StoreRepository(LocalStore(os.fsencode(store)))).resolve("t")
+    folder = store if where == "store" else Path(host.settings.cache, "traces")
+    path = folder / "plans" / digest / "default"
+    path.parent.mkdir(parents=True)
+    targets = [host.mountpoint(f"mnt{number}") for number in range(len(plans(digest)))]
+    for target, (name, plan) in zip(targets, plans(digest).items(), strict=True):
+        path.write_bytes(plan())
+        mount_here(host, store, target)
+        assert Client(host.settings).ready(str(target))["planned_blocks"] <= 1, name
+    assert sums(targets[-1]) == sums(source)
+    status = host.status()
+    assert status["restarts"] == 0
+    assert len(status["images"]) == len(targets)
+    for target in targets:
+        umount_here(host, target)
+
+
+def test_traces_that_are_of_no_use(host: Service, new_image: tuple[Path, Path]) -> None:
+    """Of another image, of another version, of nothing at all, and of a start that touched what is not there."""
+    _, store = new_image
+    digest = Images(StoreRepository(LocalStore(os.fsencode(store)))).resolve("t")
+    found = Trace(digest, "default", "node", 1.0, 1.0, "ready", True, "", [])
+    real = json.loads(found.to_json())
+    foreign = Touch(100, b"no/such/file", 0, 4096, bytes(DIGEST))
+    documents = [
+        json.dumps({**real, "image": "f" * 64}).encode(),
+        json.dumps({**real, "version": 99}).encode(),
+        dataclasses.replace(found, touches=[foreign]).to_json(),
+        os.urandom(100),
+        b"",
+    ]
+    folder = store / "traces" / digest / "default"
+    folder.mkdir(parents=True)
+    for number, document in enumerate(documents):
+        name = f"{number + 1:015}-{hashlib.sha256(document).hexdigest()[:16]}"
+        (folder / name).write_bytes(zstandard.compress(document) if number < 4 else b"garbage")
+    said = len(host.log())
+    start(host, store, host.mountpoint())
+    eventually(lambda: "plan_traces" in host.log()[said:], "the plan")
+    assert "leaves no trace" not in host.log()[said:]
+    (plan,) = objects(store, "plans")
+    assert Plan.from_json(plan.read_bytes()).blocks >= 8
+
+
+def test_a_store_that_cannot_be_written(service: Service, tmp_path: Path) -> None:
+    """Traces and plans of starts are kept on this machine, and used here."""
+    source, store = make_image(tmp_path / "image")
+    read_only = tmp_path / "read-only"
+    read_only.mkdir()
+    subprocess.run(["mount", "--bind", str(store), str(read_only)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(read_only)], check=True)
+    target = service.mountpoint()
+    ensure(service)
+    start(service, read_only, target)
+    eventually(lambda: "plan_traces" in service.log(), "the trace")
+    local = StoreRepository(LocalStore(os.fsencode(Path(service.settings.cache, "traces"))))
+    digest = Images(StoreRepository(LocalStore(os.fsencode(store)))).resolve("t")
+    assert len(Traces(local).names(digest, "default")) == 1
+    assert objects(store, "traces") == objects(store, "plans") == []
+    mount_here(service, read_only, target, record=True)
+    eventually(lambda: service.status()["images"][0]["planned_blocks"], "the plan")
+    assert sums(target) == sums(source)
+    umount_here(service, target)
+    service.stop()
+    subprocess.run(["umount", str(read_only)], check=True)

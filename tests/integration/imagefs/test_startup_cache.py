@@ -1,0 +1,254 @@
+"""Start-up caches of containers: published when a job is ready, mounted where it starts next.
+
+Each host is a daemon with a cache of its own. All tests share two of them, and each has a store of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.startup_cache.key import FOLDER
+from stripefs.fuse import kernel
+from tests.support.images.faults import flip, objects, until_nothing_is_left
+from tests.tools.containers import fill
+from tests.tools.imagefs_daemon import Service, built, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+FILL = "cd $TRITON_CACHE_DIR; mkdir -p a; echo compiled >a/kernel.so; chmod 700 a/kernel.so; echo x >busy.lock;"
+READY = "touch $IMAGEFS_READY; read line;"
+LOOK = "cat $TRITON_CACHE_DIR/a/kernel.so 2>/dev/null || echo nothing;"
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source") / "root"
+    fill(root)
+    return root
+
+
+@pytest.fixture
+def store(tree: Path, tmp_path: Path) -> Path:
+    built(tree, tmp_path / "store", "t", {"config": {"Env": ["PATH=/bin"]}})
+    return tmp_path / "store"
+
+
+@pytest.fixture(scope="module")
+def _hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Service]]:
+    with contextlib.ExitStack() as held:
+        yield [held.enter_context(contextlib.closing(Service(tmp_path_factory.mktemp("host")))) for _ in range(2)]
+
+
+@pytest.fixture
+def hosts(_hosts: list[Service]) -> Iterator[list[Service]]:
+    """Two."""
+    yield _hosts
+    for host in _hosts:
+        host.end_commands()
+        if host.answers():
+            until_nothing_is_left(host)
+
+
+class Job:
+    """A start under way."""
+
+    def __init__(self, host: Service, store: Path, script: str, *flags: str, caches: str = "auto") -> None:
+        # The salt is what one would give for the scripts of a test, which differ between starts of one job.
+        ours = ("--startup-cache", caches, "--network", "none", "--env", f"SCRIPT={script}")
+        command = ("run", *ours, *flags, f"{store}#t", "--", "sh", "-c", 'eval "$SCRIPT"')
+        self.process = host.start(*command, stdin=subprocess.PIPE)
+
+    def end(self, status: int = 0) -> tuple[str, str]:
+        """The output of the job, and ours."""
+        out, errors = self.process.communicate("\n", timeout=60)
+        assert self.process.returncode == status, errors
+        return out, errors
+
+
+def published(store: Path) -> list[Path]:
+    return objects(store, "deps") if (store / "deps").is_dir() else []
+
+
+def tried(host: Service) -> set[tuple[str, int]]:
+    """Outcome files of publishing on this host, with the time of each."""
+    return {(path.name, path.stat().st_mtime_ns) for path in Path(host.settings.cache, "deps/outcomes").glob("*.json")}
+
+
+def publish(host: Service, store: Path, script: str = FILL, *flags: str) -> str:
+    """Start a job, and end it once its caches are published; the key."""
+    before = len(published(store))
+    job = Job(host, store, script + READY, *flags)
+    eventually(lambda: len(published(store)) > before, "the caches to be published")
+    errors = job.end()[1]
+    assert "imagefs run: miss" in errors
+    assert f" published: {FOLDER}" in errors
+    (key,) = {path.name for path in published(store)}
+    return key
+
+
+@pytest.mark.parametrize("flags", [[], ["--rw"], ["--plane", "tree"]], ids=" ".join)
+def test_a_start_elsewhere_has_what_the_first_one_compiled(
+    hosts: list[Service], store: Path, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for host in hosts:
+        monkeypatch.setitem(host.environment, "BOOTSEER_EVENTS", str(tmp_path / "events"))
+    key = publish(hosts[0], store, FILL, *flags)
+    look = (
+        LOOK + "cd $TRITON_CACHE_DIR; stat -c %a a/kernel.so; ls; echo more >a/more; echo other >a/kernel.so; cat a/*"
+    )
+    for _ in range(2):  # a container's writes go with it
+        out, errors = Job(hosts[1], store, look, *flags).end()
+        assert out == "compiled\n700\na\nother\nmore\n"
+        assert f"imagefs run: hit {key[:12]}: " in errors
+    lines = [line for path in (tmp_path / "events").iterdir() for line in path.read_text().splitlines()]
+    events = [one for one in map(json.loads, lines) if one["stage"] == "compile"]
+    assert sorted(one["name"] for one in events) == ["hit", "hit", "miss"]
+    assert {one["facts"]["key"] for one in events} == {key}
+    for host in hosts:
+        assert os.listdir(Path(host.settings.cache, "upper")) == []
+
+
+def test_commands_for_snapshots_look_after_them(hosts: list[Service], store: Path) -> None:
+    key = publish(hosts[0], store)
+    where = ("--store", str(store))
+    assert FOLDER in hosts[0].ok("deps", "ls", *where)
+    assert '"caches"' in hosts[0].ok("deps", "inspect", *where, key[:12], "--json")
+    hosts[0].ok("deps", "verify", *where, key[:12])
+    hosts[0].ok("gc", "--untagged", "--force", str(store))
+    assert Job(hosts[1], store, LOOK).end()[0] == "compiled\n"
+    hosts[0].ok("deps", "rm", *where, key[:12])
+    assert published(store) == []
+
+
+def test_another_user_may_write_and_execute_there(hosts: list[Service], store: Path) -> None:
+    fill_as_ann = "cd $TRITON_CACHE_DIR; cat /bin/busybox >echo; chmod 755 echo;"
+    publish(hosts[0], store, fill_as_ann, "--user", "ann")
+    script = "cd $TRITON_CACHE_DIR; ./echo ran; stat -c %U echo; touch new && rm echo && ls"
+    assert Job(hosts[1], store, script, "--user", "ann").end()[0] == "ran\nann\nnew\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "why"),
+    [
+        (FILL, 0, ""),  # it never says that it is ready
+        (FILL + "exit 3", 3, ""),
+        (READY, 0, "nothing to its caches"),
+        (FILL + "chmod 4700 a/kernel.so;" + READY, 0, "triton/a/kernel.so in the caches is setuid"),
+    ],
+)
+def test_what_is_not_published(hosts: list[Service], store: Path, script: str, status: int, why: str) -> None:
+    before = tried(hosts[0])
+    job = Job(hosts[0], store, script)
+    if why:
+        eventually(lambda: tried(hosts[0]) - before, "the end of publishing")
+    errors = job.end(status)[1]
+    assert published(store) == []
+    assert ("not published" in errors, why in errors) == (bool(why), True)
+
+
+def test_a_variable_that_is_set_is_left_alone(hosts: list[Service], store: Path) -> None:
+    script = "echo $TRITON_CACHE_DIR $CUDA_CACHE_PATH"
+    out, errors = Job(hosts[0], store, script, "--env", "TRITON_CACHE_DIR=/tmp/own").end()
+    assert out == f"/tmp/own {FOLDER}/cuda\n"
+    assert "left alone: TRITON_CACHE_DIR\n" in errors
+    for own in ("/tmp/own", ""):
+        out, errors = Job(hosts[0], store, script, "--env", f"TRITON_CACHE_DIR={own}", caches="triton").end()
+        assert out == f"{own}\n"
+        assert "miss" not in errors
+
+
+def test_a_job_says_that_it_is_ready_at_each_start(hosts: list[Service], store: Path) -> None:
+    key = publish(hosts[0], store, FILL, "--no-record")
+    out, errors = Job(hosts[1], store, "touch $IMAGEFS_READY && echo ready", "--no-record").end()
+    assert (out, f"hit {key[:12]}" in errors) == ("ready\n", True)
+
+
+def test_one_of_those_that_compile_the_same_publishes(hosts: list[Service], store: Path) -> None:
+    jobs = [Job(host, store, f"echo begun; read line; {FILL}{READY}") for host in (*hosts, hosts[0])]
+    for job in jobs:
+        assert job.process.stdout is not None
+        assert job.process.stdout.readline() == "begun\n"
+    for job in jobs:
+        assert job.process.stdin is not None
+        job.process.stdin.write("\n")
+        job.process.stdin.flush()
+    eventually(lambda: published(store), "the caches to be published")
+    said = [job.end()[1] for job in jobs]
+    assert all("miss" in errors for errors in said)
+    assert any(f" published: {FOLDER}" in errors for errors in said)
+    assert len(published(store)) == len(objects(store, "images")) - 1 == 1
+
+
+def test_a_store_that_is_damaged_costs_no_job(hosts: list[Service], store: Path) -> None:
+    key = publish(hosts[0], store)
+    image = json.loads(published(store)[0].read_text())["image"]
+    (store / "images" / image).unlink()
+    out, errors = Job(hosts[1], store, LOOK).end()
+    assert (out, f"miss {key[:12]}: " in errors) == ("nothing\n", True)
+    published(store)[0].write_text("{")
+    job = Job(hosts[1], store, LOOK + FILL + READY)
+    eventually(lambda: published(store)[0].read_text() != "{", "the caches to be published again")
+    assert job.end()[0] == "nothing\n"
+    assert Job(hosts[0], store, LOOK).end()[0] == "compiled\n"
+
+
+def test_metadata_that_is_damaged_is_not_mounted(hosts: list[Service], store: Path) -> None:
+    before = objects(store, "metadata")
+    publish(hosts[0], store)
+    (made,) = {*objects(store, "metadata")} - {*before}
+    flip(made)
+    out, errors = Job(hosts[1], store, LOOK).end()
+    assert out == "nothing\n"
+    assert "imagefs run: miss" in errors
+
+
+def test_a_store_of_snapshots_that_is_away(
+    hosts: list[Service], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no store")
+    monkeypatch.setitem(hosts[0].environment, "IMAGEFS_STORE", str(tmp_path / "file"))
+    before = tried(hosts[0])
+    job = Job(hosts[0], store, LOOK + FILL + READY)
+    eventually(lambda: tried(hosts[0]) - before, "the end of publishing")
+    out, errors = job.end()
+    assert out == "nothing\n"
+    assert "miss" in errors
+    assert "not published" in errors
+
+
+def test_a_run_that_is_killed_leaves_nothing(hosts: list[Service], store: Path) -> None:
+    host = hosts[0]
+    publish(host, store)
+    for script in (LOOK + "sleep 1000", "echo nothing; touch $IMAGEFS_READY; sleep 1000"):
+        flags = [] if script.startswith(LOOK) else ["--startup-cache-salt", "other"]
+        job = Job(host, store, script, *flags)
+        assert job.process.stdout is not None
+        job.process.stdout.readline()
+        job.process.send_signal(signal.SIGKILL)
+        job.process.communicate(timeout=60)
+    eventually(lambda: host.status()["images"] == [], "the image to be let go")
+    Job(host, store, "true").end()  # which sweeps away what the others left
+    eventually(lambda: os.listdir(Path(host.settings.cache, "upper")) == [], "what was written to go")
+    below = [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(host.folder)]
+    assert below == [host.settings.devices]
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--startup-cache", "nosuch"], "'nosuch' is no cache that is known"),
+        (["--startup-cache", "auto", "--userns", "auto"], "--userns and --startup-cache"),
+        (["--startup-cache", "auto", "--ready-file", "/tmp/x"], "--ready-file and --startup-cache"),
+    ],
+)
+def test_what_cannot_be_asked_for(hosts: list[Service], store: Path, flags: list[str], why: str) -> None:
+    done = hosts[0].run("run", *flags, f"{store}#t", "--", "true")
+    assert (done.returncode, why in done.stderr) == (125, True)
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,321 @@
+"""The tree plane on the real kernel: the tree that the kernel's EROFS shows, whatever happens to who serves it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.format.erofs import DeviceSlot, write
+from imagefs.format.inode import Inode
+from imagefs.plane import erofs
+from stripefs.errors import StripefsError
+from stripefs.fuse import kernel
+from tests.integration.imagefs.tree_mount import TreeMount, tree_job
+from tests.support.checkout import CHECKOUT
+from tests.support.images import nasty, small_image
+from tests.support.images.small_image import SmallImage
+from tests.support.mount_namespace import unshared
+from tests.support.other_users import AS_NOBODY, NOBODY, let_others_mount
+from tests.tools.mounts import Mounts, drop_cache, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+ACL = bytes.fromhex("02000000 01000600ffffffff 02000400e8030000 04000000ffffffff 10000400ffffffff 20000000ffffffff")
+"""rw for the owner, r for user 1000, nothing for anybody else."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source") / "root"
+    root.mkdir()
+    nasty.make(root)
+    root.chmod(0o755)
+    (root / "private").write_text("for user 1000 too")
+    (root / "private").chmod(0o640)
+    os.setxattr(root / "private", "system.posix_acl_access", ACL)
+    return root
+
+
+@pytest.fixture(scope="module")
+def image(source: Path, tmp_path_factory: pytest.TempPathFactory) -> SmallImage:
+    return small_image.make(source, tmp_path_factory.mktemp("image"))
+
+
+Mount = Callable[..., TreeMount]
+
+
+@pytest.fixture
+def mount(open_path: Path) -> Iterator[Mount]:
+    """Mounts an image, in one place, and takes the mount away."""
+    made: list[TreeMount] = []
+
+    def one(metadata: str, devices: Sequence[str], **options: Any) -> TreeMount:
+        made.append(TreeMount(metadata, devices, open_path, **options))
+        return made[0]
+
+    yield one
+    for tree in made:
+        tree.close()
+
+
+@pytest.fixture
+def tree(image: SmallImage, mount: Mount) -> TreeMount:
+    return mount(image.metadata, [image.device])
+
+
+@pytest.fixture
+def twin(image: SmallImage, open_path: Path) -> Iterator[Path]:
+    """The same image, mounted as EROFS."""
+    path = open_path / "erofs"
+    path.mkdir()
+    erofs.mount(image.metadata, [image.device], str(path))
+    yield path
+    kernel.unmount(str(path), kernel.MNT_DETACH)
+
+
+def _stats(root: Path) -> dict[str, tuple[Any, ...]]:
+    """Fields of stat(2) of everything below `root`, without those of the file system; inodes by the first name."""
+    found: dict[str, tuple[Any, ...]] = {}
+    first: dict[int, str] = {}
+    for folder, names, files in os.walk(root):
+        for name in sorted([*names, *files]):
+            path = os.path.join(folder, name)
+            status, inside = os.lstat(path), os.path.relpath(path, root)
+            fields = (getattr(status, field) for field in dir(status) if field.startswith("st_") and field not in _OWN)
+            found[inside] = (*fields, first.setdefault(status.st_ino, inside))
+    return found
+
+
+_OWN = ("st_dev", "st_ino", "st_atime", "st_mtime", "st_ctime")  # times as floats say less than those in nanoseconds
+
+
+def test_it_is_the_tree_that_the_image_was_made_of(tree: TreeMount, source: Path, twin: Path) -> None:
+    assert nasty.facts(tree.path) == nasty.facts(source)
+    assert _stats(tree.path) == _stats(twin)
+    ours, theirs = os.statvfs(tree.path), os.statvfs(twin)
+    assert [ours.f_bsize, ours.f_blocks, ours.f_bavail, ours.f_namemax] == [4096, theirs.f_blocks, 0, 255]
+    assert "WARNING" not in tree.log()
+
+
+@pytest.mark.parametrize("plane", ["tree", "erofs"])
+def test_other_users_may_what_the_image_says(tree: TreeMount, twin: Path, plane: str) -> None:
+    file = (tree.path if plane == "tree" else twin) / "private"
+
+    def cat(user: int) -> str:
+        done = subprocess.run(["cat", file], user=user, group=user, extra_groups=[], capture_output=True, text=True)
+        return done.stdout or done.stderr.rpartition(": ")[2].strip()
+
+    assert [cat(0), cat(1000), cat(1001)] == ["for user 1000 too", "for user 1000 too", "Permission denied"]
+    program = f"import os; print(os.listxattr({os.fspath(file.parent / 'files/65536')!r}))"
+    done = subprocess.run([*AS_NOBODY, sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['security.capability']"
+
+
+def test_attributes_that_are_not_there_or_do_not_fit(tree: TreeMount) -> None:
+    file = tree.path / "files/65537"
+    with pytest.raises(OSError, match="No data available"):
+        os.getxattr(file, "user.none")
+    with pytest.raises(OSError, match="No data available"):
+        os.getxattr(tree.path, "system.posix_acl_default")
+    assert len(os.getxattr(file, "user.long")) == 2000
+
+
+def test_nothing_can_be_changed(tree: TreeMount) -> None:
+    file, folder = tree.path / "files/100", tree.path / "empty"
+    attempts: list[Callable[[], object]] = [
+        lambda: open(file, "r+b").close(),
+        lambda: (folder / "new").write_bytes(b""),
+        lambda: os.truncate(file, 0),
+        lambda: file.chmod(0o600),
+        lambda: os.chown(file, 1, 1),
+        lambda: os.utime(file),
+        file.unlink,
+        folder.rmdir,
+        (folder / "new").mkdir,
+        lambda: file.rename(tree.path / "other"),
+        lambda: os.link(file, folder / "link"),
+        lambda: os.symlink("x", folder / "link"),
+        lambda: os.mkfifo(folder / "fifo"),
+        lambda: os.setxattr(file, "user.x", b""),
+        lambda: os.removexattr(tree.path / "files/1", "user.colour"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(OSError, match="Read-only file system"):
+            attempt()
+    assert not os.access(file, os.W_OK)
+    assert "WARNING" not in tree.log()
+
+
+def test_device_nodes_are_devices(tree: TreeMount) -> None:
+    assert (tree.path / "null").read_bytes() == b""
+    (tree.path / "null").write_bytes(b"gone")
+    assert stat.S_ISFIFO(os.lstat(tree.path / "fifo").st_mode)
+    with pytest.raises(OSError, match="File name too long"):
+        os.lstat(tree.path / ("n" * 256))
+
+
+@pytest.mark.slow
+def test_100_000_names(mount: Mount, tmp_path: Path) -> None:
+    one = Inode(stat.S_IFREG | 0o644, data=b"x")
+    root = Inode(stat.S_IFDIR | 0o755, children={b"entry-%06d" % number: one for number in range(100_000)})
+    with (tmp_path / "big.erofs").open("wb") as out:
+        write(root, [DeviceSlot(b"cold", 1)], out)
+    tree = mount(str(tmp_path / "big.erofs"), ["/nowhere"])
+    assert os.listdir(tree.path) == [f"entry-{number:06}" for number in range(100_000)]
+    for number in range(0, 100_000, 9973):
+        assert (tree.path / f"entry-{number:06}").read_bytes() == b"x"
+        assert not (tree.path / f"entry-{number:06}x").exists()
+
+
+def test_killed_workers_are_not_noticed(tree: TreeMount, source: Path) -> None:
+    """In the middle of files and directories, and of much that goes on beside."""
+    found: list[object] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            found.append(nasty.facts(tree.path / "files"))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        with open(tree.path / "zeros", "rb", buffering=0) as file, os.scandir(tree.path / "many") as entries:
+            half = file.read(300_000)
+            names = [next(entries).name for _ in range(1500)]
+            for restarts in (1, 2, 3):
+                tree.kill_worker()
+                eventually(lambda: tree.status()["restarts"] == restarts, "the next worker")  # noqa: B023  at once
+                answered = tree.status()["requests"]["answered"]  # three that die without an answer would be the end
+                eventually(lambda: tree.status()["requests"]["answered"] > answered, "an answer")  # noqa: B023
+            assert half + file.read() == (source / "zeros").read_bytes()
+            names += [entry.name for entry in entries]
+    finally:
+        over.set()
+        looker.join()
+    assert sorted(names) == sorted(os.listdir(source / "many"))
+    expected = nasty.facts(source / "files")
+    assert all(facts == expected for facts in found)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Mounts]:
+    (tmp_path / "served").mkdir()
+    with contextlib.closing(Mounts(tmp_path / "served")) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_devices_that_went_and_came_back(image: SmallImage, source: Path, served: Mounts, mount: Mount) -> None:
+    """As when the daemon's supervisor is killed and the next one serves the same paths."""
+    (served.source / "device").write_bytes(Path(image.device).read_bytes())
+    first = served.mount(attr_timeout=3600)
+    tree = mount(image.metadata, [str(first.path / "device")])
+    file = tree.path / "files/3145733"
+    digest = hashlib.sha256((source / "files/3145733").read_bytes()).digest()
+    assert hashlib.sha256(file.read_bytes()).digest() == digest
+    for cached in (file, first.path / "device"):
+        drop_cache(cached)
+    os.kill(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    eventually(lambda: _errno(lambda: os.listdir(first.path)) == errno.ENOTCONN, "the end of the first mount")
+    kernel.unmount(str(first.path), kernel.MNT_DETACH)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(hashlib.sha256(file.read_bytes()).digest()))
+    reader.start()
+    eventually(lambda: tree.status()["read_retries"], "a read that waits")
+    served.mount(attr_timeout=3600, mountpoint=first.path)
+    reader.join()
+    assert got == [digest]
+    assert tree.status()["devices_reopened"] == 1
+
+
+def test_devices_that_stay_away_are_an_error(image: SmallImage, mount: Mount) -> None:
+    tree = mount(image.metadata, ["/nowhere/device"], io_timeout=0.5)
+    assert (tree.path / "files/100").stat().st_size == 100
+    for _ in range(2):
+        assert _errno((tree.path / "files/65537").read_bytes) == errno.EIO
+    assert "device /nowhere/device is not served: No such file or directory" in tree.log()
+    assert os.readlink(tree.path / "link") == "files/100"
+
+
+def _errno(call: Callable[[], object]) -> int | None:
+    try:
+        call()
+    except OSError as error:
+        return error.errno
+    return None
+
+
+@pytest.mark.parametrize(
+    ("content", "devices", "words"),
+    [
+        (None, 1, "cannot be read: No such file"),
+        (b"", 1, "is empty"),
+        (b"garbage" * 1000, 1, "no EROFS image"),
+        (b"the image", 2, "is an image of 1 devices, not 2"),
+    ],
+)
+def test_what_is_no_image_is_not_mounted(
+    image: SmallImage, tmp_path: Path, content: bytes | None, devices: int, words: str
+) -> None:
+    metadata = tmp_path / "meta"
+    if content is not None:
+        metadata.write_bytes(Path(image.metadata).read_bytes() if content == b"the image" else content)
+    with pytest.raises(StripefsError, match=words):
+        TreeMount(str(metadata), [image.device] * devices, tmp_path)
+    assert kernel.find_mount(str(tmp_path / "tree")) is None
+
+
+_AS_A_USER = """
+import json, sys
+from pathlib import Path
+from stripefs.fuse import daemonize, mounting
+from stripefs.fuse.mount_spec import MountSpec
+from tests.support.images import nasty
+
+job = MountSpec.from_json(sys.stdin.read())
+daemonize.start(job)
+try:
+    facts = nasty.facts(Path(job.mount.mountpoint))
+finally:
+    mounting.unmount(job.mount.mountpoint)
+print(repr(facts))
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_user_sees_the_same(image: SmallImage, source: Path, open_path: Path) -> None:
+    """Through fusermount3, in a mount namespace whose /dev/fuse everyone may open."""
+    target, run, log = open_path / "mnt", open_path / "run", open_path / "tree.log"
+    target.mkdir()
+    run.mkdir(mode=0o700)
+    log.touch(mode=0o666)
+    for path in (target, run, log):
+        os.chown(path, NOBODY, NOBODY)
+    command = (*AS_NOBODY, sys.executable, "-c", _AS_A_USER)
+    job = tree_job(image.metadata, [image.device], target, open_path)
+    done = subprocess.run(
+        unshared(open_path, *command, prepare=let_others_mount(open_path)),
+        input=job.to_json(),
+        cwd=CHECKOUT,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(run)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr + log.read_text()
+    expected = nasty.facts(source)
+    for facts in expected.values():
+        facts[4].pop("trusted.secret", None)
+    assert done.stdout.strip() == repr(expected)

@@ -1,0 +1,270 @@
+"""A real mount as programs see it: bytes, names, attributes, directories, extended attributes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tools.mounts import MIB, Mounts, eventually, sha256
+
+pytestmark = pytest.mark.mount
+
+
+def test_bytes_are_those_of_the_source(mounts: Mounts) -> None:
+    rng = random.Random(7)
+    for size in (0, 1, 4095, 4096, 4097, 3 * MIB + 5, 40 * MIB):
+        (mounts.source / f"file{size}").write_bytes(rng.randbytes(size))
+    mounted = mounts.mount()
+    for file in mounts.source.iterdir():
+        assert sha256(mounted.path / file.name) == sha256(file)
+        assert (mounted.path / file.name).stat().st_size == file.stat().st_size
+
+
+def test_random_preads_and_direct_io(mounts: Mounts) -> None:
+    data = random.Random(1).randbytes(9 * MIB + 123)
+    (mounts.source / "data").write_bytes(data)
+    mounted = mounts.mount()
+    rng = random.Random(2)
+    plain = os.open(mounted.path / "data", os.O_RDONLY)
+    direct = os.open(mounted.path / "data", os.O_RDONLY | os.O_DIRECT)
+    try:
+        for _ in range(100):
+            offset, size = rng.randrange(len(data) + MIB), rng.randrange(2 * MIB)
+            assert os.pread(plain, size, offset) == data[offset : offset + size]
+        for block in (0, 4096, MIB, 9 * MIB, 10 * MIB):
+            assert os.pread(direct, 64 << 10, block) == data[block : block + (64 << 10)]
+    finally:
+        os.close(plain)
+        os.close(direct)
+
+
+def test_names_of_any_bytes(mounts: Mounts) -> None:
+    names = [bytes([byte]) * 3 for byte in range(1, 256) if byte not in b"/."] + [b"x" * 255, b" ", b"a\nb", b"\\040"]
+    for name in names:
+        with open(os.fsencode(mounts.source) + b"/" + name, "wb") as file:
+            file.write(name)
+    mounted = mounts.mount()
+    root = os.fsencode(mounted.path)
+    assert sorted(os.listdir(root)) == sorted(names)
+    for name in names:
+        with open(root + b"/" + name, "rb") as file:
+            assert file.read() == name
+    with pytest.raises(FileNotFoundError):
+        os.stat(root + b"/absent")
+
+
+def test_mountpoint_and_source_with_strange_names(mounts: Mounts) -> None:
+    mountpoint = mounts.folder / "a b,c\\d\ttab\xe4"
+    mountpoint.mkdir()
+    odd = mounts.source / "odd, name"
+    odd.mkdir()
+    (odd / "f").write_text("x")
+    mounted = mounts.mount(f"file://{odd}".replace(" ", "%20"), mountpoint=mountpoint)
+    assert os.listdir(mountpoint) == ["f"]
+    assert mounted.status()["mountpoint"] == str(mountpoint)
+    assert mounted.stop() == 0
+
+
+def test_attributes_links_and_kinds(mounts: Mounts) -> None:
+    file = mounts.source / "file"
+    file.write_text("x")
+    file.chmod(0o751)
+    os.utime(file, ns=(1_600_000_000_123_456_789, 1_700_000_000_987_654_321))
+    (mounts.source / "link").symlink_to("file")
+    (mounts.source / "dir").mkdir(mode=0o700)
+    os.mkfifo(mounts.source / "fifo")
+    mounted = mounts.mount(umask=0o022)
+    shown, real = os.lstat(mounted.path / "file"), file.lstat()
+    assert stat.filemode(shown.st_mode) == "-rwxr-x--x"
+    assert (shown.st_size, shown.st_mtime_ns, shown.st_uid, shown.st_gid) == (
+        1,
+        real.st_mtime_ns,
+        real.st_uid,
+        real.st_gid,
+    )
+    assert os.readlink(mounted.path / "link") == "file"
+    assert (mounted.path / "link").read_text() == "x"
+    assert stat.S_ISDIR(os.lstat(mounted.path / "dir").st_mode)
+    assert stat.S_ISFIFO(os.lstat(mounted.path / "fifo").st_mode)
+
+
+def test_given_owner_applies_to_all(mounts: Mounts) -> None:
+    (mounts.source / "file").touch()
+    mounted = mounts.mount(uid=4321, gid=1234)
+    found = os.stat(mounted.path / "file")
+    assert (found.st_uid, found.st_gid) == (4321, 1234)
+
+
+def test_inode_numbers_survive_being_forgotten(mounts: Mounts) -> None:
+    (mounts.source / "dir").mkdir()
+    (mounts.source / "dir" / "file").write_text("x")
+    first = mounts.mount()
+    numbers = os.stat(first.path / "dir").st_ino, os.stat(first.path / "dir" / "file").st_ino
+    first.stop()
+    second = mounts.mount()
+    assert (os.stat(second.path / "dir").st_ino, os.stat(second.path / "dir" / "file").st_ino) == numbers
+
+
+def test_everything_that_writes_is_refused(mounts: Mounts) -> None:
+    (mounts.source / "file").write_text("x")
+    mounted = mounts.mount()
+    file = mounted.path / "file"
+    writers = [
+        lambda: open(file, "w").close(),
+        lambda: open(mounted.path / "new", "x").close(),
+        lambda: os.truncate(file, 0),
+        lambda: os.unlink(file),
+        lambda: os.mkdir(mounted.path / "d"),
+        lambda: os.rename(file, mounted.path / "g"),
+        lambda: os.symlink("a", mounted.path / "l"),
+        lambda: os.link(file, mounted.path / "h"),
+        lambda: os.chmod(file, 0o777),
+        lambda: os.utime(file),
+        lambda: os.setxattr(file, b"user.a", b"b"),
+    ]
+    for write in writers:
+        with pytest.raises(OSError) as caught:  # noqa: PT011  the errno is what matters
+            write()
+        assert caught.value.errno == errno.EROFS
+
+
+def test_capacity_is_never_zero(mounts: Mounts) -> None:
+    mounted = mounts.mount()
+    shown, real = os.statvfs(mounted.path), os.statvfs(mounts.source)
+    assert shown.f_blocks * shown.f_frsize == pytest.approx(real.f_blocks * real.f_frsize, rel=0.01)
+    assert shown.f_namemax == 255
+
+
+def test_extended_attributes(mounts: Mounts) -> None:
+    (mounts.source / "file").write_bytes(b"x" * (3 * MIB))
+    (mounts.source / "dir").mkdir()
+    mounted = mounts.mount(mounts.url("throttled+", "?hosts=3&rate=1GB/s&block-size=1MiB"))
+    file = mounted.path / "file"
+    blocks = json.loads(os.getxattr(file, "user.stripefs.locations"))
+    assert [(block["offset"], block["length"]) for block in blocks] == [(0, MIB), (MIB, MIB), (2 * MIB, MIB)]
+    assert all(block["hosts"] for block in blocks)
+    assert os.getxattr(file, "user.stripefs.block_size") == str(MIB).encode()
+    assert os.getxattr(mounted.path / "dir", "user.stripefs.source").endswith(
+        b"/dir?hosts=3&rate=1GB/s&block-size=1MiB"
+    )
+    for name, number in (
+        ("user.stripefs.layout", errno.ENODATA),
+        ("user.mine", errno.ENODATA),
+        ("security.capability", errno.EOPNOTSUPP),
+        ("system.posix_acl_access", errno.EOPNOTSUPP),
+    ):
+        with pytest.raises(OSError) as caught:  # noqa: PT011
+            os.getxattr(file, name)
+        assert caught.value.errno == number
+
+
+@pytest.mark.parametrize("rw", [False, True])
+def test_copies_take_no_attributes_along(mounts: Mounts, tmp_path: Path, rw: bool) -> None:
+    source, target = mounts.source / "source", tmp_path / "target"
+    (source / "dir").mkdir(parents=True)
+    (source / "file").write_bytes(b"x" * (1 << 20))
+    (source / "dir" / "small").write_bytes(b"y")
+    # 256 blocks, whose places are more than a local file system takes as an attribute.
+    mounted = mounts.mount(mounts.url("throttled+", "?hosts=3&rate=1GB/s&block-size=4KiB"), rw=rw)
+    assert len(os.getxattr(mounted.path / "source/file", "user.stripefs.locations")) > 4096
+    for number, copy in enumerate((["rsync", "-aX"], ["cp", "-a"], ["cp", "-a", "--preserve=all"])):
+        made = target / str(number)
+        made.parent.mkdir(exist_ok=True)
+        done = subprocess.run([*copy, f"{mounted.path}/source", made], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        files = [path for path in made.rglob("*") if path.is_file()]
+        assert sorted(path.name for path in files) == ["file", "small"]
+        assert [os.listxattr(path) for path in made.rglob("*")] == [[]] * len(list(made.rglob("*")))
+
+
+def test_a_long_listing_asks_nothing_of_each_file(mounts: Mounts) -> None:
+    for number in range(300):
+        (mounts.source / f"file{number}").touch()
+    mounted = mounts.mount(attr_timeout=60.0)
+    before = mounted.status()["requests"]["answered"]
+    subprocess.run(["ls", "-l", mounted.path], check=True, stdout=subprocess.DEVNULL)
+    for path in mounted.path.iterdir():
+        with pytest.raises(OSError, match="not supported"):
+            os.listxattr(path)
+    assert mounted.status()["requests"]["answered"] - before < 50
+
+
+def _anonymous(pid: int) -> int:
+    """Bytes of memory that only the process `pid` has."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+
+
+def test_a_mount_that_is_idle_keeps_little_memory(mounts: Mounts) -> None:
+    for number in range(4):
+        with open(mounts.source / f"file{number}", "wb") as file:
+            os.truncate(file.fileno(), 80 * MIB)
+    mounted = mounts.mount(memory=256 * MIB)
+    for number in range(4):
+        subprocess.run(["dd", f"if={mounted.path}/file{number}", "of=/dev/null", "bs=1M", "status=none"], check=True)
+    assert mounted.status()["reader"]["memory"]["peak"] > 64 * MIB
+    eventually(lambda: _anonymous(mounted.worker()) < 100 * MIB, "memory that was given back")
+    assert mounted.status()["reader"]["memory"]["used"] == 0
+
+
+_SCANNER = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+class Dirent(ctypes.Structure):
+    _fields_ = [("ino", ctypes.c_uint64), ("off", ctypes.c_int64), ("reclen", ctypes.c_uint16),
+                ("type", ctypes.c_uint8), ("name", ctypes.c_char * 256)]
+libc.opendir.restype = ctypes.c_void_p
+libc.readdir.restype = ctypes.POINTER(Dirent)
+libc.telldir.restype = ctypes.c_long
+for call, types in {"readdir": [ctypes.c_void_p], "telldir": [ctypes.c_void_p], "rewinddir": [ctypes.c_void_p],
+                    "seekdir": [ctypes.c_void_p, ctypes.c_long], "closedir": [ctypes.c_void_p]}.items():
+    getattr(libc, call).argtypes = types
+stream = libc.opendir(os.fsencode(sys.argv[1]))
+def names(most=10**9):
+    out = []
+    while len(out) < most and (entry := libc.readdir(stream)):
+        out.append((entry.contents.name, libc.telldir(stream)))
+    return out
+first = names()
+assert len(first) == int(sys.argv[2]), len(first)
+assert len({name for name, _ in first}) == len(first)
+libc.rewinddir(stream)
+assert names() == first
+for position in (17, 3, len(first) - 5, 400, 1):
+    libc.seekdir(stream, first[position][1])
+    assert names(6) == first[position + 1 : position + 7], position
+libc.closedir(stream)
+print("right")
+"""
+
+
+def test_seekdir_and_rewinddir(mounts: Mounts) -> None:
+    for number in range(1500):
+        (mounts.source / f"name-{number:05}-{'x' * (number % 50)}").touch()
+    mounted = mounts.mount()
+    done = subprocess.run([sys.executable, "-c", _SCANNER, str(mounted.path), "1500"], capture_output=True, text=True)
+    assert done.stdout == "right\n", done.stderr
+
+
+@pytest.mark.slow
+def test_a_directory_of_100_000_entries(mounts: Mounts) -> None:
+    big = mounts.source / "big"
+    big.mkdir()
+    for number in range(100_000):
+        os.close(os.open(big / f"{number:06}", os.O_CREAT | os.O_WRONLY))
+    mounted = mounts.mount()
+    with os.scandir(mounted.path / "big") as entries:
+        next(entries)
+        shown = mounted.status()["tree"]["nodes"]
+        assert shown < 50_000  # the first came before all were listed
+        rest = [entry.name for entry in entries]
+    assert len(rest) == 99_999
+    assert sorted(os.listdir(mounted.path / "big")) == [f"{number:06}" for number in range(100_000)]

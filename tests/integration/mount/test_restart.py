@@ -1,0 +1,366 @@
+"""Workers that die under a live mount: no read is lost, no file is closed, no entry is skipped."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from stripefs.fuse import kernel
+from tests.tools.mounts import MIB, PATIENCE, REPLACED, Mounted, Mounts, drop_cache, eventually, reading, sha256
+
+SLOW = "?delay=20ms&on=read"
+
+pytestmark = pytest.mark.mount
+
+_READER = """
+import hashlib, os, sys, threading
+path, rounds, want = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+wrong = []
+def read():
+    try:
+        file = os.open(path, os.O_RDONLY)
+        for _ in range(rounds):
+            digest, at = hashlib.sha256(), 0
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+            while data := os.pread(file, 1 << 18, at):
+                digest.update(data)
+                at += len(data)
+            if digest.hexdigest() != want:
+                wrong.append(at)
+        os.close(file)
+    except OSError as error:
+        wrong.append(error)
+threads = [threading.Thread(target=read) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(wrong or "right")
+"""
+
+
+def _source_file(mounts: Mounts, size: int, name: str = "data") -> Path:
+    file = mounts.source / name
+    file.write_bytes(random.Random(size).randbytes(size))
+    return file
+
+
+def _kill_until_done(mounted: Mounted, done: threading.Event, seed: int, most: int = 1000) -> int:
+    """Kill the worker at random moments, each once it answered something; how often."""
+    rng = random.Random(seed)
+    kills = 0
+    while kills < most and not done.wait(rng.uniform(0.0, 0.4)):
+        answered = mounted.status()["requests"]["answered"]
+        eventually(lambda: done.is_set() or mounted.status()["requests"]["answered"] > answered, "an answer")  # noqa: B023
+        if not done.is_set():
+            mounted.kill_worker()
+            kills += 1
+    return kills
+
+
+@pytest.mark.slow
+def test_eight_readers_survive_kills(mounts: Mounts) -> None:
+    mounts.forgive(REPLACED)
+    file = _source_file(mounts, 24 * MIB)
+    mounted = mounts.mount(mounts.url("delayed+", SLOW))
+    command = [sys.executable, "-c", _READER, str(mounted.path / "data"), "6", sha256(file)]
+    with reading(command) as readers:
+        done = threading.Event()
+        waiter = threading.Thread(target=lambda: (readers.wait(), done.set()))
+        waiter.start()
+        kills = _kill_until_done(mounted, done, seed=11, most=12)
+        assert readers.stdout is not None
+        assert readers.stdout.read() == "right\n"
+        waiter.join()
+    assert kills >= 3
+    status = mounted.status()
+    assert status["restarts"] == kills
+    assert status["generation"] == kills + 1
+    assert mounted.stop() == 0
+
+
+def test_kill_with_reads_in_flight(mounts: Mounts) -> None:
+    """Reads that the killed worker had taken, and reads that nobody had taken, are all answered by the next one."""
+    mounts.forgive(REPLACED)
+    file = _source_file(mounts, 16 * MIB)
+    data = file.read_bytes()
+    mounted = mounts.mount(mounts.url("delayed+", "?delay=1s&on=read"))
+    answers: dict[int, bytes] = {}
+    handle = os.open(mounted.path / "data", os.O_RDONLY | os.O_DIRECT)
+
+    def read(at: int) -> None:
+        answers[at] = os.pread(handle, 4096, at)
+
+    def start(positions: range) -> list[threading.Thread]:
+        threads = [threading.Thread(target=read, args=(at,)) for at in positions]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    answered = mounted.status()["requests"]["answered"]
+    threads = start(range(0, 8 * MIB, MIB))
+    eventually(lambda: mounted.status()["reader"]["in_flight"], "reads under way")
+    assert mounted.status()["requests"]["answered"] == answered
+    mounted.kill_worker()
+    threads += start(range(8 * MIB, 16 * MIB, MIB))
+    for thread in threads:
+        thread.join(PATIENCE)
+    os.close(handle)
+    assert answers == {at: data[at : at + 4096] for at in range(0, 16 * MIB, MIB)}
+
+
+@pytest.mark.slow
+def test_kill_during_readdir(mounts: Mounts) -> None:
+    mounts.forgive(REPLACED)
+    names = [f"{number:05}-{'y' * (number % 60)}" for number in range(6000)]
+    for name in names:
+        (mounts.source / name).touch()
+    mounted = mounts.mount()
+    rng = random.Random(5)
+    for _ in range(3):
+        found = []
+        with os.scandir(mounted.path) as entries:
+            kill_at = sorted(rng.sample(range(6000), 2))
+            for number, entry in enumerate(entries):
+                found.append(entry.name)
+                if number in kill_at:
+                    mounted.kill_worker()
+        assert found == names
+    assert mounted.status()["restarts"] >= 4
+
+
+@pytest.mark.slow
+def test_kill_during_metadata_storm(mounts: Mounts) -> None:
+    """Lookups, opens and listings while workers die: nothing fails, nothing goes missing."""
+    mounts.forgive(REPLACED)
+    for number in range(200):
+        (mounts.source / f"d{number % 10}").mkdir(exist_ok=True)
+        (mounts.source / f"d{number % 10}" / f"f{number}").write_text(f"content {number}")
+    mounted = mounts.mount(attr_timeout=0.0)
+    done = threading.Event()
+    problems: list[object] = []
+
+    def use(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            for _ in range(150):
+                number = rng.randrange(200)
+                folder = mounted.path / f"d{number % 10}"
+                assert (folder / f"f{number}").read_text() == f"content {number}"
+                assert len(os.listdir(folder)) == 20
+                assert not (folder / "absent").exists()
+        except (OSError, AssertionError) as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    killer = threading.Thread(target=_kill_until_done, args=(mounted, done, 3, 15))
+    killer.start()
+    for thread in threads:
+        thread.join()
+    done.set()
+    killer.join()
+    assert not problems
+    assert mounted.status()["restarts"] >= 1
+
+
+def test_handles_keep_their_version_over_a_kill(mounts: Mounts) -> None:
+    """Old bytes or an error through old handles and mappings, new bytes through new ones; before and after a kill."""
+    mounts.forgive(REPLACED)
+    old, new = b"old!" * (MIB // 2), b"new." * (MIB // 2)
+    file = mounts.source / "data"
+    file.write_bytes(old)
+    mounted = mounts.mount(attr_timeout=0.1)
+    shown = mounted.path / "data"
+    handle = os.open(shown, os.O_RDONLY)
+    with open(shown, "rb") as mapped:
+        mapping = mmap.mmap(mapped.fileno(), 0, prot=mmap.PROT_READ)
+    assert os.pread(handle, 4, 0) == mapping[:4] == b"old!"
+    (mounts.source / "draft").write_bytes(new)
+    (mounts.source / "draft").rename(file)
+    eventually(lambda: _begins(shown, b"new."), "the new version")
+
+    def old_or_failed() -> None:
+        for at in range(0, len(old), 128 << 10):
+            try:
+                assert os.pread(handle, 8, at) == b"old!old!"
+            except OSError as error:
+                assert error.errno in (errno.ESTALE, errno.EIO)  # noqa: PT017
+
+    old_or_failed()
+    mounted.kill_worker()
+    old_or_failed()
+    assert os.fstat(handle).st_size == len(old)
+    assert mapping[:8] == b"old!old!"
+    assert shown.read_bytes() == new
+    assert sha256(shown) == sha256(file)
+    mapping.close()
+    os.close(handle)
+
+
+_MAPPER = """
+import mmap, sys
+with open(sys.argv[1], "rb") as file:
+    mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print(mapping[:4], flush=True)
+for line in sys.stdin:
+    seen = {mapping[at : at + 4] for at in range(0, len(mapping), 4096)}
+    print(sorted(seen), flush=True)
+"""
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_mapping_never_mixes_versions(mounts: Mounts, in_place: bool, kill: bool) -> None:
+    """A mapped file that is replaced or overwritten: pages touched later are old or fault; a new mapping is new."""
+    mounts.forgive(REPLACED, "stripefs.read")
+    file = mounts.source / "data"
+    file.write_bytes(b"old!" * (4 * MIB))
+    mounted = mounts.mount(attr_timeout=0.1)
+    command = [sys.executable, "-c", _MAPPER, str(mounted.path / "data")]
+    with reading(command) as old:
+        assert old.stdin is not None
+        assert old.stdout is not None
+        assert old.stdout.readline() == "b'old!'\n"
+        if in_place:
+            file.write_bytes(b"new." * (4 * MIB))
+        else:
+            (mounts.source / "draft").write_bytes(b"new." * (4 * MIB))
+            (mounts.source / "draft").rename(file)
+        if kill:
+            mounted.kill_worker()
+        eventually(lambda: _begins(mounted.path / "data", b"new."), "the new version")
+        with reading(command) as new:
+            assert new.stdin is not None
+            assert new.stdout is not None
+            assert new.stdout.readline() == "b'new.'\n"
+            old.stdin.write("look\n")
+            old.stdin.flush()
+            assert old.stdout.readline() in ("[b'old!']\n", "")
+            assert old.poll() in (None, -signal.SIGBUS)
+            new.stdin.write("look\n")
+            new.stdin.flush()
+            assert new.stdout.readline() == "[b'new.']\n"
+
+
+@pytest.mark.slow
+def test_replacing_under_readers_never_mixes(mounts: Mounts) -> None:
+    """Versions of equal length, swapped while eight readers open, read and map: each sees one version or an error."""
+    size = 2 * MIB
+    file = mounts.source / "data"
+
+    def put(letter: bytes) -> None:
+        (mounts.source / "draft").write_bytes(letter * size)
+        (mounts.source / "draft").rename(file)
+
+    put(b"0")
+    mounted = mounts.mount(attr_timeout=0.02)
+    shown = mounted.path / "data"
+    done = threading.Event()
+    mixed: list[object] = []
+    seen: set[int] = set()
+
+    def use(mapped: bool) -> None:
+        while not done.is_set():
+            try:
+                with open(shown, "rb", buffering=0) as opened:
+                    if mapped:
+                        opened.read(1)  # a fault that fails would be SIGBUS: leave faults to what was just read
+                    data = opened.read()
+            except OSError as error:
+                if error.errno not in (errno.ESTALE, errno.EIO):
+                    mixed.append(error)
+                continue
+            if len(set(data)) != 1:
+                mixed.append(sorted(set(data)))
+            seen.update(data[:1])
+
+    threads = [threading.Thread(target=use, args=(number % 2 == 0,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for letter in b"abcdefghijklmnop":
+        put(bytes([letter]))
+        time.sleep(0.1)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not mixed
+    assert len(seen) > 3
+
+
+@pytest.mark.root
+def test_three_deaths_without_an_answer_end_the_connection(mounts: Mounts) -> None:
+    mounts.forgive(REPLACED, "died within")
+    mounted = mounts.mount()
+    os.kill(mounted.worker(), signal.SIGKILL)
+    for _ in range(2):
+        eventually(lambda: mounted.status()["generation"], "a worker")
+        mounted.kill_worker()
+    assert mounted.process.wait(PATIENCE) == 32
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        os.listdir(mounted.path)
+    assert caught.value.errno == errno.ENOTCONN
+    assert "umount -l" in mounted.log_text()
+
+
+def test_forced_fallback_mounts_anew(mounts: Mounts) -> None:
+    """Without FUSE_NOTIFY_RESEND open files fail, calls in flight fail, and the mountpoint serves again."""
+    mounts.forgive("this kernel cannot hand over")
+    file = _source_file(mounts, 4 * MIB)
+    mounted = mounts.mount(mounts.url("delayed+", SLOW), resend=False)
+    shown = mounted.path / "data"
+    assert not mounted.status()["resend"]
+    handle = os.open(shown, os.O_RDONLY)
+    assert len(os.pread(handle, 4096, 0)) == 4096
+    for _ in range(3):
+        mounted.kill_worker()
+        eventually(lambda: mounted.in_table() and _begins(shown, b""), "the new mount")
+        assert sha256(shown) == sha256(file)
+    with pytest.raises(OSError):  # noqa: PT011  ENOTCONN, ECONNABORTED or EIO, as the kernel likes
+        os.pread(handle, 4096, 3 * MIB)
+    with contextlib.suppress(OSError):  # closed all the same
+        os.close(handle)
+    assert len([mount for mount in kernel.mounts() if mount.path == str(mounted.path)]) == 1
+    assert mounted.stop() == 0
+
+
+def test_upgrade_by_sighup(mounts: Mounts) -> None:
+    mounts.forgive(REPLACED)
+    file = _source_file(mounts, 4 * MIB)
+    mounted = mounts.mount()
+    with open(mounted.path / "data", "rb", buffering=0) as opened:
+        first = opened.read(MIB)
+        mounted.process.send_signal(signal.SIGHUP)
+        eventually(lambda: mounted.status()["generation"] == 2, "the next worker")
+        drop_cache(mounted.path / "data")
+        assert first + opened.read(4 * MIB) == file.read_bytes()
+
+
+@pytest.mark.slow
+def test_supervisor_killed_fails_closed(mounts: Mounts) -> None:
+    _source_file(mounts, MIB)
+    mounted = mounts.mount()
+    worker = mounted.worker()
+    mounted.process.kill()
+    mounted.process.wait()
+    eventually(lambda: not Path(f"/proc/{worker}").exists(), "the worker's end")
+    with pytest.raises(OSError) as caught:  # noqa: PT011
+        (mounted.path / "data").read_bytes()
+    assert caught.value.errno == errno.ENOTCONN
+
+
+def _begins(path: Path, start: bytes) -> bool:
+    """True if the file can be read and begins so. A version that is replaced during the read may fail: False."""
+    try:
+        return path.read_bytes().startswith(start)
+    except OSError:
+        return False

@@ -1,0 +1,287 @@
+"""Writing through real mounts of a local directory: what every program relies on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.written_mounts import writable
+from tests.tools.mounts import MIB, Mounts, eventually, sha256
+
+pytestmark = pytest.mark.mount
+
+
+def _shell(command: str, **names: object) -> str:
+    environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
+    done = subprocess.run(["sh", "-ec", command], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextlib.contextmanager
+def _refused(number: int) -> Iterator[None]:
+    with pytest.raises(OSError) as caught:  # noqa: PT011  the number is what is checked
+        yield
+    assert caught.value.errno == number, caught.value
+
+
+def test_common_commands(mounts: Mounts, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(os.urandom(3 * MIB + 17))
+    mounted = mounts.mount(rw=True, attr_timeout=60.0)
+    m, s = mounted.path, mounts.source
+    _shell('echo hello > "$M/greeting"; cp "$D" "$M/copy"; dd if="$D" of="$M/dd" bs=1000 conv=fsync', M=m, D=data)
+    assert (s / "greeting").read_text() == (m / "greeting").read_text() == "hello\n"
+    for name in ("copy", "dd"):
+        assert sha256(s / name) == sha256(m / name) == sha256(data)
+        assert (m / name).stat().st_size == 3 * MIB + 17
+    _shell('echo more >> "$M/greeting"; echo twice >> "$M/greeting"', M=m)
+    assert (m / "greeting").read_text() == (s / "greeting").read_text() == "hello\nmore\ntwice\n"
+    _shell('echo x > "$M/greeting"; test "$(cat "$M/greeting")" = x; test $(stat -c %s "$M/greeting") = 2', M=m)
+    _shell('mkdir -p "$M/a/b/c"; mv "$M/copy" "$M/a/b/c/moved"; mv "$M/a" "$M/z"; mv "$M/dd" "$M/z/b/c/moved"', M=m)
+    assert sorted(str(path.relative_to(s)) for path in s.rglob("*")) == [
+        *("greeting", "z", "z/b", "z/b/c", "z/b/c/moved")
+    ]
+    assert sha256(m / "z/b/c/moved") == sha256(data)
+    _shell('truncate -s 0 "$M/greeting"; test ! -s "$M/greeting"; touch "$M/greeting" "$M/new"; test -e "$M/new"', M=m)
+    assert (s / "greeting").stat().st_size == (s / "new").stat().st_size == 0
+    _shell('tar -C "$M" -cf "$D.tar" z; mkdir "$M/t"; tar -C "$M/t" -xf "$D.tar"; diff -r "$M/z" "$M/t/z"', M=m, D=data)
+    assert (s / "t/z/b/c/moved").stat().st_mtime_ns // 10**9 == (s / "z/b/c/moved").stat().st_mtime_ns // 10**9
+    _shell('chmod 600 "$M/new"; touch -d @1000 "$M/new"; cp -a "$M/new" "$M/kept"', M=m)
+    for name in ("new", "kept"):
+        assert ((s / name).stat().st_mode & 0o777, (s / name).stat().st_mtime) == (0o600, 1000)
+        assert ((m / name).stat().st_mode & 0o777, (m / name).stat().st_mtime) == (0o600, 1000)
+    _shell('rm -r "$M"/*; test -z "$(ls -A "$M")"', M=m)
+    assert os.listdir(s) in ([], [".stripefs"])
+    eventually(lambda: mounted.status()["tree"]["open_for_writing"] == 0, "the end of all writing")
+    assert mounted.stop() == 0
+
+
+def test_open_flags_and_refusals(mounts: Mounts) -> None:
+    mounts.forgive("has no version yet")
+    mounted = mounts.mount(rw=True)
+    m, s = mounted.path, mounts.source
+    first = os.open(m / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640)
+    with _refused(errno.EEXIST):
+        os.open(m / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    with _refused(errno.EBUSY):
+        os.open(m / "f", os.O_WRONLY)
+    with _refused(errno.EBUSY):  # it has no version that could be read
+        os.open(m / "f", os.O_RDONLY)
+    assert os.write(first, b"old") == 3
+    assert (os.fstat(first).st_size, os.stat(m / "f").st_size) == (3, 3)
+    assert not (s / "f").exists()
+    (s / "e").touch()
+    (s / "g").touch()
+    assert sorted(os.listdir(m)) == ["e", "f", "g"]
+    os.close(first)
+    assert ((s / "f").read_bytes(), (s / "f").stat().st_mode & 0o777) == (b"old", 0o640)
+
+    reader = os.open(m / "f", os.O_RDONLY)
+    writer = os.open(m / "f", os.O_WRONLY | os.O_TRUNC)
+    with _refused(errno.EBUSY):
+        os.open(m / "f", os.O_WRONLY | os.O_APPEND)
+    os.write(writer, b"new version")
+    assert (m / "f").read_bytes() == b"old"  # until it is closed
+    os.close(writer)
+    assert (m / "f").read_bytes() == (s / "f").read_bytes() == b"new version"
+    assert (m / "f").stat().st_size == 11
+    with contextlib.suppress(OSError):  # its version, or an error
+        assert os.pread(reader, 100, 0) == b"old"
+    os.close(reader)
+
+    with open(m / "f", "ab", buffering=0) as appended:
+        appended.write(b", longer")
+        os.pwrite(appended.fileno(), b"!", 0)  # O_APPEND: behind the end all the same
+    assert (m / "f").read_bytes() == b"new version, longer!"
+    with open(m / "rw", "w+b", buffering=0) as both:
+        both.write(b"0123456789")
+        assert os.pread(both.fileno(), 4, 3) == b"3456"
+        assert os.pread(both.fileno(), 4, 20) == b""
+        with _refused(errno.EOPNOTSUPP):
+            os.pwrite(both.fileno(), b"x", 2)
+        with _refused(errno.EOPNOTSUPP):  # its bytes are not those that were written
+            os.close(os.dup(both.fileno()))
+            os.fsync(both.fileno())
+        both.truncate(0)
+        both.seek(0)
+        both.write(b"again")
+    assert (m / "rw").read_bytes() == b"again"
+    direct = os.open(m / "direct", os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
+    os.write(direct, b"d" * MIB)
+    os.write(direct, b"e")
+    os.close(direct)
+    assert (s / "direct").read_bytes() == b"d" * MIB + b"e"
+    with open(m / "promised", "wb", buffering=0) as promised:  # as safetensors does
+        promised.truncate(10)
+        promised.write(b"abc")
+        assert os.fstat(promised.fileno()).st_size == 10
+    assert (s / "promised").read_bytes() == b"abc" + bytes(7)
+    os.truncate(m / "promised", 0)
+    assert (m / "promised").stat().st_size == (s / "promised").stat().st_size == 0
+
+    for hidden in (".x.stripefs-lock", ".stripefs"):
+        with _refused(errno.EPERM):
+            os.mkdir(m / hidden)
+        with _refused(errno.EPERM):
+            (m / hidden).touch()
+        with _refused(errno.EPERM):
+            os.rename(m / "f", m / hidden)
+        assert not (m / hidden).exists()
+    with _refused(errno.EPERM):
+        os.symlink("f", m / "link")
+    with _refused(errno.EPERM):
+        os.link(m / "f", m / "link")
+    with _refused(errno.EOPNOTSUPP):
+        os.setxattr(m / "f", "user.other", b"x")
+    os.mkdir(m / "d")
+    with _refused(errno.EINVAL):
+        os.setxattr(m / "d", "user.stripefs.layout", b"round")
+    with _refused(errno.ENODATA):
+        os.removexattr(m / "d", "user.stripefs.layout")
+    os.setxattr(m / "d", "user.stripefs.layout", b"striped")
+    assert os.getxattr(m / "d", "user.stripefs.layout") == b"striped"
+    (m / "d" / "below").mkdir()
+    (m / "d" / "below" / "big").write_bytes(bytes(9 * MIB))
+    assert (s / "d" / "below" / "big").stat().st_size <= 1 << 16  # a manifest
+    assert (m / "d" / "below" / "big").read_bytes() == bytes(9 * MIB)
+    os.unlink(m / "d" / "below" / "big")
+    os.rmdir(m / "d" / "below")
+    assert os.listdir(m / "d") == []
+    os.rmdir(m / "d")
+    os.mkdir(m / "d")
+    with _refused(errno.ENODATA):
+        os.getxattr(m / "d", "user.stripefs.layout")
+    (m / "d" / "x").touch()
+    with _refused(errno.ENOTEMPTY):
+        os.rmdir(m / "d")
+    with _refused(errno.EISDIR):
+        os.open(m / "d", os.O_WRONLY)
+    with _refused(errno.ENOENT):
+        os.rename(m / "absent", m / "other")
+    mounts.forgive("EOPNOTSUPP", "only written from start to end", "is not published")
+    assert mounted.stop() == 0
+
+
+_RENAME = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+code = libc.renameat2(-100, os.fsencode(sys.argv[1]), -100, os.fsencode(sys.argv[2]), int(sys.argv[3]))
+print(ctypes.get_errno() if code else 0)
+"""
+
+
+def _renameat2(source: Path, target: Path, flags: int) -> int:
+    return int(subprocess.check_output([sys.executable, "-c", _RENAME, source, target, str(flags)]))
+
+
+def test_names_of_files_being_written(mounts: Mounts) -> None:
+    """rename and unlink of an open file, and over one: as on a local file system."""
+    mounted = mounts.mount(rw=True)
+    m, s = mounted.path, mounts.source
+    (s / "target").write_bytes(b"old")
+    with open(m / "draft", "wb", buffering=0) as draft:
+        draft.write(b"first")
+        os.rename(m / "draft", m / "target")
+        assert not (m / "draft").exists()
+        assert (m / "target").read_bytes() == (s / "target").read_bytes() == b"first"
+        draft.write(b", second")
+        assert os.fstat(draft.fileno()).st_size == 13
+    assert (m / "target").read_bytes() == (s / "target").read_bytes() == b"first, second"
+    assert os.listdir(m) == ["target"]
+
+    with open(m / "target", "wb", buffering=0) as unlinked:
+        unlinked.write(b"nobody")
+        os.unlink(m / "target")
+        assert not (m / "target").exists()
+        unlinked.write(b" sees this")
+        assert os.fstat(unlinked.fileno()).st_size == 16
+        assert os.fstat(unlinked.fileno()).st_nlink == 0
+        with open(m / "target", "wb", buffering=0) as another:
+            another.write(b"another")
+    assert (m / "target").read_bytes() == b"another"
+
+    (m / "other").write_bytes(b"from elsewhere")
+    with open(m / "target", "wb", buffering=0) as covered:
+        covered.write(b"lost")
+        os.rename(m / "other", m / "target")
+        assert (m / "target").read_bytes() == b"from elsewhere"
+        covered.write(b"lost too")
+    assert (m / "target").read_bytes() == (s / "target").read_bytes() == b"from elsewhere"
+
+    (m / "source").write_bytes(b"s")
+    assert _renameat2(m / "source", m / "target", 1) == errno.EEXIST  # RENAME_NOREPLACE
+    assert _renameat2(m / "source", m / "target", 2) == errno.EINVAL  # RENAME_EXCHANGE
+    assert _renameat2(m / "source", m / "free", 1) == 0
+    number = os.stat(m / "free").st_ino
+    os.mkdir(m / "d")
+    with open(m / "d" / "f", "wb", buffering=0) as below:
+        below.write(b"x")
+        with _refused(errno.EBUSY):
+            os.rename(m / "d", m / "e")
+    for call in (Path.touch, os.stat, os.unlink):
+        with _refused(errno.ENAMETOOLONG):
+            call(m / ("n" * 256))
+    os.rename(m / "free", m / "d" / "free")
+    os.rename(m / "d", m / "e")
+    assert os.stat(m / "e" / "free").st_ino == number
+    assert (m / "e" / "free").read_bytes() == b"s"
+    assert sorted(os.listdir(m)) == ["e", "target"]
+    assert mounted.stop() == 0
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_a_file_open_for_writing_is_the_file_at_its_path(mounts: Mounts, staged: bool) -> None:
+    """For those who compare inode numbers, before and after publications; its bytes are the published version's."""
+    staging = mounts.folder / "staging" if staged else None
+    file = mounts.start(writable(mounts, staging=staging)).wait_ready().path / "file"
+    file.write_bytes(b"old")
+    descriptor = os.open(file, os.O_RDWR | os.O_TRUNC)
+    try:
+        for expected in (b"old", b"old", b"new"):
+            assert os.fstat(descriptor).st_ino == file.stat().st_ino
+            with open(file, "rb") as reader:
+                assert os.fstat(reader.fileno()).st_ino == file.stat().st_ino
+                assert reader.read() == expected
+            if os.fstat(descriptor).st_size:
+                os.utime(file, (1000, 1000))
+                assert os.fstat(descriptor).st_ino == file.stat().st_ino
+                os.replace(file, file.with_name("other"))  # which publishes
+                os.replace(file.with_name("other"), file)
+            else:
+                os.write(descriptor, b"new")
+    finally:
+        os.close(descriptor)
+    assert file.read_bytes() == b"new"
+
+
+def test_a_new_file_that_is_read_while_it_is_written(mounts: Mounts) -> None:
+    """git does so with the pack of a clone: with staging it can, else the log says what it takes."""
+    mounts.forgive("has no version yet")
+    staged, plain = (
+        mounts.start(writable(mounts, staging=staging)).wait_ready() for staging in (mounts.folder / "staging", None)
+    )
+    for mounted in (staged, plain):
+        descriptor = os.open(mounted.path / "pack", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            os.write(descriptor, b"one")
+            if mounted is staged:
+                with open(mounted.path / "pack", "rb", buffering=0) as reader:
+                    assert reader.read() == b"one"
+                    os.pwrite(descriptor, b"two", 2)
+                    assert os.pread(reader.fileno(), 10, 0) == b"ontwo"
+            else:
+                with _refused(errno.EBUSY):
+                    open(mounted.path / "pack", "rb")  # noqa: SIM115  it is refused
+                assert "--staging" in mounted.log_text()
+        finally:
+            os.close(descriptor)
+        assert (mounted.path / "pack").read_bytes() == (b"ontwo" if mounted is staged else b"one")
+        (mounted.path / "pack").unlink()

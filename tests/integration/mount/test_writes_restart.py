@@ -1,0 +1,155 @@
+"""Workers that die under who writes: an error at the latest from close, the old version intact, all else goes on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.tools.mounts import MIB, REPLACED, Mounted, Mounts, eventually
+
+pytestmark = pytest.mark.mount
+
+
+def _errno(call: object, *arguments: object) -> int:
+    try:
+        call(*arguments)  # type: ignore[operator]
+    except OSError as error:
+        return error.errno or 0
+    return 0
+
+
+def test_open_writers_are_told(mounts: Mounts) -> None:
+    mounts.forgive(REPLACED, "was being written when the worker ended")
+    mounted = mounts.mount(rw=True)
+    m, s = mounted.path, mounts.source
+    (s / "f").write_bytes(b"old")
+    (s / "read").write_bytes(b"r" * MIB)
+    (m / "clean").write_bytes(b"clean")
+    reader = os.open(m / "read", os.O_RDONLY)
+    writers = [os.open(m / name, os.O_WRONLY | os.O_TRUNC | os.O_CREAT) for name in ("f", "new")]
+    append = os.open(m / "clean", os.O_WRONLY | os.O_APPEND)
+    for writer in writers:
+        os.write(writer, b"w" * MIB)
+    os.fsync(writers[0])
+    mounted.kill_worker()
+    for writer in writers:
+        assert _errno(os.write, writer, b"x") == errno.EIO
+        assert _errno(os.fsync, writer) == errno.EIO
+        assert os.fstat(writer).st_size in (0, MIB)
+        assert _errno(os.close, writer) == errno.EIO
+    assert _errno(os.close, append) == errno.EIO  # that nothing was written through it is not known any more
+    assert os.pread(reader, MIB, 0) == b"r" * MIB
+    os.close(reader)
+    assert (m / "f").read_bytes() == (s / "f").read_bytes() == b"old"
+    assert not (m / "new").exists()
+    for name in ("f", "new", "clean"):  # at once: the locks were those of this mount
+        with open(m / name, "wb") as file:
+            file.write(b"again")
+        assert (m / name).read_bytes() == (s / name).read_bytes() == b"again"
+    eventually(lambda: mounted.status()["tree"]["open_files"] == 0, "the end of all handles")
+    assert mounted.status()["tree"]["open_for_writing"] == 0
+    assert mounted.stop() == 0
+
+
+def _kill_in(mounted: Mounted, call: object, *arguments: object) -> None:
+    """Call something that takes a while, and kill the worker while it is under way."""
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call(*arguments)  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001
+            problems.append(error)
+
+    worker = mounted.worker()
+    thread = threading.Thread(target=run)
+    thread.start()
+    eventually(lambda: mounted.status()["tree"]["metadata_calls_under_way"], "a call under way")
+    mounted.kill_worker()
+    thread.join()
+    assert not problems
+    assert mounted.worker() != worker
+    eventually(lambda: mounted.status()["generation"], "the next worker")
+
+
+@pytest.mark.slow
+def test_changes_of_names_are_carried_on(mounts: Mounts) -> None:
+    """Killed before the change was made, and, for mkdir, when it was made and not answered."""
+    mounts.forgive(REPLACED)
+    mounted = mounts.mount(mounts.url("delayed+", "?delay=1s&on=change"), rw=True, attr_timeout=0.05)
+    m, s = mounted.path, mounts.source
+    for name in ("f", "g", "removed"):
+        (s / name).write_bytes(name.encode())
+    (s / "old").mkdir()
+    _kill_in(mounted, os.mkdir, m / "d")
+    _kill_in(mounted, os.rename, m / "f", m / "d" / "f")
+    _kill_in(mounted, os.replace, m / "d" / "f", m / "g")
+    _kill_in(mounted, os.unlink, m / "removed")
+    _kill_in(mounted, os.rmdir, m / "old")
+    _kill_in(mounted, os.chmod, m / "g", 0o600)
+    assert sorted(path.name for path in s.iterdir()) == sorted(os.listdir(m)) == ["d", "g"]
+    assert ((m / "g").read_bytes(), (s / "g").stat().st_mode & 0o777) == (b"f", 0o600)
+    assert mounted.stop() == 0
+
+    mounted = mounts.mount(mounts.url("delayed+", "?delay=1s&on=stat"), rw=True)
+    made = mounts.source / "made"
+
+    def kill() -> None:
+        eventually(made.exists, "the directory")
+        mounted.kill_worker()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    os.mkdir(mounted.path / "made")
+    killer.join()
+    assert mounted.status()["restarts"] == 1
+    assert mounted.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_writer_among_kills(mounts: Mounts) -> None:
+    """Every file whose close succeeded is whole, every other one is as it was; and the writer gets on."""
+    mounts.forgive(REPLACED, "was being written when the worker ended")
+    mounted = mounts.mount(rw=True, attr_timeout=0.05)
+    done = threading.Event()
+
+    def kill() -> None:
+        for _ in range(6):
+            answered = mounted.status()["requests"]["answered"]
+            eventually(lambda: done.is_set() or mounted.status()["requests"]["answered"] > answered + 20, "answers")  # noqa: B023
+            if not done.is_set():
+                mounted.kill_worker()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    expected: dict[str, bytes] = {}
+    failed = 0
+    try:
+        for number in range(40):
+            name, data = f"f{number % 4}", b"%03d" % number * 50_000
+            try:
+                with open(mounted.path / name, "wb", buffering=0) as file:
+                    file.writelines(data[at : at + 40_000] for at in range(0, len(data), 40_000))
+            except OSError as error:
+                assert error.errno == errno.EIO  # noqa: PT017
+                failed += 1
+                assert _content(mounts.source / name) in (expected.get(name, b""), data)
+                expected[name] = _content(mounts.source / name)
+            else:
+                expected[name] = data
+            assert _content(mounts.source / name) == expected[name]
+    finally:
+        done.set()
+        killer.join()
+    assert failed <= 6
+    for name, data in expected.items():
+        assert _content(mounted.path / name) == data
+    assert mounted.stop() == 0
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""

@@ -1,0 +1,294 @@
+"""NameNodes that say odd things, are slow, on standby or away; and addresses that are none."""
+
+from __future__ import annotations
+
+import gc
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import (
+    ConfigError,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    ServiceDown,
+    StoreError,
+)
+from stripefs.settings import StoreSettings
+from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.namenode import NameNodeRest
+from stripefs.store.hdfs.probe import check_rpc
+from tests.tools.fake_hdfs import (
+    DATA,
+    FILE_ID,
+    TIMEOUT,
+    FakeCluster,
+    FakeNameNode,
+    Request,
+    closed_port,
+    good,
+    running,
+    serving,
+    settings_for,
+)
+
+
+def test_a_namenode_that_closes_idle_connections_is_asked_again() -> None:
+    with running(good) as (cluster, store):
+
+        def close_after(request: Request) -> None:
+            request.document({"FileStatus": cluster.namenode.status()})
+            request.close_connection = True  # without saying so
+
+        cluster.namenode.operations["GETFILESTATUS"] = close_after
+        for _ in range(5):
+            assert store.stat(b"/file").file_id == str(FILE_ID)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda request: request.answer(200, b"<html>", "text/html"),
+        lambda request: request.answer(200, b"{", "application/json"),
+        lambda request: request.answer(200, b"[]", "application/json"),
+        lambda request: request.answer(404, b"not found", "text/plain"),
+        lambda request: request.document({"other": 1}, 500),
+        lambda request: request.reset(),
+        lambda request: request.refuse("org.apache.hadoop.ipc.StandbyException", "not supported in state standby"),
+        lambda request: request.refuse("org.apache.hadoop.ipc.RetriableException", "starting up"),
+    ],
+)
+def test_answers_that_are_none(answer: object) -> None:
+    with running(good) as (cluster, store):
+        cluster.namenode.operations["GETFILESTATUS"] = answer  # type: ignore[assignment]
+        with pytest.raises(ServiceDown):
+            store.stat(b"/file")
+
+
+def test_documents_of_another_shape() -> None:
+    with running(good) as (cluster, store):
+        handle = store.open(b"/file")
+        for operation in ("GETFILESTATUS", "GET_BLOCK_LOCATIONS", "LISTSTATUS_BATCH"):
+            cluster.namenode.operations[operation] = lambda request: request.document({"surprise": []})
+        with pytest.raises(StoreError):
+            store.stat(b"/file")
+        with pytest.raises(StoreError):
+            handle.locate(0, 10)
+        with pytest.raises(StoreError):
+            list(store.scandir(b"/"))
+
+
+def test_who_must_authenticate_is_told_so() -> None:
+    with running(good) as (cluster, store):
+        cluster.namenode.operations["GETFILESTATUS"] = lambda request: request.answer(401, b"", "text/html")
+        with pytest.raises(PermissionDenied, match="Kerberos"):
+            store.stat(b"/file")
+
+
+def test_a_namenode_slow_to_greet() -> None:
+    with FakeCluster.running(DATA, good) as cluster:
+        silences = [True, True]
+
+        def sleepy(request: Request) -> None:
+            if silences:
+                silences.pop()
+                threading.Event().wait(2 * TIMEOUT)
+            request.document({"FileStatus": cluster.namenode.status() | {"type": "DIRECTORY"}})
+
+        cluster.namenode.operations["GETFILESTATUS"] = sleepy
+        HdfsStore(settings_for(cluster)).close()
+        assert not silences
+
+
+def test_a_namenode_that_is_silent() -> None:
+    with running(good) as (cluster, store):
+        cluster.namenode.operations["GETFILESTATUS"] = lambda request: threading.Event().wait(4 * TIMEOUT)
+        with pytest.raises(ServiceDown, match="no answer within"):
+            store.stat(b"/file")
+
+
+def test_jmx_may_be_closed_to_us() -> None:
+    with running(good, good) as (cluster, store):
+        assert store.hosts() == []
+        assert store.space() is None
+        store.open(b"/file").locate(0, 1)
+        assert [(host.name, host.reachable_as) for host in store.hosts()] == [
+            (datanode.name, datanode.address) for datanode in cluster.datanodes
+        ]
+        cluster.namenode.operations["GETSTATUS"] = lambda request: request.document(
+            {"FsStatus": {"used": 1, "remaining": 2, "capacity": 3}}
+        )
+        space = store.space()
+        assert space is not None
+        assert (space.capacity, space.free) == (3, 2)
+
+
+def test_datanodes_by_their_names() -> None:
+    with FakeCluster.running(DATA, good) as cluster:
+        store = HdfsStore(settings_for(cluster, use_datanode_hostname=True))
+        cluster.namenode.replicas[0]["ipAddr"] = "192.0.2.1"  # of no use, as in a cloud's inner network
+        handle = store.open(b"/file")
+        assert handle.read(0, 10) == DATA[:10]
+        [host] = store.hosts()
+        assert host.reachable_as.startswith("localhost:")
+        store.close()
+
+
+# Several NameNodes
+
+
+@contextmanager
+def two_namenodes() -> Iterator[tuple[FakeNameNode, FakeNameNode, NameNodeRest]]:
+    one, two = FakeNameNode(DATA), FakeNameNode(DATA)
+    with serving(one, two):
+        rest = NameNodeRest([one.address, two.address], "me", TIMEOUT)
+        yield one, two, rest
+        rest.close()
+
+
+STANDBY = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby")
+
+
+def test_the_active_namenode_is_found_and_kept() -> None:
+    with two_namenodes() as (one, two, rest):
+        one.refusal = STANDBY
+        for _ in range(3):
+            assert rest.ask("GETFILESTATUS", "/file")["FileStatus"]["fileId"] == FILE_ID
+        assert (len(one.asked), len(two.asked), rest.active) == (1, 3, two.address)
+        one.refusal, two.refusal = None, STANDBY
+        rest.ask("GETFILESTATUS", "/file")
+        assert rest.active == one.address
+
+
+def test_a_refusal_is_the_last_word() -> None:
+    with two_namenodes() as (one, two, rest):
+        one.exists = False
+        with pytest.raises(NotFound):
+            rest.ask("GETFILESTATUS", "/file")
+        assert two.asked == []
+
+
+def test_all_namenodes_away() -> None:
+    with two_namenodes() as (one, two, rest):
+        one.refusal = two.refusal = STANDBY
+        with pytest.raises(ServiceDown, match=r"StandbyException.*StandbyException"):
+            rest.ask("GETFILESTATUS", "/file")
+
+
+def test_a_nameservice_with_a_dead_namenode(tmp_path: Path) -> None:
+    with FakeCluster.running(DATA, good) as cluster:
+        properties = {
+            "dfs.nameservices": "lake",
+            "dfs.ha.namenodes.lake": "a,b",
+            "dfs.namenode.rpc-address.lake.a": closed_port(),
+            "dfs.namenode.http-address.lake.a": closed_port(),
+            "dfs.namenode.rpc-address.lake.b": closed_port(),
+            "dfs.namenode.http-address.lake.b": cluster.namenode.address,
+        }
+        entries = "".join(f"<property><name>{k}</name><value>{v}</value></property>" for k, v in properties.items())
+        (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{entries}</configuration>")
+        store = HdfsStore(
+            StoreSettings(url="hdfs://lake/", transport="webhdfs", hadoop_conf=str(tmp_path), host_timeout=TIMEOUT)
+        )
+        assert store.open(b"/file").read(0, 10) == DATA[:10]
+        store.close()
+
+
+# Wrong addresses
+
+
+def test_a_transport_that_is_none() -> None:
+    with pytest.raises(ConfigError, match="carrier"):
+        HdfsStore(StoreSettings(url="hdfs://nn/", transport="carrier pigeon"))
+
+
+def test_where_nothing_listens() -> None:
+    address = closed_port()
+    for transport in ("auto", "native"):
+        settings = StoreSettings(url=f"hdfs://{address}/", transport=transport, webhdfs_port=1, host_timeout=TIMEOUT)
+        with pytest.raises(ServiceDown, match=f"{address}: nothing listens there"):
+            HdfsStore(settings)
+
+
+def test_a_web_port_given_as_rpc_port() -> None:
+    with FakeCluster.running(DATA, good) as cluster:
+        address = cluster.namenode.address
+        with pytest.raises(ServiceDown, match=f"{address} is a web port"):
+            HdfsStore(settings_for(cluster, url=f"hdfs://{address}/", transport="auto"))
+
+
+def test_a_name_that_does_not_resolve() -> None:
+    with pytest.raises(ServiceDown, match=r"does not resolve.*--hadoop-conf"):
+        HdfsStore(StoreSettings(url="hdfs://no-such-host.invalid/", transport="native", host_timeout=TIMEOUT))
+
+
+def test_a_port_that_speaks_something_else() -> None:
+    def speak(listener: socket.socket, answer: bytes) -> None:
+        connection, _ = listener.accept()
+        connection.recv(1000)
+        connection.sendall(answer)
+        connection.close()
+
+    for answer in (b"SSH-2.0-OpenSSH_9.2p1\r\n", b""):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            thread = threading.Thread(target=speak, args=(listener, answer))
+            thread.start()
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            with pytest.raises(ServiceDown, match=f"{address} is not a NameNode's RPC port"):
+                check_rpc(address, 10.0)
+            thread.join()
+
+
+def test_a_root_that_is_a_file() -> None:
+    with FakeCluster.running(DATA, good) as cluster, pytest.raises(NotADirectory):
+        HdfsStore(settings_for(cluster, url="hdfs://127.0.0.1:8020/file"))
+
+
+def test_a_root_that_is_not_there() -> None:
+    with FakeCluster.running(DATA, good) as cluster:
+        cluster.namenode.exists = False
+        with pytest.raises(NotFound, match="/file"):
+            HdfsStore(settings_for(cluster, url="hdfs://127.0.0.1:8020/file"))
+
+
+def test_a_connection_that_outlives_the_store_is_closed() -> None:
+    namenode = FakeNameNode(DATA)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(request: Request) -> None:
+        asked.set()
+        go_on.wait(10)
+        request.document({"FileStatus": namenode.status()})
+
+    with serving(namenode):
+        rest = NameNodeRest([namenode.address], "me", 10)
+        namenode.operations["GETFILESTATUS"] = slow
+        asking = threading.Thread(target=rest.ask, args=("GETFILESTATUS", "/file"))
+        asking.start()
+        asked.wait(10)
+        rest.close()
+        go_on.set()
+        asking.join()
+        assert not any(rest._idle.values())
+
+
+def test_an_answer_that_ends_in_the_middle_leaves_no_socket() -> None:
+    namenode = FakeNameNode(DATA)
+
+    def cut(request: Request) -> None:
+        request.close_connection = True
+        request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nConnection: close\r\n\r\n{")
+
+    namenode.operations |= {"GETFILESTATUS": cut, "MKDIRS": cut}
+    with serving(namenode):
+        rest = NameNodeRest([namenode.address], "me", TIMEOUT)
+        for ask in (lambda: rest.ask("GETFILESTATUS", "/"), lambda: rest.change("PUT", "MKDIRS", "/x")):
+            with pytest.raises(ServiceDown):
+                ask()
+        gc.collect()  # a socket left behind is a warning here, which is an error
+        rest.close()

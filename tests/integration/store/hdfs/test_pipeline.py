@@ -1,0 +1,160 @@
+"""DataNodes that give a sign of life, and those that give none."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from stripefs import retry
+from stripefs.errors import HostFailed, NotFound
+from stripefs.retry import HostHealth
+from stripefs.store.hdfs import pipeline_health
+from stripefs.store.hdfs.pipeline_health import PipelineHealth
+from stripefs.store.hdfs.wire import Replica
+from tests.tools.fake_hdfs import closed_port
+
+
+class Node:
+    """A web port. While it is `frozen` nobody answers; nor on its first `mute` connections."""
+
+    def __init__(self, frozen: bool = False) -> None:
+        self.frozen = frozen
+        self.mute = 0
+        self.asked = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _serve(self) -> None:
+        kept = []
+        with contextlib.suppress(OSError):
+            while True:
+                sock, _ = self._listener.accept()
+                self.asked += 1
+                kept.append(sock)
+                if not self.frozen and self.asked > self.mute:
+                    sock.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        for sock in kept:
+            sock.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join()
+
+
+class Cluster:
+    """A NameNode and the addresses of DataNodes."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.blocks: list[dict[str, object]] = []
+        self.learnt: list[str] = []
+
+    def ask(self, operation: str, path: str) -> dict[str, object]:
+        assert operation == "GET_BLOCK_LOCATIONS"
+        if path != "/file":
+            raise NotFound(path)
+        last = self.blocks[-1] if self.blocks else None
+        return {"LocatedBlocks": {"locatedBlocks": self.blocks, "lastLocatedBlock": last}}
+
+    def begin(self, *names: str) -> None:
+        replicas = [{"name": name, "ipAddr": "127.0.0.1", "hostName": "localhost", "infoPort": 1} for name in names]
+        self.blocks.append({"locations": replicas})
+
+    def learn(self, replicas: Iterable[Replica]) -> None:
+        self.learnt += [replica.name for replica in replicas]
+
+    def address(self, name: str) -> str:
+        if name not in self.nodes:
+            raise HostFailed("no web port", host=name)
+        return self.nodes[name].address
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """`a` and `b` live, `frozen` does not answer."""
+    made = Cluster()
+    made.nodes = {"a": Node(), "b": Node(), "frozen": Node(frozen=True)}
+    yield made
+    for node in made.nodes.values():
+        node.close()
+
+
+@pytest.fixture
+def pipelines(cluster: Cluster) -> Iterator[PipelineHealth]:
+    made = PipelineHealth(cluster, cluster, HostHealth(), 0.3)  # type: ignore[arg-type]  # its calls of a NameNode
+    yield made
+    made.close()
+
+
+def test_the_silent_one_of_a_pipeline_is_found(cluster: Cluster, pipelines: PipelineHealth) -> None:
+    cluster.begin("a", "frozen")
+    assert pipelines.of("/file") == (1, ("a", "frozen"))
+    assert pipelines.culprits("/file", "a") == ["frozen"]
+    assert cluster.learnt == ["a", "frozen", "a", "frozen"]
+    assert pipelines.doubted
+    assert pipelines.silent(["a", "b", "frozen"]) == ["frozen"]
+
+
+def test_a_file_that_was_not_even_made(cluster: Cluster, pipelines: PipelineHealth) -> None:
+    assert pipelines.of("/none") == (0, ())
+    assert pipelines.of("/file") == (0, ())
+    assert pipelines.culprits("/none", "a") == []
+    assert pipelines.culprits("/none", "frozen") == ["frozen"]
+
+
+def test_who_cannot_be_asked_is_not_silent(cluster: Cluster, pipelines: PipelineHealth) -> None:
+    cluster.begin("a", "https only", "down")
+    down = Node()
+    down.close()
+    down.address = closed_port()
+    cluster.nodes["down"] = down
+    try:
+        assert pipelines.culprits("/file", "a") == []
+    finally:
+        del cluster.nodes["down"]
+
+
+def test_one_that_lives_again(cluster: Cluster, pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pipelines.culprits("/file", "frozen") == ["frozen"]
+    cluster.nodes["frozen"].frozen = False
+    asked = cluster.nodes["frozen"].asked
+    assert pipelines.silent(["frozen"]) == ["frozen"]
+    assert cluster.nodes["frozen"].asked == asked
+    monkeypatch.setattr(pipeline_health, "_TRUSTED", 0.0)
+    assert pipelines.silent(["frozen"]) == []
+    assert not pipelines.doubted
+
+
+def test_one_that_nobody_meets_is_forgotten(pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipelines.culprits("/file", "frozen")
+    monkeypatch.setattr(retry, "FORGOTTEN", 0.0)
+    assert not pipelines.doubted
+
+
+def test_a_thread_that_hangs_is_no_silent_datanode(cluster: Cluster, pipelines: PipelineHealth) -> None:
+    """The first connections to one that lives are never answered."""
+    cluster.nodes["a"].mute = pipeline_health._KNOCKS - 1
+    assert pipelines.culprits("/file", "a") == []
+    assert cluster.nodes["a"].asked == pipeline_health._KNOCKS
+
+
+def test_what_is_laid_aside_is_closed_in_time(pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    pipelines.lay_aside(ours)
+    assert ours.fileno() >= 0
+    monkeypatch.setattr(pipeline_health, "_LAID_ASIDE", 0.0)
+    other, another = socket.socketpair()
+    pipelines.lay_aside(other)
+    assert other.fileno() < 0
+    assert ours.fileno() >= 0
+    pipelines.close()
+    assert ours.fileno() < 0
+    for sock in (theirs, another):
+        sock.close()

@@ -1,0 +1,187 @@
+"""Streams from DataNodes on loopback: what is asked for, and who takes which bytes of an answer."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from stripefs.errors import StaleVersion
+from stripefs.store.hdfs import datanode_read
+from tests.integration.store.hdfs.flow import DATA, MIB, RANGE, STEP, Flow, in_line, world
+from tests.support.stores import RecordingWatch
+from tests.support.waiting import eventually
+
+
+def test_reads_that_follow_one_another_are_one_request() -> None:
+    flow = Flow()
+    with world(flow) as one:
+        assert all(one.read(offset) for offset in range(0, len(DATA), RANGE))
+        assert one.asked == [(0, len(DATA))]
+        assert one.open == 0  # its last byte was taken
+        eventually(lambda: flow.open_now == 0, "the end of the connections")
+
+
+def test_a_request_ends_where_its_reader_is_expected_to() -> None:
+    with world(Flow()) as one:
+        assert one.read(0, ahead=0)
+        assert one.asked == [(0, RANGE)]
+        assert all(one.read(RANGE + n * RANGE, ahead=3 * RANGE - n * RANGE) for n in range(4))
+        assert one.asked[1:] == [(RANGE, 4 * RANGE)]
+
+
+def test_no_request_is_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stripefs.store.hdfs.handle.STREAM", 2 * RANGE)
+    with world(Flow()) as one:
+        assert one.read(0)
+        assert one.asked == [(0, 3 * RANGE)]
+
+
+def test_every_range_is_confirmed() -> None:
+    with world(Flow()) as one:
+        assert one.read(0)
+        one.cluster.namenode.mtime += 1
+        with pytest.raises(StaleVersion):
+            one.read(RANGE)
+        assert len(one.asked) == 1  # they had come, and were thrown away
+
+
+def test_a_read_elsewhere_is_a_request_of_its_own() -> None:
+    flow = Flow()
+    with world(flow) as one:
+        assert one.read(0)
+        assert one.read(16 * MIB, ahead=0)
+        assert one.read(RANGE)
+        assert one.asked == [(0, len(DATA)), (16 * MIB, RANGE)]
+        one.handle.close()
+        assert one.open == 0
+        eventually(lambda: flow.open_now == 0, "the end of the connections")
+
+
+def test_two_readers_of_a_file_have_a_stream_each() -> None:
+    with world(Flow()) as one:
+        for step in range(4):
+            assert one.read(step * RANGE)
+            assert one.read(12 * MIB + step * RANGE)
+        assert one.asked == [(0, len(DATA)), (12 * MIB, 12 * MIB)]
+        assert one.open == 2
+
+
+def test_reads_that_begin_together_go_in_line() -> None:
+    flow = Flow(hold_at=RANGE // 2)
+    with world(flow) as one:
+        reads = []
+        for offset in (0, RANGE, 2 * RANGE):
+            reads.append(one.begin(offset))
+            eventually(lambda: in_line(one, offset + RANGE), "the place in line")  # noqa: B023  # asked at once
+        flow.go.set()
+        assert all(read.result(30) for read in reads)
+        assert one.asked == [(0, len(DATA))]
+
+
+def test_a_read_that_came_too_early_waits_for_those_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datanode_read, "ORDER", 30.0)
+    with world(Flow()) as one:
+        assert one.read(0)
+        early = [one.begin(3 * RANGE), one.begin(2 * RANGE)]
+        assert one.read(RANGE)
+        assert all(read.result(30) for read in early)
+        assert one.asked == [(0, len(DATA))]
+
+
+def test_a_gap_that_nobody_fills_ends_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datanode_read, "ORDER", 0.01)
+    flow = Flow()
+    with world(flow) as one:
+        assert one.read(0)
+        assert one.read(2 * RANGE)
+        assert one.asked == [(0, len(DATA)), (2 * RANGE, RANGE)]
+        assert one.open == 0
+        eventually(lambda: flow.open_now == 0, "the end of the connections")
+
+
+def test_the_first_of_several_comes_last() -> None:
+    with world(Flow()) as one:
+        assert one.read(RANGE)
+        assert one.read(0)
+        assert one.read(2 * RANGE)
+        assert one.asked == [(RANGE, len(DATA) - RANGE), (0, RANGE)]
+
+
+def test_an_idle_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datanode_read, "IDLE", 0.05)
+    flow = Flow()
+    with world(flow) as one:
+        assert one.read(0)
+        eventually(lambda: one.open == 0 and flow.open_now == 0, "the end of the connections")
+        assert one.read(RANGE)
+        assert len(one.asked) == 2
+
+
+def test_one_that_is_taken_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datanode_read, "IDLE", 0.05)
+    flow = Flow(hold_at=RANGE // 2)
+    with world(flow) as one:
+        slow = one.begin(0)
+        assert flow.held.wait(30)
+        time.sleep(0.2)  # several looks of the one that closes
+        flow.go.set()
+        assert slow.result(30)
+        assert len(one.asked) == 1
+
+
+def test_no_more_than_so_many_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datanode_read, "MOST", 2)
+    with world(Flow()) as one:
+        for offset in (0, 8 * MIB, 16 * MIB):
+            assert one.read(offset)
+            assert one.open <= 2
+        assert one.read(16 * MIB + RANGE)
+        assert one.read(8 * MIB + RANGE)
+        assert len(one.asked) == 3
+        assert one.read(RANGE)  # that one was idle longest, and gone
+        assert len(one.asked) == 4
+        assert one.open == 2
+
+
+def test_no_place_is_taken_from_who_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datanode_read, "MOST", 1)
+    flow = Flow(hold_at=RANGE // 2)
+    with world(flow) as one:
+        slow = one.begin(0)
+        assert flow.held.wait(30)
+        flow.go.set()
+        flow.hold_at = None
+        assert one.read(12 * MIB)
+        assert slow.result(30)
+        assert all(one.read(offset) for offset in range(RANGE, 4 * RANGE, RANGE))
+        assert one.asked[0] == (0, len(DATA))
+        assert {offset for offset, _ in one.asked} == {0, 12 * MIB}
+
+
+def test_what_is_sent_and_not_taken_is_bounded() -> None:
+    """A reader of half of the file, as fast as it can, then none: the kernel holds no more than a window."""
+    flow = Flow(buffer=STEP)
+    with world(flow) as one:
+        taken = 8 * MIB
+        assert all(one.read(offset) for offset in range(0, taken, RANGE))
+        before = 0
+        while before < flow.sent:
+            before = flow.sent
+            time.sleep(0.2)
+        assert taken < flow.sent <= taken + 2 * datanode_read.WINDOW + 4 * STEP
+
+
+def test_those_in_line_show_that_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datanode_read, "ALIVE", 0.01)
+    flow = Flow(hold_at=RANGE // 2)
+    with world(flow) as one:
+        watch = RecordingWatch()
+        first = one.begin(0)
+        assert flow.held.wait(30)
+        second = one.begin(RANGE, watch=watch)
+        eventually(lambda: 0 in watch.received, "word that bytes come")
+        flow.go.set()
+        assert first.result(30)
+        assert second.result(30)
+        assert watch.received[-1] == RANGE

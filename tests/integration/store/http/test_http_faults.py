@@ -1,0 +1,188 @@
+"""The http client against a server that does as it should not, and reads that are given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import (
+    HostFailed,
+    NotFound,
+    PermissionDenied,
+    ServiceDown,
+    StaleVersion,
+    StoreError,
+    Unsupported,
+)
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Handle, Store
+from stripefs.store.url import open_store
+from tests.integration.store.http.opening import SIZE, opened, trusted
+from tests.support.stores import RecordingWatch, cancel_on_the_way, content
+from tests.tools.web_server import Fault, WebServer
+
+# Faults
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("short", HostFailed),
+        ("reset-body", HostFailed),
+        ("shifted", HostFailed),
+        ("fewer", HostFailed),
+        ("more", HostFailed),
+        ("unmarked", HostFailed),
+        ("429", HostFailed),
+        ("500", HostFailed),
+        ("503", HostFailed),
+        ("401", PermissionDenied),
+        ("403", PermissionDenied),
+        ("407", PermissionDenied),
+        ("404", StaleVersion),
+        ("416", StoreError),
+        ("418", StoreError),
+        ("encoded", Unsupported),
+        ("whole", Unsupported),
+    ],
+)
+def test_a_read_that_fails(server: WebServer, handle: Handle, fault: Fault, kind: type[StoreError]) -> None:
+    server.fail(fault)
+    with pytest.raises(StoreError, match="/file") as failure:
+        handle.read(100, 50_000)
+    assert type(failure.value) is kind
+    assert server.count("GET") == 1
+    assert bytes(handle.read(100, 50_000)) == content(SIZE)[100:50_100]
+
+
+@pytest.mark.parametrize("fault", ["closed", "reset", "garbage"])
+def test_a_connection_that_breaks_is_replaced_once(server: WebServer, handle: Handle, fault: Fault) -> None:
+    server.fail(fault)
+    assert bytes(handle.read(0, 1000)) == content(SIZE)[:1000]
+    server.fail(fault, times=2)
+    with pytest.raises(HostFailed):
+        handle.read(0, 1000)
+    assert bytes(handle.read(0, 1000)) == content(SIZE)[:1000]
+
+
+@pytest.mark.parametrize("fault", ["silent", "stuck"])
+def test_a_server_that_falls_silent(server: WebServer, fault: Fault) -> None:
+    store = opened(server, timeout=0.2)
+    handle = store.open(b"/file")
+    server.fail(fault)
+    with pytest.raises(HostFailed, match=r"within 0\.2 s") as failure:
+        handle.read(0, SIZE)
+    assert failure.value.stalled
+    assert bytes(handle.read(0, SIZE)) == content(SIZE)
+    server.fail("silent", method="HEAD")
+    with pytest.raises(ServiceDown, match=r"within 0\.2 s"):
+        store.stat(b"/file")
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("503", ServiceDown),
+        ("404", NotFound),
+        ("401", PermissionDenied),
+        ("403", PermissionDenied),
+        ("418", StoreError),
+    ],
+)
+def test_a_status_that_fails(server: WebServer, store: Store, fault: Fault, kind: type[StoreError]) -> None:
+    server.fail(fault, method="HEAD")
+    with pytest.raises(StoreError, match="/file") as failure:
+        store.stat(b"/file")
+    assert type(failure.value) is kind
+
+
+def test_a_status_over_a_connection_that_breaks(server: WebServer, store: Store) -> None:
+    server.fail("reset", times=2, method="HEAD")
+    with pytest.raises(ServiceDown):
+        store.stat(b"/file")
+
+
+def test_an_answer_of_unannounced_length(server: WebServer, handle: Handle) -> None:
+    server.fail("chunked")
+    assert bytes(handle.read(5, 50_000)) == content(SIZE)[5:50_005]
+    server.lengths = False
+    assert bytes(handle.read(5, 50_000)) == content(SIZE)[5:50_005]
+
+
+def test_the_whole_file_is_taken_where_it_was_wanted(server: WebServer, handle: Handle) -> None:
+    server.fail("whole")
+    assert bytes(handle.read(0, SIZE)) == content(SIZE)
+
+
+def test_a_file_of_unknown_length(server: WebServer, store: Store) -> None:
+    server.lengths = False
+    with pytest.raises(Unsupported, match="length"):
+        store.open(b"/file")
+
+
+def test_a_file_that_comes_only_encoded(server: WebServer, store: Store) -> None:
+    server.fail("encoded", method="HEAD")
+    with pytest.raises(Unsupported, match="gzip"):
+        store.stat(b"/file")
+
+
+def test_nobody_listens() -> None:
+    store = open_store(StoreSettings(url="http://127.0.0.1:9/file"))
+    with pytest.raises(ServiceDown, match="refused"):
+        store.stat(b"/x")
+    store.close()
+
+
+# Giving up
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_stuck_read_ends_when_it_is_cancelled(
+    server: WebServer, tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tls:
+        context = trusted(tmp_path, monkeypatch)
+        with WebServer(tmp_path, tls=context) as safe:
+            cancel_a_stuck_read(safe)
+    else:
+        cancel_a_stuck_read(server)
+
+
+def cancel_a_stuck_read(server: WebServer) -> None:
+    store = opened(server, timeout=200)
+    handle = store.open(b"/file")
+    server.fail("stuck")
+    cancel_on_the_way(partial(handle.read, 0, SIZE))
+    assert bytes(handle.read(0, SIZE)) == content(SIZE)
+    store.close()
+
+
+def test_a_cancellation_that_comes_late_hurts_no_other_read(server: WebServer, handle: Handle) -> None:
+    registered: list[Callable[[], None] | None] = []
+
+    class Late(RecordingWatch):
+        def on_cancel(self, close: Callable[[], None] | None) -> None:
+            registered.append(close)
+
+    assert bytes(handle.read(0, 1000, watch=Late())) == content(SIZE)[:1000]
+    close, taken_back = registered
+    assert close is not None
+    assert taken_back is None
+    close()
+    assert bytes(handle.read(0, 1000)) == content(SIZE)[:1000]
+    assert len({request.connection for request in server.seen}) == 1
+
+
+def test_a_closed_store(server: WebServer) -> None:
+    store = opened(server)
+    handle = store.open(b"/file")
+    store.close()
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        handle.read(0, 1)
+    with pytest.raises(StoreError, match="closed"):
+        store.stat(b"/file")

@@ -1,0 +1,232 @@
+"""Listings in pages: which manifests are looked at when, and what becomes of a listing that fails or is given up."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from stripefs.errors import ServiceDown, StoreError
+from stripefs.format.manifest import Manifest
+from stripefs.store.base import Buffer, Kind, Status, Store
+from stripefs.store.local import LocalStore
+from stripefs.store.striped_listing import GROUP, HeaderCache, ListedHeader, StripedListing, as_striped, listed_as
+from stripefs.store.wrapper import WrappedStore
+from tests.support.waiting import PATIENCE, eventually
+
+MANIFEST = Manifest("0" * 16, 0, 4096, b"/.stripefs", ()).to_bytes()
+AT_ONCE = 4
+
+
+class Pages(WrappedStore):
+    """A directory of `pages` of names. Of a page with a number in `failing` the listing fails.
+
+    Calls that look at names wait for `gate`; `asked` are the pages asked for, `looked` the names of each call.
+    """
+
+    NAME = "pages"
+
+    def __init__(self, inner: Store, pages: Sequence[Sequence[bytes]], *, marked: bool = True) -> None:
+        super().__init__(inner)
+        self.pages = pages
+        self.marked = marked
+        self.failing: set[int] = set()
+        self.asked: list[int] = []
+        self.looked: list[list[bytes]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        for number, page in enumerate(self.pages):
+            self.asked.append(number)
+            if number in self.failing:
+                raise ServiceDown("away")
+            yield [Status(name, Kind.FILE, len(MANIFEST), 1, file_id=f"{name!r}", marked=self.marked) for name in page]
+
+    def glance_each(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
+        self.looked.append([path.rpartition(b"/")[2] for path in paths])
+        assert self.gate.wait(PATIENCE)
+        return [MANIFEST for _ in paths]
+
+
+def names(*counts: int) -> list[list[bytes]]:
+    number = itertools.count()
+    return [[b"%05d" % next(number) for _ in range(count)] for count in counts]
+
+
+@pytest.fixture
+def workers() -> Iterator[ThreadPoolExecutor]:
+    workers = ThreadPoolExecutor(AT_ONCE)
+    yield workers
+    workers.shutdown()
+
+
+def listing(store: Store, workers: ThreadPoolExecutor, seen: HeaderCache | None = None) -> Iterator[Sequence[Status]]:
+    return iter(StripedListing(store, b"/", b"", HeaderCache() if seen is None else seen, workers, workers, AT_ONCE))
+
+
+@pytest.mark.parametrize("counts", [(), (1,), (3, 1, 2), (100, 100, 7), (40, 0, 40)])
+def test_all_come_once_in_their_order(inner: LocalStore, workers: ThreadPoolExecutor, counts: tuple[int, ...]) -> None:
+    store = Pages(inner, names(*counts))
+    pages = list(listing(store, workers))
+    assert [[status.name for status in page] for page in pages] == store.pages
+    assert {status.block_size for page in pages for status in page} <= {4096}
+    assert sorted(itertools.chain(*store.looked)) == list(itertools.chain(*store.pages))
+    assert max(map(len, store.looked), default=0) <= GROUP
+
+
+def test_few_manifests_are_looked_at_side_by_side(inner: LocalStore, workers: ThreadPoolExecutor) -> None:
+    store = Pages(inner, names(AT_ONCE))
+    list(listing(store, workers))
+    assert list(map(len, store.looked)) == [1] * AT_ONCE
+
+
+def test_a_page_is_asked_for_while_the_one_before_is_looked_at(inner: LocalStore, workers: ThreadPoolExecutor) -> None:
+    store = Pages(inner, names(2, 2, 2, 2))
+    store.gate.clear()
+    found: list[Sequence[Status]] = []
+    entries = listing(store, workers)
+    taking = threading.Thread(target=lambda: found.append(next(entries)))
+    taking.start()
+    eventually(lambda: store.asked == [0, 1], "the second page to be asked for")
+    assert not found
+    store.gate.set()
+    taking.join(PATIENCE)
+    assert [status.name for status in found[0]] == store.pages[0]
+    eventually(lambda: len(store.looked) == 4, "the second page to be looked at")
+    assert store.asked == [0, 1]
+    assert [status.name for page in entries for status in page] == list(itertools.chain(*store.pages[1:]))
+
+
+def test_pages_with_nothing_to_look_at_come_when_they_are_wanted(
+    inner: LocalStore, workers: ThreadPoolExecutor
+) -> None:
+    seen = HeaderCache()
+    for marked in (False, True):
+        store = Pages(inner, names(2, 2), marked=marked)
+        if marked:
+            list(listing(store, workers, seen))
+            store.asked.clear()
+            store.looked.clear()
+        entries = listing(store, workers, seen)
+        next(entries)
+        assert store.asked == [0]
+        next(entries)
+        assert store.asked == [0, 1]
+        assert not store.looked
+
+
+def test_an_error_comes_where_its_page_would(inner: LocalStore, workers: ThreadPoolExecutor) -> None:
+    store = Pages(inner, names(2, 2, 2))
+    store.failing = {2}
+    entries = listing(store, workers)
+    assert [[status.name for status in next(entries)] for _ in range(2)] == store.pages[:2]
+    with pytest.raises(ServiceDown):
+        next(entries)
+    with pytest.raises(StopIteration):
+        next(entries)
+
+
+def test_a_listing_that_is_given_up_leaves_no_call_behind(inner: LocalStore) -> None:
+    workers = ThreadPoolExecutor(AT_ONCE)
+    store = Pages(inner, names(2, 100, 100))
+    entries = listing(store, workers)
+    next(entries)
+    store.gate.clear()
+    eventually(lambda: len(store.looked) == 2 + AT_ONCE, "all workers to look at the second page")
+    entries.close()  # type: ignore[attr-defined]  # a generator
+    store.gate.set()
+    workers.shutdown()
+    assert len(store.looked) == 2 + AT_ONCE
+    assert store.asked == [0, 1]
+
+
+def test_a_listing_given_up_while_the_next_page_is_fetched(inner: LocalStore) -> None:
+    class Slow(Pages):
+        def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+            for number, page in enumerate(super().scandir(path, after)):
+                if number == 1:
+                    reached.set()
+                    assert free.wait(PATIENCE)
+                yield page
+
+    reached, free = threading.Event(), threading.Event()
+    workers = ThreadPoolExecutor(1)  # so that what the second page begins waits until it is given up
+    store = Slow(inner, names(1, 100))
+    entries = iter(StripedListing(store, b"/", b"", HeaderCache(), workers, workers, 1))
+    next(entries)
+    assert reached.wait(PATIENCE)
+    entries.close()  # type: ignore[attr-defined]  # a generator
+    free.set()
+    workers.shutdown()
+    assert store.looked == [[b"00000"]]
+
+
+@pytest.mark.parametrize("seen", [ListedHeader(5, 4096, "0.1"), ListedHeader(), ListedHeader(damage="spoilt")])
+def test_what_has_not_changed_is_not_made_again(seen: ListedHeader) -> None:
+    kept = HeaderCache()
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
+    assert kept.listed(b"/", status) is None
+    first = kept.keep(b"/", status, seen)
+    assert first == listed_as(status, seen)
+    assert kept.listed(b"/", dataclasses.replace(status)) is first
+
+
+@pytest.mark.parametrize("seen", [ListedHeader(5, 4096, "0.1"), ListedHeader(), ListedHeader(damage="spoilt")])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": b"g"},
+        {"atime_ns": 9},
+        {"mode": 0o600},
+        {"owner": "p"},
+        {"group": "h"},
+        {"replication": 3},
+        {"links": 1},
+    ],
+)
+def test_what_a_manifest_leaves_as_it_is_is_shown_as_it_is_now(seen: ListedHeader, change: dict[str, Any]) -> None:
+    kept = HeaderCache()
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
+    kept.keep(b"/", status, seen)
+    changed = dataclasses.replace(status, **change)
+    for now in (changed, status):
+        assert kept.listed(b"/", now) == listed_as(now, seen)
+        assert kept.get(b"/", now) is seen
+
+
+@pytest.mark.parametrize("change", [{"length": 1789 + 4096}, {"mtime_ns": 3}, {"file_id": "8"}, {"file_id": ""}])
+def test_another_version_is_looked_at(change: dict[str, Any]) -> None:
+    kept = HeaderCache()
+    status = Status(b"f", Kind.FILE, 1789, 2, file_id="7")
+    kept.keep(b"/", status, ListedHeader(5, 4096, "0.1"))
+    newer = dataclasses.replace(status, **change)
+    assert kept.listed(b"/", newer) is kept.get(b"/", newer) is None
+    kept.keep(b"/", newer, ListedHeader(6, 4096, "0.2"))
+    listed = kept.listed(b"/", newer)
+    assert listed is not None
+    assert (listed.length, listed.file_id) == (6, f"{newer.file_id}:0.2")
+
+
+def test_without_ids_the_path_tells_files_apart() -> None:
+    kept = HeaderCache()
+    status = Status(b"f", Kind.FILE, 1789, 2)
+    kept.keep(b"/a", status, ListedHeader(5, 4096, "0.1"))
+    assert kept.get(b"/a", status) is not None
+    assert kept.listed(b"/b", status) is kept.listed(b"/a", dataclasses.replace(status, name=b"g")) is None
+
+
+def test_a_manifest_changes_three_things_of_a_status() -> None:
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
+    for field in dataclasses.fields(Status):
+        assert getattr(status, field.name) != field.default
+    assert as_striped(status, ListedHeader(5, 4096, "0.1")) == dataclasses.replace(
+        status, length=5, block_size=4096, file_id="7:0.1"
+    )
+    assert as_striped(status, ListedHeader()) == status
+    assert listed_as(status, ListedHeader(damage="spoilt")) == dataclasses.replace(status, file_id="7:?")

@@ -1,0 +1,250 @@
+"""Reading from parts: any range, hosts, tables, how many stay open."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError
+from stripefs.store import striped_handle as handles
+from stripefs.store.base import Buffer, Handle, Identity, Watch
+from stripefs.store.local import LocalStore
+from stripefs.store.striped import StripedStore
+from stripefs.store.wrapper import WrappedHandle, WrappedStore
+from stripefs.testing import CountingStore, ThrottledStore
+from tests.integration.store.striped.material import DATA, UNIT, Failing
+from tests.support.stores import RecordingWatch, content
+from tests.support.striped_files import write_striped
+from tests.support.waiting import eventually
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_range_of_any_segments(store: StripedStore, data: st.DataObject) -> None:
+    widths = data.draw(st.sampled_from([[(len(DATA), 4)], [(5000, 2), (4096, 1), (len(DATA) - 9096, 5)]]))
+    write_striped(store, b"/f", DATA, widths)
+    offset = data.draw(st.integers(0, len(DATA)))
+    length = data.draw(st.integers(0, len(DATA) - offset))
+    handle = store.open(b"/f")
+    assert bytes(handle.read(offset, length)) == DATA[offset : offset + length]
+    handle.close()
+
+
+def test_units_of_several_checks(store: StripedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads within a unit are widened to whole checks and cut again."""
+    big = content(5 * 3_145_728 // 2)
+    write_striped(store, b"/f", big, unit=3_145_728)
+    handle = store.open(b"/f")
+    for offset, length in [(0, 1), (1 << 20, 1 << 20), ((1 << 20) - 1, 2), (3_145_727, 2), (len(big) - 5, 5)]:
+        assert bytes(handle.read(offset, length)) == big[offset : offset + length]
+    handle.close()
+
+
+@pytest.mark.usefixtures("short_manifests")
+def test_a_list_of_parts_outside(store: StripedStore) -> None:
+    data = content(50 * UNIT)
+    manifest = write_striped(store, b"/f", data, [(UNIT, 1)] * 50)
+    assert manifest.parts_list() is not None
+    assert store.stat(b"/f").length == len(data)
+    assert store.manifest(b"/f") == manifest
+    handle = store.open(b"/f")
+    assert bytes(handle.read(49 * UNIT - 3, 6)) == data[49 * UNIT - 3 : 49 * UNIT + 3]
+    assert len(handle.locate(0, len(data))) == 50
+    handle.close()
+
+
+def test_an_empty_striped_file(store: StripedStore) -> None:
+    write_striped(store, b"/f", b"", [])
+    handle = store.open(b"/f")
+    assert (handle.status.length, handle.read(0, 0), handle.locate(0, 10)) == (0, b"", ())
+    handle.close()
+
+
+def test_ranges_outside_are_refused(store: StripedStore) -> None:
+    write_striped(store, b"/f", DATA)
+    handle = store.open(b"/f")
+    with pytest.raises(StoreError, match="not inside"):
+        handle.read(len(DATA) - 1, 2)
+    handle.close()
+    for call in (lambda: handle.read(0, 1), lambda: handle.locate(0, 1)):
+        with pytest.raises(StoreError, match="closed"):
+            call()
+
+
+def test_blocks_wait_for_a_service_that_is_away(inner: LocalStore) -> None:
+    failing = Failing(inner)
+    store = StripedStore(failing)
+    manifest = write_striped(inner, b"/f", DATA)
+    handle = store.open(b"/f")
+    failing.down = {manifest.parts[3].path()}
+    with pytest.raises(ServiceDown):
+        handle.locate(0, len(DATA))
+    with pytest.raises(ServiceDown):
+        handle.read(3 * UNIT, 1)
+    assert len(handle.locate(0, 3 * UNIT)) == 3
+    handle.close()
+    store.close()
+
+
+def test_few_parts_stay_open_and_all_are_closed(inner: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handles, "OPEN_PARTS", 3)
+    opened: list[Handle] = []
+    closed: list[Handle] = []
+
+    class Tracing(WrappedStore):
+        NAME = "tracing"
+
+        def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+            handle = self.inner.open(path, expect)
+            opened.append(handle)
+            monkeypatch.setattr(handle, "close", lambda close=handle.close: (closed.append(handle), close()))
+            return handle
+
+    store = StripedStore(Tracing(inner))
+    write_striped(inner, b"/f", DATA, [(len(DATA), 11)])
+    handle = store.open(b"/f")
+    for _ in range(3):
+        with ThreadPoolExecutor(8) as threads:
+            reads = threads.map(lambda at: bytes(handle.read(at, min(UNIT, len(DATA) - at))), range(0, len(DATA), UNIT))
+            assert b"".join(reads) == DATA
+        handle.locate(0, len(DATA))
+    assert len(opened) - len(closed) <= 3
+    handle.close()
+    assert len(opened) == len(closed)
+    store.close()
+
+
+def test_hosts_are_those_of_the_parts(inner: LocalStore) -> None:
+    throttled = ThrottledStore(inner, rate=1e12, block_size=4 * UNIT, placement="even", hosts=5, replication=2)
+    store = StripedStore(throttled)
+    manifest = write_striped(inner, b"/f", DATA, [(len(DATA), 2)])
+    handle = store.open(b"/f")
+    blocks = handle.locate(0, len(DATA))
+    assert [(block.offset, block.length) for block in blocks] == [
+        (at, min(UNIT, len(DATA) - at)) for at in range(0, len(DATA), UNIT)
+    ]
+    for number, block in enumerate(blocks):
+        assert block.hosts == throttled.replicas(manifest.parts[number % 2].path(), number // 2 // 4)
+        for host in block.hosts:
+            assert bytes(handle.read(block.offset, 10, host=host)) == DATA[block.offset : block.offset + 10]
+    assert handle.locate(UNIT + 5, 1) == [blocks[1]]
+    assert handle.locate(len(DATA) - 1, 100) == [blocks[-1]]
+    elsewhere = next(host.name for host in store.hosts() if host.name not in blocks[0].hosts)
+    with pytest.raises(HostFailed):
+        handle.read(0, 10, host=elsewhere)
+    handle.close()
+    store.close()
+
+
+def test_units_across_blocks_have_the_hosts_that_have_both(inner: LocalStore) -> None:
+    throttled = ThrottledStore(inner, rate=1e12, block_size=UNIT + 512, placement="even", hosts=8, replication=3)
+    store = StripedStore(throttled)
+    manifest = write_striped(inner, b"/f", DATA, [(len(DATA), 1)])
+    handle = store.open(b"/f")
+    second = handle.locate(UNIT, 1)[0]
+    path = manifest.parts[0].path()
+    assert set(second.hosts) == set(throttled.replicas(path, 0)) & set(throttled.replicas(path, 1))
+    assert len(second.hosts) == 2
+    handle.close()
+    store.close()
+
+
+def test_progress_counts_on_over_units(inner: LocalStore) -> None:
+    store = StripedStore(ThrottledStore(inner, rate=1e12))
+    write_striped(inner, b"/f", DATA)
+    handle = store.open(b"/f")
+    watch = RecordingWatch()
+    assert bytes(handle.read(0, 3 * UNIT, watch=watch)) == DATA[: 3 * UNIT]
+    assert watch.received == sorted(watch.received)
+    assert watch.received[-1] == 3 * UNIT
+    with pytest.raises(Abandoned):
+        handle.read(4 * UNIT, UNIT, watch=RecordingWatch(cancelled=True))
+    handle.close()
+    store.close()
+
+
+def test_a_close_waits_for_the_reads_under_way(inner: LocalStore) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+
+    class SlowHandle(Handle):
+        def __init__(self, handle: Handle) -> None:
+            self.inner, self.status, self.closed = handle, handle.status, False
+
+        def locate(self, offset: int, length: int) -> object:  # type: ignore[override]
+            return self.inner.locate(offset, length)
+
+        def read(self, offset: int, length: int, **options: object) -> Buffer:
+            reading.set()
+            assert go_on.wait(60)
+            assert not self.closed
+            return self.inner.read(offset, length)
+
+        def close(self) -> None:
+            self.closed = True
+            self.inner.close()
+
+    class Slow(WrappedStore):
+        NAME = "slow"
+
+        def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+            handle = self.inner.open(path, expect)
+            return SlowHandle(handle) if b".stripefs" in path else handle
+
+    store = StripedStore(Slow(inner))
+    write_striped(inner, b"/f", DATA)
+    handle = store.open(b"/f")
+    with ThreadPoolExecutor(1) as threads:
+        read = threads.submit(handle.read, 0, UNIT)
+        assert reading.wait(60)
+        handle.close()
+        go_on.set()
+        assert bytes(read.result()) == DATA[:UNIT]
+    store.close()
+
+
+def test_tables_are_fetched_before_they_are_needed(inner: LocalStore) -> None:
+    counting = CountingStore(inner)
+    store = StripedStore(counting)
+    write_striped(inner, b"/f", DATA, [(len(DATA), 4)])
+    handle = store.open(b"/f")
+    handle.locate(0, 2 * UNIT)
+    assert isinstance(handle, handles.StripedHandle)
+    parts = handle._parts
+    eventually(lambda: parts.has_table(0) and parts.has_table(1), "the tables of both parts")
+    assert counting.counts.reads == 3  # the manifest, and two parts' tables
+    handle.read(0, 2 * UNIT)
+    assert counting.counts.reads == 5
+    handle.close()
+    store.close()
+
+
+def test_what_a_reader_goes_on_to_is_told_to_its_part(inner: LocalStore) -> None:
+    """Of bytes ahead a part gets its share of a row, and never more than its units: its table is another read."""
+    told: list[tuple[int, int, int]] = []
+
+    class Telling(WrappedHandle):
+        def read_on(
+            self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None
+        ) -> Buffer:
+            told.append((offset, length, ahead))
+            return self.inner.read(offset, length)
+
+    class Told(WrappedStore):
+        NAME = "told"
+
+        def handle(self, path: bytes, inner: Handle) -> Handle:
+            return Telling(inner) if b".stripefs" in path else inner
+
+    store = StripedStore(Told(inner))
+    data = content(10 * UNIT)
+    write_striped(inner, b"/f", data, [(8 * UNIT, 4), (2 * UNIT, 2)])
+    handle = store.open(b"/f")
+    for ahead in (0, 2 * UNIT, 100 * UNIT):
+        assert handle.read_on(UNIT, UNIT, ahead) == data[UNIT : 2 * UNIT]
+    assert told == [(0, UNIT, 0), (0, UNIT, UNIT // 2), (0, UNIT, UNIT)]
+    handle.close()
+    store.close()

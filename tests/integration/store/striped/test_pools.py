@@ -1,0 +1,102 @@
+"""Pools outside of what is mounted: reached by the URL of the source, for those that the user trusts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import ConfigError, StoreError
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Store
+from stripefs.store.striped import StripedStore, pool_of
+from stripefs.store.url import elsewhere, open_store, opener
+from tests.integration.store.striped.material import DATA, OTHER, whole
+from tests.support.striped_files import write_striped
+
+
+@pytest.mark.parametrize(
+    ("url", "place", "there"),
+    [
+        ("/data/run%1", b"/data", "/data"),
+        ("/data/run", b"/a b%20\xff", "/a b%20\udcff"),
+        ("file:///data/run", b"/a b%20\xff", "file:///a%20b%2520%FF"),
+        ("hdfs://namenode:8020/checkpoints/run1", b"/checkpoints", "hdfs://namenode:8020/checkpoints"),
+        ("hdfs://prod/checkpoints", b"/", "hdfs://prod/"),
+        ("s3://bucket/prefix/run?region=eu&scheme=http", b"/bucket/prefix", "s3://bucket/prefix?region=eu&scheme=http"),
+        ("s3://bucket/prefix", b"/other", "s3://other/"),
+        ("gs://bucket/prefix", b"/bucket/a b", "gs://bucket/a%20b"),
+        ("faulty+throttled+file:///data/x?rate=1MB/s", b"/data", "faulty+throttled+file:///data?rate=1MB/s"),
+    ],
+)
+def test_urls_of_other_places(url: str, place: bytes, there: str) -> None:
+    assert elsewhere(url, place) == there
+    assert pool_of(there) == (place.rstrip(b"/") + b"/.stripefs")
+
+
+def trusting(source: str, *pools: bytes) -> StripedStore:
+    settings = StoreSettings(url=source)
+    return StripedStore(open_store(settings), pools, opener(settings))
+
+
+def reads(above: Store, source: str) -> None:
+    """A file in a directory of `above`, which `source` names, is read with the pool of `above`, and not without."""
+    pool = pool_of(above.url)
+    write_striped(above, b"/run/f", DATA, version="0" * 16)
+    write_striped(above, b"/run/many", OTHER, [(len(OTHER), 1)], version="1" * 16)
+    inside = trusting(source, pool)
+    assert whole(inside, b"/f") == DATA
+    assert whole(inside, b"/many") == OTHER
+    write_striped(inside, b"/own", OTHER, version="2" * 16)
+    assert whole(inside, b"/own") == OTHER
+    inside.close()
+    for pools in ((), (pool_of(source),), (b"/somewhere/else/.stripefs",)):
+        other = trusting(source, *pools)
+        with pytest.raises(StoreError, match=r"is missing.*--trust-pool"):
+            other.get(b"/f")
+        assert whole(other, b"/own") == OTHER
+        other.close()
+
+
+@pytest.mark.parametrize("url", ["{0}", "file://{0}", "throttled+file://{0}?hosts=3&rate=4GB/s"])
+def test_local_directories(tmp_path: Path, url: str) -> None:
+    (tmp_path / "a ä" / "run").mkdir(parents=True)
+    root = str(tmp_path / "a ä") if url == "{0}" else f"{tmp_path}/a%20%C3%A4"
+    above = open_store(StoreSettings(url=url.format(root)))
+    reads(above, url.format(f"{root}/run"))
+    above.close()
+
+
+def test_a_list_that_lies_in_another_pool(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    above = open_store(StoreSettings(url=str(tmp_path)))
+    data = DATA * 400
+    manifest = write_striped(above, b"/run/f", data, [(4096, 1)] * 1700 + [(len(data) - 1700 * 4096, 1)])
+    assert manifest.parts_list() is not None
+    inside = trusting(str(tmp_path / "run"), pool_of(str(tmp_path)))
+    assert whole(inside, b"/f") == data
+    inside.close()
+    above.close()
+
+
+def test_a_pool_that_cannot_be_reached(tmp_path: Path) -> None:
+    """The line says which, whatever kept it from being opened."""
+    (tmp_path / "run").mkdir()
+    above = open_store(StoreSettings(url=str(tmp_path)))
+    write_striped(above, b"/run/f", DATA)
+    above.close()
+    pool = os.fsencode(tmp_path) + b"/.stripefs"
+
+    def gone(_place: bytes) -> Store:
+        return open_store(StoreSettings(url=str(tmp_path / "gone")))
+
+    def nonsense(_place: bytes) -> Store:
+        raise ConfigError("that means nothing", hint="say something else")
+
+    for open_pool in (gone, nonsense):
+        store = StripedStore(open_store(StoreSettings(url=str(tmp_path / "run"))), [pool], open_pool)
+        with pytest.raises(StoreError, match=rf"the pool {tmp_path}/.stripefs cannot be reached") as caught:
+            store.get(b"/f")
+        assert type(caught.value) is StoreError
+        store.close()

@@ -1,0 +1,281 @@
+"""The view in which a striped file is one file: names, versions, listings, pools."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import NotFound, ServiceDown, StaleVersion, StoreError
+from stripefs.format.manifest import Manifest
+from stripefs.store import striped_listing
+from stripefs.store.base import Buffer, Handle, Identity, Status, Store
+from stripefs.store.local import LocalStore
+from stripefs.store.striped import StripedStore, pool_of
+from stripefs.store.wrapper import WrappedHandle, WrappedStore
+from stripefs.testing import CountingStore
+from tests.contract.listing import ListingConformance
+from tests.contract.putting import PutConformance
+from tests.contract.reading import StoreConformance
+from tests.integration.store.striped.material import DATA, OTHER, UNIT, Failing, same, whole
+from tests.support.populate import LocalPopulate
+from tests.support.stores import Place, listing
+from tests.support.striped_files import write_marked, write_striped
+
+
+class TestConforms(ListingConformance, PutConformance, StoreConformance):
+    """Files that are not striped are as they are without the view."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+        root = tmp_path_factory.mktemp("root")
+        store = StripedStore(LocalStore(os.fsencode(root)))
+        yield Place(store, LocalPopulate(root))
+        store.close()
+
+
+def test_a_striped_file_is_one_file(store: StripedStore) -> None:
+    manifest = write_striped(store, b"/a/f", DATA)
+    status = store.stat(b"/a/f")
+    assert (status.name, status.length, status.block_size) == (b"f", len(DATA), UNIT)
+    [listed] = listing(store, b"/a")
+    assert same(listed, status)
+    assert [entry.name for entry in listing(store, b"/")] == [b"a"]
+    assert whole(store, b"/a/f") == DATA
+    assert store.manifest(b"/a/f") == manifest
+    handle = store.open(b"/a/f", status.identity)
+    assert same(handle.status, status)
+    handle.close()
+
+
+def test_every_version_has_its_identity(store: StripedStore, tmp_path: Path) -> None:
+    manifest = write_striped(store, b"/f", DATA)
+    first = store.stat(b"/f")
+    target = tmp_path / "f"
+    again = dataclasses.replace(manifest, generation=1).to_bytes()
+    target.write_bytes(again)  # in place: the same inode and length
+    os.utime(target, ns=(first.mtime_ns, first.mtime_ns))
+    fresh = StripedStore(LocalStore(os.fsencode(tmp_path)))
+    assert fresh.stat(b"/f").identity != first.identity
+    with pytest.raises(StaleVersion):
+        fresh.open(b"/f", first.identity)
+    fresh.close()
+
+
+def test_an_open_version_stays_readable_while_its_parts_are_there(store: StripedStore) -> None:
+    write_striped(store, b"/f", DATA, version="0" * 16)
+    old = store.open(b"/f")
+    write_striped(store, b"/f", OTHER, version="1" * 16)
+    assert bytes(old.read(0, len(DATA))) == DATA
+    assert whole(store, b"/f") == OTHER
+    old.close()
+
+
+def test_a_renamed_file_is_whole(store: StripedStore, tmp_path: Path) -> None:
+    write_striped(store, b"/a/f", DATA)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "f").rename(tmp_path / "b" / "g")
+    assert whole(store, b"/b/g") == DATA
+    with pytest.raises(NotFound):
+        store.stat(b"/a/f")
+
+
+def test_a_directory_that_was_moved_still_has_its_files(store: StripedStore, tmp_path: Path) -> None:
+    write_striped(store, b"/f", DATA)
+    moved = tmp_path.with_name(tmp_path.name + "-moved")
+    tmp_path.rename(moved)
+    other = StripedStore(LocalStore(os.fsencode(moved)))
+    assert whole(other, b"/f") == DATA
+    other.close()
+    moved.rename(tmp_path)
+
+
+# -- hidden names ----------------------------------------------------------------------------------------------------
+
+HIDDEN = [b"/.stripefs", b"/.stripefs/0123456789abcdef/0", b"/a/.f.stripefs-lock", b"/a/.stripefs-/.x.stripefs-0/y"]
+
+
+@pytest.mark.parametrize("path", HIDDEN)
+def test_hidden_names_are_not_there(store: StripedStore, path: bytes) -> None:
+    store.put(path if path != b"/.stripefs" else b"/.stripefs/x", [b"x"])
+    for call in (store.stat, store.open, store.readlink, lambda path: listing(store, path), store.get):
+        with pytest.raises(NotFound):
+            call(path)
+    folder = os.path.dirname(path)
+    if b".stripefs/" not in folder + b"/" and b".stripefs-0" not in folder:
+        assert all(entry.name != os.path.basename(path) for entry in listing(store, folder))
+
+
+@pytest.mark.parametrize(
+    ("url", "pool"),
+    [
+        ("/data/checkpoints", b"/data/checkpoints/.stripefs"),
+        ("file:///data//a/../b%20c/", b"/data/b c/.stripefs"),
+        ("hdfs://namenode:8020/checkpoints", b"/checkpoints/.stripefs"),
+        ("hdfs://namenode", b"/.stripefs"),
+        ("s3://bucket/prefix?region=eu", b"/bucket/prefix/.stripefs"),
+        ("throttled+file:///data?rate=1MB/s", b"/data/.stripefs"),
+        ("memory:nothing", b"/.stripefs"),
+    ],
+)
+def test_where_the_pool_is(url: str, pool: bytes) -> None:
+    assert pool_of(url) == pool
+    Manifest("0" * 16, 0, UNIT, pool, ())
+
+
+def test_pools_above_and_below_the_mount(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    above, below = LocalStore(os.fsencode(tmp_path)), LocalStore(os.fsencode(tmp_path / "below"))
+    write_striped(above, b"/below/f", DATA, version="0" * 16)
+    write_striped(below, b"/g", OTHER, version="1" * 16)
+    pool = {above: os.fsencode(tmp_path) + b"/.stripefs", below: os.fsencode(tmp_path) + b"/below/.stripefs"}
+
+    untrusting = StripedStore(above), StripedStore(below)
+    for store, path in zip(untrusting, (b"/below/g", b"/f"), strict=True):
+        with pytest.raises(StoreError, match=r"is missing.*--trust-pool"):
+            store.get(path)
+    opened = []
+
+    def open_pool(path: bytes) -> Store:
+        opened.append(path)
+        return LocalStore(path)
+
+    with pytest.raises(StoreError, match="cannot be reached"):
+        StripedStore(below, [pool[above]]).get(b"/f")
+    trusting = StripedStore(above, [os.fsdecode(pool[below])]), StripedStore(below, [pool[above]], open_pool)
+    assert whole(trusting[0], b"/below/g") == OTHER
+    assert whole(trusting[1], b"/f") == DATA
+    assert whole(trusting[1], b"/f") == DATA
+    assert opened == [os.fsencode(tmp_path)]
+    for store in trusting:
+        store.close()
+
+
+def test_a_listing_opens_what_may_be_a_manifest_once(tmp_path: Path) -> None:
+    counting = CountingStore(LocalStore(os.fsencode(tmp_path)))
+    store = StripedStore(counting)
+    for number in range(20):
+        write_striped(counting.inner, b"/%02d" % number, DATA, version=f"{number:016x}")
+        counting.inner.put(b"/plain-%02d" % number, [b"x" * (1700 + number)])
+    first = listing(store, b"/")
+    opened = counting.counts.opens
+    assert opened == 20
+    assert all(map(same, first, listing(store, b"/"), (store.stat(b"/" + status.name) for status in first)))
+    assert counting.counts.opens == opened
+    assert [status.length for status in first if status.name.isdigit()] == [len(DATA)] * 20
+    assert [status.name for status in listing(store, b"/", after=b"18")][:2] == [b"19", b"plain-00"]
+    store.close()
+
+
+def test_what_is_kept_is_bounded(store: StripedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(striped_listing, "KEPT", 5)
+    for number in range(20):
+        write_striped(store, b"/%02d" % number, DATA)
+    assert {status.length for status in listing(store, b"/")} == {len(DATA)}
+    assert len(store._seen) <= 5
+
+
+def test_a_manifest_that_cannot_be_read_now_is_another_file_later(inner: LocalStore) -> None:
+    failing = Failing(inner)
+    store = StripedStore(failing)
+    write_striped(inner, b"/f", DATA)
+    write_striped(inner, b"/g", OTHER, version="1" * 16)
+    failing.down = {b"/f"}
+    listed, other = listing(store, b"/")
+    assert other.length == len(OTHER)
+    with pytest.raises(ServiceDown):
+        store.stat(b"/f")
+    failing.down.clear()
+    assert store.stat(b"/f").length == len(DATA)
+    with pytest.raises(StaleVersion):
+        store.open(b"/f", listed.identity)
+    store.close()
+
+
+class Nameless(WrappedStore):
+    """A store without file ids, whose times are `mtime_ns`: files of equal length look alike."""
+
+    NAME = "nameless"
+
+    def __init__(self, inner: Store, mtime_ns: int) -> None:
+        super().__init__(inner)
+        self.mtime_ns = mtime_ns
+
+    def plainly(self, status: Status) -> Status:
+        return dataclasses.replace(status, file_id="", mtime_ns=self.mtime_ns)
+
+    def stat(self, path: bytes) -> Status:
+        return self.plainly(self.inner.stat(path))
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        return ([self.plainly(status) for status in batch] for batch in self.inner.scandir(path, after))
+
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        handle = WrappedHandle(self.inner.open(path))
+        handle.status = self.plainly(handle.status)
+        return handle
+
+
+@pytest.mark.parametrize("mtime", [0, 1, "now"])
+def test_files_that_look_alike_are_told_apart_by_path_and_version(inner: LocalStore, mtime: int | str) -> None:
+    nameless = Nameless(inner, time.time_ns() if mtime == "now" else int(mtime))
+    store = StripedStore(nameless)
+    write_striped(inner, b"/f", DATA, version="0" * 16)
+    write_striped(inner, b"/g", OTHER, version="1" * 16)
+    assert [status.length for status in listing(store, b"/")] == [len(DATA), len(OTHER)]
+    assert [store.stat(path).length for path in (b"/f", b"/g")] == [len(DATA), len(OTHER)]
+    identity = store.stat(b"/f").identity
+    store.open(b"/f", identity).close()
+    write_striped(inner, b"/f", OTHER, version="2" * 16)
+    if mtime != 1:  # else changed long ago, so what was seen then still holds
+        assert store.stat(b"/f").length == len(OTHER)
+    with pytest.raises(StaleVersion):
+        store.open(b"/f", identity)
+    store.close()
+
+
+def test_opening_what_was_seen_asks_little(inner: LocalStore) -> None:
+    counting = CountingStore(inner)
+    store = StripedStore(counting)
+    manifest = write_striped(inner, b"/f", DATA)
+    identity = store.stat(b"/f").identity
+    before = counting.counts.opens, counting.counts.stats
+    handle = store.open(b"/f", identity)
+    assert (counting.counts.opens - before[0], counting.counts.stats - before[1]) == (1, 1)
+    assert bytes(handle.read(0, len(DATA))) == DATA
+    handle.close()
+    for change in (
+        lambda: write_marked(store, b"/f", dataclasses.replace(manifest, generation=1).to_bytes()),
+        lambda: store.put(b"/f", [b"plain"], replace=True),
+        lambda: store.put(b"/f", [b"x" * 1789], replace=True),
+        lambda: (store.remove(b"/f"), store.mkdir(b"/f")),
+    ):
+        change()
+        with pytest.raises(StaleVersion):
+            store.open(b"/f", identity)
+    store.close()
+
+
+def test_a_longer_file_that_takes_the_place_of_a_manifest_is_seen(inner: LocalStore) -> None:
+    class Replacing(WrappedStore):
+        NAME = "replacing"
+
+        def glance(self, path: bytes, length: int) -> Buffer:
+            self.inner.put(path, [DATA], replace=True)
+            self.inner.put(path, [DATA * 10], replace=True)
+            return self.inner.glance(path, length)
+
+    store = StripedStore(Replacing(inner))
+    for ask in (lambda: store.stat(b"/f").length, lambda: store.manifest(b"/f"), lambda: listing(store, b"/")[0].name):
+        write_striped(inner, b"/f", DATA)
+        assert ask() in (len(DATA) * 10, None, b"f")
+    write_striped(inner, b"/f", DATA)
+    identity = StripedStore(inner).stat(b"/f").identity
+    with pytest.raises(StaleVersion):
+        store.open(b"/f", identity)
+    store.close()

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import (
+    ConfigError,
+    NameTooLong,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    StaleVersion,
+    StoreError,
+    Unsupported,
+)
+from stripefs.settings import StoreSettings
+from stripefs.store import local_write
+from stripefs.store.base import Kind
+from stripefs.store.local import LocalStore
+from stripefs.store.url import open_store
+from tests.contract.listing import ListingConformance
+from tests.contract.putting import PutConformance
+from tests.contract.reading import StoreConformance
+from tests.contract.writing import WriteConformance
+from tests.support.populate import LocalPopulate
+from tests.support.stores import ODD_NAMES, Place, content, listing
+
+
+class TestLocal(WriteConformance, PutConformance, ListingConformance, StoreConformance):
+    time_step = 1
+    odd_names = (*ODD_NAMES, b"new\nline", b"a:b", b"\xff\xfe", b"n" * 255)
+    many = 2500
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+        root = tmp_path_factory.mktemp("local")
+        store = open_store(StoreSettings(url=f"file://{root}"))
+        yield Place(store, LocalPopulate(root))
+        store.close()
+
+
+class OnPoorFileSystem(PutConformance):
+    """A file system on which a file cannot be without a name, as on NFS."""
+
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def poor(monkeypatch: pytest.MonkeyPatch) -> None:
+        real = os.open
+
+        def named_only(path: str | bytes, flags: int, *args: int, **options: int) -> int:
+            if flags & os.O_TMPFILE == os.O_TMPFILE:
+                raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+            return real(path, flags, *args, **options)
+
+        monkeypatch.setattr(os, "open", named_only)
+
+    @pytest.fixture
+    @staticmethod
+    def folder(tmp_path: Path) -> bytes:
+        (tmp_path / "folder").mkdir()
+        return b"/folder"
+
+
+class TestWithoutNamelessFiles(OnPoorFileSystem):
+    def test_a_link_that_was_made_although_it_is_said_to_have_been_there(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = os.link
+
+        def told_twice(*args: bytes, **options: int) -> None:
+            real(*args, **options)
+            raise FileExistsError(errno.EEXIST, "File exists")
+
+        monkeypatch.setattr(os, "link", told_twice)
+        store.put(b"/file", [b"x"])
+        assert os.listdir(tmp_path) == ["file"]
+        assert os.stat(tmp_path / "file").st_nlink == 1
+
+    def test_a_file_that_is_being_written_is_hidden(self, store: LocalStore, tmp_path: Path) -> None:
+        def pieces() -> Iterator[bytes]:
+            [name] = os.listdir(tmp_path)
+            assert re.fullmatch(r"\.file\.[0-9a-f]{16}\.tmp", name)
+            yield b"x"
+
+        store.put(b"/file", pieces())
+        assert os.listdir(tmp_path) == ["file"]
+
+
+class TestWithoutLinks(OnPoorFileSystem):
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def poorer(monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refuse)
+
+    def test_where_names_cannot_be_kept_either(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(local_write, "_renameat2", None)
+        with pytest.raises(Unsupported, match="rename"):
+            store.put(b"/file", [b"x"])
+        assert os.listdir(tmp_path) == []
+        store.put(b"/file", [b"x"], replace=True)
+        assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[LocalStore]:
+    store = LocalStore(os.fsencode(tmp_path))
+    yield store
+    store.close()
+
+
+def test_a_listing_comes_in_batches_and_skips_what_vanished(store: LocalStore, tmp_path: Path) -> None:
+    for number in range(2500):
+        (tmp_path / f"{number:04}").touch()
+    batches = store.scandir(b"/")
+    first = next(batches)
+    assert 0 < len(first) < 2500
+    (tmp_path / "2400").unlink()
+    (tmp_path / "new").touch()
+    rest = [status.name for batch in batches for status in batch]
+    assert b"2400" not in rest
+    assert len(first) + len(rest) == 2499
+
+
+def test_an_unfinished_listing_holds_no_descriptor(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    before = len(os.listdir("/proc/self/fd"))
+    batches = store.scandir(b"/")
+    next(batches)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert isinstance(batches, Generator)
+    batches.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_failed_calls_hold_no_descriptor(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "file").touch()
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (b"/a/b/none", b"/a/none/c", b"/a/b/file/x", b"/a/b"):
+        with pytest.raises(StoreError):
+            store.open(path)
+    with pytest.raises(StaleVersion):
+        store.open(b"/a/b/file", store.stat(b"/a").identity)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_links_are_shown_and_not_followed(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(b"/etc/\xff")
+    status = store.stat(b"/link")
+    assert (status.kind, status.length) == (Kind.SYMLINK, 6)
+    assert store.readlink(b"/link") == b"/etc/\xff"
+    with pytest.raises(Unsupported):
+        store.open(b"/link")
+    with pytest.raises(StoreError):
+        store.readlink(b"/")
+
+
+def test_a_link_in_the_middle_of_a_path_leads_nowhere(store: LocalStore, tmp_path: Path) -> None:
+    outside = tmp_path.parent / f"{tmp_path.name}-outside"
+    (outside / "below").mkdir(parents=True)
+    (outside / "below" / "secret").touch()
+    (tmp_path / "link").symlink_to(outside)
+    for path in (b"/link/below", b"/link/below/secret"):
+        with pytest.raises(NotADirectory):
+            store.stat(path)
+    with pytest.raises(NotADirectory):
+        store.open(b"/link/below/secret")
+    for path in (b"/link", b"/link/below"):
+        with pytest.raises(NotADirectory):
+            listing(store, path)
+
+
+def test_special_files_are_shown_and_not_opened(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda path, *args, **options: opened.append(path) or real(path, *args, **options))
+    os.mkfifo(tmp_path / "fifo")
+    with socket.socket(socket.AF_UNIX) as listener:
+        folder = os.open(tmp_path, os.O_PATH)
+        listener.bind(f"/proc/self/fd/{folder}/socket")
+        os.close(folder)
+    for path in (b"/fifo", b"/socket"):
+        assert store.stat(path).kind is Kind.OTHER
+        with pytest.raises(Unsupported):
+            store.open(path)
+        assert path[1:] not in opened
+
+
+def test_bytes_changed_in_place_with_the_same_length(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    os.utime(tmp_path / "file", ns=(1, 1))
+    handle = store.open(b"/file")
+    (tmp_path / "file").write_bytes(b"new")
+    with pytest.raises(StaleVersion):
+        handle.read(0, 3)
+    handle.close()
+
+
+def test_a_rename_of_an_open_file_is_no_change(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"same")
+    handle = store.open(b"/file")
+    (tmp_path / "file").rename(tmp_path / "other")
+    assert bytes(handle.read(0, 4)) == b"same"
+    assert store.stat(b"/other").identity == handle.status.identity
+    handle.close()
+
+
+def test_a_sparse_file_of_many_tebibytes(store: LocalStore, tmp_path: Path) -> None:
+    size = 12 << 40  # below the 16 TiB that ext4 allows
+    with (tmp_path / "sparse").open("wb") as file:
+        os.pwrite(file.fileno(), b"end", size - 3)
+    handle = store.open(b"/sparse")
+    assert handle.status.length == size
+    assert bytes(handle.read(size - 4, 4)) == b"\0end"
+    [block] = handle.locate(size - 1, 1)
+    assert (block.offset, block.length) == (0, size)
+    handle.close()
+
+
+def test_the_attributes(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(content(10))
+    (tmp_path / "file").chmod(0o4751)
+    os.utime(tmp_path / "file", ns=(5_000_000_001, 6_000_000_002))
+    os.link(tmp_path / "file", tmp_path / "other")
+    status = store.stat(b"/file")
+    assert (status.mode, status.links) == (0o4751, 2)
+    assert (status.atime_ns, status.mtime_ns) == (5_000_000_001, 6_000_000_002)
+    assert (status.owner, status.group) == (str(os.getuid()), str(os.getgid()))
+    assert status.file_id == store.stat(b"/other").file_id
+
+
+def test_a_root_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotFound):
+        open_store(StoreSettings(url=f"{tmp_path}/nothing"))
+    with pytest.raises(NotADirectory):
+        open_store(StoreSettings(url=f"{tmp_path}/file"))
+    with pytest.raises(ConfigError):
+        open_store(StoreSettings(url="relative/path"))
+
+
+def test_names_that_no_file_can_have(store: LocalStore) -> None:
+    with pytest.raises(NotFound):
+        store.stat(b"/nul\0byte")
+    with pytest.raises(NameTooLong):
+        store.stat(b"/" + b"n" * 256)
+
+
+def test_a_folder_without_permission(store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object, **options: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(os, "open", refuse)  # root, as whom the tests may run, is refused nothing
+    with pytest.raises(PermissionDenied, match="/file"):
+        store.open(b"/file")
+
+
+def test_a_closed_store(tmp_path: Path) -> None:
+    store = LocalStore(os.fsencode(tmp_path))
+    store.close()
+    store.close()
+    with pytest.raises(StoreError):
+        store.stat(b"/")
+
+
+def test_a_root_that_is_to_be_made(tmp_path: Path) -> None:
+    for _ in range(2):
+        store = LocalStore(os.fsencode(tmp_path / "new/root"), make=True)
+        store.close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectory):
+        LocalStore(os.fsencode(tmp_path / "file"), make=True)

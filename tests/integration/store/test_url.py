@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import ConfigError
+from stripefs.settings import StoreSettings, redact
+from stripefs.store.local import LocalStore
+from stripefs.store.url import open_store, parse_url
+from stripefs.testing import CountingStore, FaultyStore, ThrottledStore
+from tests.support.stores import listing
+
+
+def opened(url: str) -> object:
+    return open_store(StoreSettings(url=url))
+
+
+def test_ways_to_name_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "a b%20?x").mkdir()
+    (tmp_path / "a b%20?x" / "here").touch()
+    for url in (
+        f"{tmp_path}/a b%20?x",
+        f"{tmp_path}/a b%20?x/",
+        f"file://{tmp_path}/a%20b%2520%3Fx",
+        f"file://localhost{tmp_path}/a%20b%2520%3fx",
+    ):
+        store = open_store(StoreSettings(url=url))
+        assert [status.name for status in listing(store, b"/")] == [b"here"]
+        store.close()
+
+
+def test_a_name_that_is_not_text(tmp_path: Path) -> None:
+    os.mkdir(os.fsencode(tmp_path) + b"/\xff")
+    opened(f"file://{tmp_path}/%FF")
+    opened(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+
+
+def test_wrappers_nest_from_left_to_right(tmp_path: Path) -> None:
+    store = opened(f"counting+Throttled+FILE://{tmp_path}?hosts=3&rate=5MB/s&block-size=1MiB&replication=2")
+    assert isinstance(store, CountingStore)
+    assert isinstance(store.inner, ThrottledStore)
+    assert isinstance(store.inner.inner, LocalStore)
+    assert [host.name for host in store.hosts()] == ["h0", "h1", "h2"]
+
+
+def test_parameters_of_several_layers(tmp_path: Path) -> None:
+    store = opened(f"faulty+throttled+file://{tmp_path}?throttled.seed=1&faulty.seed=2&hosts=2&kinds=host,wrong")
+    assert isinstance(store, FaultyStore)
+    assert (store._seed, store._kinds) == (2, ("host", "wrong"))
+    assert isinstance(store.inner, ThrottledStore)
+    assert store.inner._seed == 1
+
+
+def test_the_time_out_of_the_settings_reaches_throttled_hosts(tmp_path: Path) -> None:
+    url = f"throttled+file://{tmp_path}"
+    store = open_store(StoreSettings(url=url, host_timeout=1.5))
+    assert isinstance(store, ThrottledStore)
+    assert store.hosts_control._timeout == 1.5
+    store = open_store(StoreSettings(url=f"{url}?host-timeout=2s", host_timeout=1.5))
+    assert isinstance(store, ThrottledStore)
+    assert store.hosts_control._timeout == 2
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("", "absolute path"),
+        ("data", "absolute path"),
+        ("ftp://host/x", "hdfs://"),
+        ("file:///data?rate=1", "knows none"),
+        ("file://host/data", "file:///"),
+        ("file://", "file:///"),
+        ("spinning+file:///data", "throttled"),
+        ("counting+counting+file:///", "once"),
+        ("throttled+file:///?speed=1", "throttled knows hosts, rate"),
+        ("throttled+file:///?faulty.rate=1", "throttled knows"),
+        ("throttled+file:///?throttled.speed=1", "throttled knows"),
+        ("throttled+file:///?rate=fast", "rate"),
+        ("throttled+file:///?rate=0", "above 0"),
+        ("throttled+file:///?hosts=0", "hosts"),
+        ("throttled+file:///?hosts=2&replication=3", "replication"),
+        ("throttled+file:///?placement=clever", "random, even, one"),
+        ("throttled+file:///?hosts=2&hosts=3", "twice"),
+        ("throttled+file:///?hosts=2&throttled.hosts=3", "twice"),
+        ("throttled+file:///?hosts", "NAME=VALUE"),
+        ("faulty+throttled+file:///?rate=0.5", "faulty.rate or throttled.rate"),
+        ("faulty+file:///?rate=2", "between 0 and 1"),
+        ("faulty+file:///?kinds=host,bad", "host, service"),
+        ("short+file:///?checked=maybe", "true or false"),
+        ("s3://bucket/x?speed=1", "endpoint-override"),
+        ("s3://key:secret@bucket/x", "AWS_ACCESS_KEY_ID"),
+        ("s3:///x", "bucket"),
+    ],
+)
+def test_urls_that_mean_nothing(url: str, says: str) -> None:
+    with pytest.raises(ConfigError) as failure:
+        opened(url)
+    assert says in str(failure.value)
+    assert "secret" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("/data/a:b@c", "/data/a:b@c"),
+        ("hdfs://nn:8020/a@b?c=d", "hdfs://nn:8020/a@b?c=d"),
+        ("hdfs://user@nn:8020/a", "hdfs://user@nn:8020/a"),
+        ("s3://key:pass@bucket/x", "s3://key:***@bucket/x"),
+        ("https://me:pass@host:8443/x", "https://me:***@host:8443/x"),
+        ("https://me:123@host/x", "https://me:***@host/x"),
+        ("http://host:8080/a@b", "http://host:8080/a@b"),
+        ("s3://key:pa/ss@wo@bucket/x", "s3://key:***@bucket/x"),
+        ("s3://b/x?secret-key=abc&region=eu", "s3://b/x?secret-key=***&region=eu"),
+        ("s3://b/x?region=eu&Session_TOKEN=abc", "s3://b/x?region=eu&Session_TOKEN=***"),
+    ],
+)
+def test_secrets_are_not_shown(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+def test_the_url_that_a_store_shows(tmp_path: Path) -> None:
+    url = f"throttled+file://{tmp_path}?rate=1MB/s"
+    assert open_store(StoreSettings(url=url)).url == url
+
+
+def test_parts() -> None:
+    url = parse_url("throttled+hdfs://nn:8020/a%20b?hosts=2")
+    assert (url.wrappers, url.scheme, url.authority, url.path) == (("throttled",), "hdfs", "nn:8020", b"/a b")
+    assert (url.inner, url.parameters) == ("hdfs://nn:8020/a%20b", {"hosts": "2"})
+
+
+def test_a_local_store_loads_no_client_library() -> None:
+    program = (
+        "import sys; from stripefs.store.url import open_store; from stripefs.settings import StoreSettings;"
+        "open_store(StoreSettings(url='counting+file:///'));"
+        "print([name for name in ('pyarrow', 'hdfs_native', 'numpy', 'trio', 'http', 'httpx') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_pyarrow_it_is_said_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['pyarrow'] = None; from stripefs.store.url import open_store;"
+        "from stripefs.errors import ConfigError; from stripefs.settings import StoreSettings\n"
+        "try: open_store(StoreSettings(url='s3://bucket'))\n"
+        "except ConfigError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert "bootseer[arrow]" in done.stdout

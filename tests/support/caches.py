@@ -1,0 +1,104 @@
+"""Material of the cache's tests: a store that counts, a cache in front of it, and files of an age."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from stripefs.cache import bypass, writeback
+from stripefs.cache.cache import Cache
+from stripefs.cache.cached_store import CachedStore
+from stripefs.settings import CacheSettings, StoreSettings
+from stripefs.store.base import Handle
+from stripefs.store.url import open_store
+from stripefs.testing.counting import CountingStore, Counts
+from tests.support.stores import content
+
+MIB = 1 << 20
+PATIENCE = 60.0
+
+AGE = 1_700_000_000
+"""When files of tests were changed, in seconds since 1970: what was changed just now is not cached."""
+
+
+def write(path: Path, size: int, seed: int = 0, *, changed: float = AGE, times: int = 1) -> bytes:
+    """A file of so many bytes, so many times over, replaced as users do it."""
+    data = content(size, seed) * times
+    fresh = path.with_name(".fresh")
+    fresh.write_bytes(data)
+    os.utime(fresh, (changed, changed))
+    fresh.rename(path)
+    return data
+
+
+class Cached(NamedTuple):
+    """A cache in front of a local directory. `counts` tells what the directory was asked for."""
+
+    store: CachedStore
+    counts: Counts
+    folder: Path
+
+    def read(self, path: bytes, offset: int = 0, length: int | None = None) -> bytes:
+        """As one reader that then goes away, and what it read is on disk when this is back."""
+        handle = self.store.open(path)
+        try:
+            return read(handle, offset, handle.status.length - offset if length is None else length)
+        finally:
+            handle.close()
+            assert self.store.cache.queue.drain(PATIENCE)
+
+    def fetched(self, path: bytes, offset: int = 0, length: int | None = None) -> int:
+        """Bytes that the directory is asked for when that is read."""
+        before = self.counts.bytes
+        self.read(path, offset, length)
+        return self.counts.bytes - before
+
+    def forget(self) -> None:
+        """Have nothing open, as another process: what was evicted is served as long as it is."""
+        for key, number in list(self.store.cache.segments._open):
+            self.store.cache.segments.forget(key, number)
+
+    def segments(self) -> list[Path]:
+        return sorted(
+            path
+            for path in self.folder.glob("stripefs-1/versions/*/*/*")
+            if path.name.isalnum() and len(path.name) == 6
+        )
+
+
+def read(handle: Handle, offset: int, length: int, step: int = 8 * MIB) -> bytes:
+    """In steps, as the reader does."""
+    parts = []
+    while length:
+        size = min(length, step - offset % step)
+        parts.append(bytes(handle.read(offset, size)))
+        offset, length = offset + size, length - size
+    return b"".join(parts)
+
+
+@contextmanager
+def cached(
+    source: Path, folder: Path, prefix: str = "counting", query: str = "", **settings: object
+) -> Iterator[Cached]:
+    """`settings` as of CacheSettings."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bypass, "SLOWER", 0.0)  # these sources are in memory: no disk is as fast
+        patch.setattr(writeback, "LONGEST_WAIT", float("inf"))  # nor is one too slow
+        yield from _cached(source, folder, prefix, query, settings)
+
+
+def _cached(source: Path, folder: Path, prefix: str, query: str, settings: dict[str, object]) -> Iterator[Cached]:
+    inner = open_store(StoreSettings(url=f"{prefix}+file://{source}{query}"))
+    assert isinstance(inner, CountingStore)
+    cache = Cache(CacheSettings(directory=str(folder), **{"size": 1 << 40, **settings}))  # type: ignore[arg-type]
+    store = CachedStore(inner, cache)
+    try:
+        yield Cached(store, inner.counts, folder)
+    finally:
+        store.close()
+        cache.close()

@@ -1,0 +1,170 @@
+"""The installed command on a source, and a place that is clean again whatever happened to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from stripefs.fuse import kernel
+from stripefs.fuse.control import find_mounts, query
+from tests.support.mount_copies import until_unpinned
+from tests.support.waiting import gone
+
+__all__ = ["PATIENCE", "REPLACED", "Live", "Place", "eventually"]
+
+PATIENCE = 120.0
+"""Seconds after which a wait is a hang; far more than anything takes on a busy machine."""
+
+REPLACED = "the worker ended with SIGKILL; the next one takes over"
+
+Done = subprocess.CompletedProcess[str]
+
+
+def eventually(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+    """The first truthy answer of `condition`. Raises TimeoutError when none comes."""
+    deadline = time.monotonic() + patience
+    while not (answer := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited in vain for: {what}")
+        time.sleep(0.05)
+    return answer
+
+
+class Place:
+    """Mounts below `folder` through the installed command, without the configuration of whoever runs this."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("STRIPEFS_", "HADOOP_"))}
+        self.environ = clean | {"HOME": str(folder)}
+        self._live: list[Live] = []
+        self._forgiven: list[str] = []
+
+    def run(self, *arguments: object, wrapper: Sequence[str] = (), patience: float = PATIENCE) -> Done:
+        """`stripefs ARGUMENTS` to its end, in the folder."""
+        return subprocess.run(
+            [*wrapper, *_command(*arguments)],
+            cwd=self.folder,
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=patience,
+            check=False,
+        )
+
+    def mount(self, source: str, *options: object, wrapper: Sequence[str] = ()) -> Live:
+        """Mount `source` in the background at a new directory. Raises AssertionError with what the command said."""
+        number = len(self._live)
+        path, log = self.folder / f"mnt{number}", self.folder / f"log{number}"
+        path.mkdir()
+        live = Live(self, path, log)
+        self._live.append(live)
+        done = self.run("mount", source, path, "--log-file", log, *options, wrapper=wrapper)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+        live.supervisor = next(mount.supervisor_pid for mount in find_mounts() if mount.mountpoint == str(path))
+        return live
+
+    def forgive(self, *words: str) -> None:
+        """Expect log lines at WARNING or above that contain any of these words."""
+        self._forgiven += words
+
+    def complaints(self) -> list[str]:
+        """Log lines at WARNING or above, or of a traceback, that nobody expects."""
+        return [
+            line
+            for live in self._live
+            for line in live.log_text().splitlines()
+            if any(f" {level} " in line for level in ("WARNING", "ERROR", "CRITICAL")) or "Traceback" in line
+            if not any(word in line for word in self._forgiven)
+        ]
+
+    def close(self) -> list[str]:
+        """Take all mounts away; what should not have been: unexpected log lines, and mounts that had to be forced."""
+        forced = [f"{live.path} had to be taken away by force" for live in self._live if not live.clean_up()]
+        return self.complaints() + forced
+
+
+class Live:
+    """One mount in the background."""
+
+    def __init__(self, place: Place, path: Path, log: Path) -> None:
+        self.path = path
+        self.log = log
+        self.supervisor = 0
+        self._place = place
+
+    def status(self) -> dict[str, Any]:
+        """The control socket's status, also while a worker is being replaced."""
+        return query(str(self.path), "status", PATIENCE)
+
+    def told_status(self) -> dict[str, Any]:
+        """The same through `stripefs status --json`."""
+        done = self._place.run("status", self.path, "--json")
+        assert done.returncode == 0, done
+        (answer,) = json.loads(done.stdout)
+        return dict(answer)
+
+    def workers(self) -> list[int]:
+        """The supervisor's children that run."""
+        try:
+            children = Path(f"/proc/{self.supervisor}/task/{self.supervisor}/children").read_text().split()
+        except FileNotFoundError:
+            return []
+        return [int(child) for child in children if not gone(int(child))]
+
+    def worker(self) -> int:
+        """The pid of the worker that is there now, or comes next."""
+        return int(eventually(self.workers, "a worker")[0])
+
+    def kill_worker(self) -> int:
+        pid = self.worker()
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def in_table(self) -> bool:
+        return kernel.find_mount(str(self.path)) is not None
+
+    def log_text(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+    def ended(self) -> bool:
+        return not self.supervisor or gone(self.supervisor)
+
+    def umount(self) -> None:
+        done = self._place.run("umount", self.path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
+
+    def terminate(self) -> None:
+        until_unpinned(self.path)
+        os.kill(self.supervisor, signal.SIGTERM)
+
+    def clean_up(self) -> bool:
+        """Leave nothing. True when the mount ended by itself, or as soon as it was told to."""
+        workers = self.workers()
+        if not self.ended():
+            self.terminate()
+        with contextlib.suppress(TimeoutError):
+            eventually(self.ended, "the supervisor's end", 30)
+        willing = self.ended()
+        if not willing:
+            os.kill(self.supervisor, signal.SIGKILL)
+        for pid in workers:
+            if not gone(pid) and b"stripefs.fuse.store_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                willing = False
+                os.kill(pid, signal.SIGKILL)
+        while (left := kernel.find_mount(str(self.path))) is not None and left.fstype == "fuse.stripefs":
+            kernel.abort(left.connection)
+            kernel.unmount(str(self.path), kernel.MNT_DETACH)
+        return willing
+
+
+def _command(*arguments: object) -> list[str]:
+    return [str(Path(sys.executable).with_name("stripefs")), *map(str, arguments)]

@@ -1,0 +1,73 @@
+"""docs/reference and the man pages: they are what the click commands declare now, and lack no command and no option."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from cliref import man, markdown
+from cliref.model import REFERENCES, CommandEntry, Reference
+
+from stripefs import __version__
+from tests.support.checkout import CHECKOUT
+
+PROGRAM = pytest.mark.parametrize("program", REFERENCES, ids=lambda program: program.name)
+
+
+def commands(program: Reference) -> list[CommandEntry]:
+    return list(program.root().walk())[1:]
+
+
+@PROGRAM
+def test_the_committed_page_is_the_one_that_is_generated(program: Reference) -> None:
+    page = CHECKOUT / "docs/reference" / f"{program.name}.md"
+    assert page.read_text() == markdown.page(program), "run ./scripts/docs, which writes it"
+
+
+@PROGRAM
+def test_the_page_has_each_command_with_each_flag_and_value(program: Reference) -> None:
+    text = markdown.page(program)
+    for command in commands(program):
+        _, _, part = text.partition(f" `{command.path}`\n\n    {command.usage}\n")
+        part = re.split(r"^##", part, maxsplit=1, flags=re.MULTILINE)[0]
+        for flag in command.flags:
+            assert "--help" in flag.names or f"`{flag.names}" in part, (command.path, flag.names)
+            if flag.setting is None:
+                assert all(f"`{value}`" in part for value in flag.values), (command.path, flag.names)
+    settings = text.partition("\n## Settings\n")[2]
+    for option in program.options.all:
+        (row,) = [line for line in settings.splitlines() if f"| `{option.variable}` |" in line]
+        assert f"`{option.section}.{option.name}`" in row
+        assert all(f"`{value}`" in row for value in option.choices)
+
+
+@PROGRAM
+def test_man_pages_have_each_command_with_each_flag(program: Reference) -> None:
+    pages = man.pages(program, __version__)
+    for command in commands(program):
+        text = pages[f"{program.name}-{command.path.split(' ')[1]}.1"]
+        assert man.escaped(command.usage) in text
+        for flag in command.flags:
+            assert man.escaped(flag.names) in text, (command.path, flag.names)
+    overview = pages[f"{program.name}.1"]
+    for option in program.options.all:
+        assert man.escaped(option.flag) in overview
+        assert man.escaped(option.variable) in overview
+
+
+def test_text_cannot_be_taken_for_a_request_of_roff() -> None:
+    assert man.escaped(".SH NAME") == "\\&.SH NAME"
+    assert man.escaped("a\\b `-x`") == "a\\eb \\-x"
+
+
+def test_the_default_in_a_help_text_becomes_a_value_of_its_own() -> None:
+    run = {
+        flag.names: flag
+        for program in REFERENCES
+        for each in commands(program)
+        if each.path == "imagefs run"
+        for flag in each.flags
+    }
+    assert (run["--deps-python"].default, run["--deps-python"].help[-1]) == ("python3", ".")
+    assert run["--plane"].values == ("auto", "erofs", "tree")
+    assert run["--plane"].default == "auto"

@@ -1,0 +1,96 @@
+"""The description of the distribution: what its extras bring, its version, and the locks that follow from them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import stripefs
+from stripefs.errors import ConfigError
+from stripefs.extras import EXTRAS, missing, require
+from tests.support.checkout import CHECKOUT
+
+PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+EXTRAS_OF_PROJECT = {name: list(map(Requirement, of)) for name, of in PROJECT["optional-dependencies"].items()}
+
+IMPORTED_AS = {"google": "protobuf", "grpc": "grpcio"}
+"""Distributions by the name of their package, where it is another one."""
+
+
+def pinned(lock: str) -> dict[str, str]:
+    """The versions in a lock by distribution."""
+    text = (CHECKOUT / f"requirements/{lock}.lock").read_text()
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", text, re.MULTILINE))
+
+
+def test_each_optional_package_is_told_by_an_extra_that_brings_it() -> None:
+    brought = {name: {canonicalize_name(one.name) for one in of} for name, of in EXTRAS_OF_PROJECT.items()}
+    for package, extra in EXTRAS.items():
+        assert canonicalize_name(IMPORTED_AS.get(package, package)) in brought[extra]
+    told = {canonicalize_name(IMPORTED_AS.get(package, package)) for package in EXTRAS}
+    assert set().union(*brought.values()) - {"bootseer"} == told
+
+
+def test_all_is_all_extras() -> None:
+    (everything,) = EXTRAS_OF_PROJECT["all"]
+    assert everything.name == PROJECT["name"]
+    assert everything.extras == EXTRAS_OF_PROJECT.keys() - {"all"}
+
+
+def test_the_lock_of_the_image_has_all_that_the_package_needs() -> None:
+    found = pinned("run")
+    for requirement in (
+        *map(Requirement, PROJECT["dependencies"]),
+        *(one for of in EXTRAS_OF_PROJECT.values() for one in of),
+    ):
+        if requirement.name != PROJECT["name"]:
+            assert requirement.specifier.contains(found[canonicalize_name(requirement.name)])
+
+
+@pytest.mark.parametrize("lock", ["run", "demo"])
+def test_locks_hold_the_versions_that_are_tested(lock: str) -> None:
+    found, tested = pinned(lock), pinned("dev")
+    assert {name: tested.get(name) for name in found} == found
+
+
+def test_the_lock_of_the_demo_is_small() -> None:
+    groups = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["dependency-groups"]
+    tools = {canonicalize_name(Requirement(one).name) for group in ("test", "lint") for one in groups[group]}
+    wanted = {canonicalize_name(Requirement(one).name) for one in groups["demo"]}
+    assert wanted <= pinned("demo").keys()
+    assert pinned("demo").keys().isdisjoint(tools - wanted)
+
+
+def test_the_changelog_has_a_section_for_the_version() -> None:
+    assert re.search(
+        rf"^## \[{re.escape(stripefs.__version__)}\]", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+
+
+def test_a_package_of_an_extra_that_is_missing_is_told() -> None:
+    error = missing(ModuleNotFoundError("No module named 'google.protobuf'", name="google.protobuf"))
+    assert isinstance(error, ConfigError)
+    assert str(error) == "the Python package google is not installed (pip install 'bootseer[containerd]')"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModuleNotFoundError("No module named 'stripefs.nothing'", name="stripefs.nothing"),
+        ImportError("cannot import name 'x' from 'lz4'", name="lz4"),
+        ImportError("no name"),
+    ],
+)
+def test_any_other_import_that_fails_is_told_as_it_is(error: ImportError) -> None:
+    assert missing(error) is None
+
+
+def test_what_is_required_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    require("lz4")
+    monkeypatch.setitem(EXTRAS, "package_that_does_not_exist", "mount")
+    with pytest.raises(ConfigError, match=r"package_that_does_not_exist is not installed"):
+        require("package_that_does_not_exist")

@@ -1,0 +1,213 @@
+"""Blocks on local disk: what is read is what was written, or is known not to be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from imagefs.blocks.block_table import rows_here
+from imagefs.blocks.cachefile import LocalDevice, matches
+from imagefs.format.index import BLOCK
+from stripefs.errors import StoreError
+from tests.support.images.devices import noise
+
+NAME = "ab" * 32
+SIZE = 3 * BLOCK + 8192
+BLOCKS = {0: noise(1)[0], 2: noise(1, seed=2)[0], 3: noise(1, seed=3)[0][:5000]}
+NOW = 1_800_000_000.0
+
+
+def opened(folder: Path) -> LocalDevice:
+    return LocalDevice(folder, NAME, 4, SIZE)
+
+
+def write(device: LocalDevice, block: int, now: float = NOW) -> None:
+    checksum = xxhash.xxh3_64_intdigest(BLOCKS[block])
+    device.write(block, BLOCKS[block], checksum, now)
+    device.table.settle(block, checksum, now)
+
+
+def read(device: LocalDevice, block: int) -> bytes | None:
+    """As readers do: None for what is not here, or not what was written."""
+    checksum = device.table.checksum(block)
+    if checksum is None:
+        return None
+    buffer = bytearray(len(BLOCKS[block]))
+    if not device.read_now(block * BLOCK, buffer):
+        device.read(block * BLOCK, buffer)
+    return bytes(buffer) if matches(memoryview(buffer), checksum) else None
+
+
+def is_marked(device: LocalDevice) -> bool:
+    return device.marked
+
+
+def is_dirty(device: LocalDevice) -> bool:
+    return device.table.dirty
+
+
+def uses(device: LocalDevice) -> list[tuple[int, int]]:
+    return list(rows_here(device.table.rows()))
+
+
+def test_what_is_written_is_read_also_after_a_restart(tmp_path: Path) -> None:
+    device = opened(tmp_path)
+    assert (read(device, 0), device.table.present) == (None, 0)
+    for block in (0, 3):
+        write(device, block)
+    device.close()
+    device = opened(tmp_path)
+    assert [read(device, block) for block in BLOCKS] == [BLOCKS[0], None, BLOCKS[3]]
+    assert device.table.present == 2
+    write(device, 2)
+    assert device.table.present == 3
+    data = device.path.read_bytes()
+    assert len(data) == SIZE
+    assert data[: 2 * BLOCK] == BLOCKS[0] + bytes(BLOCK)
+    assert data[3 * BLOCK :].rstrip(b"\0") == BLOCKS[3].rstrip(b"\0")
+    device.close()
+
+
+def test_the_format_is_the_documented_one(tmp_path: Path) -> None:
+    device = opened(tmp_path)
+    write(device, 2)
+    device.close()
+    table = (tmp_path / f"{NAME}.table").read_bytes()
+    assert table[:64] == b"BSBLOCKS" + bytes([1, 0, 0, 0, 4, 0, 0, 0]) + bytes.fromhex(NAME) + bytes(16)
+    seconds = int(NOW) - 1577836800
+    row = xxhash.xxh3_64_intdigest(BLOCKS[2]).to_bytes(8, "little") + seconds.to_bytes(4, "little") + b"\1\0\0\0"
+    assert table[64:] == bytes(32) + row + bytes(16)
+
+
+@pytest.mark.parametrize("where", ["data", "table"])
+def test_a_flipped_byte_is_noticed(tmp_path: Path, where: str) -> None:
+    device = opened(tmp_path)
+    write(device, 0)
+    device.close()
+    path = tmp_path / f"{NAME}.{where}"
+    changed = bytearray(path.read_bytes())
+    changed[64 + 3 if where == "table" else 777] ^= 1
+    path.write_bytes(changed)
+    device = opened(tmp_path)
+    assert read(device, 0) is None
+    device.clear(0)
+    assert device.table.present == 0
+    write(device, 0)
+    assert read(device, 0) == BLOCKS[0]
+    device.close()
+
+
+@pytest.mark.parametrize("size", [0, 10, 64, 100])
+def test_a_table_that_was_cut_short_is_begun_anew(tmp_path: Path, size: int) -> None:
+    device = opened(tmp_path)
+    write(device, 0)
+    device.close()
+    os.truncate(tmp_path / f"{NAME}.table", size)
+    device = opened(tmp_path)
+    assert (device.table.present, read(device, 0)) == (0, None)
+    assert device.usage > 0
+    device.trim()
+    assert device.usage == 0
+    device.close()
+
+
+def test_giving_up_gives_room_back(tmp_path: Path) -> None:
+    device = opened(tmp_path)
+    for block in (0, 2):
+        write(device, block, NOW + block)
+    before = device.usage
+    assert uses(device) == [(0, int(NOW) - 1577836800), (2, int(NOW) - 1577836798)]
+    device.clear(0)
+    device.clear(0)
+    assert (device.table.present, device.table.cleared) == (1, 1)
+    device.write_rows(device.table.take_dirty())
+    device.punch([0])
+    assert before - device.usage == BLOCK
+    device.table.touch(2, NOW + 30)
+    assert not is_dirty(device)  # not worth a write
+    device.table.touch(2, NOW + 90)
+    device.table.touch(0, NOW + 90)
+    assert is_dirty(device)
+    assert uses(device) == [(2, int(NOW) + 90 - 1577836800)]
+    assert read(device, 2) == BLOCKS[2]
+    device.close()
+
+
+def test_what_a_crash_left_is_trimmed(tmp_path: Path) -> None:
+    device = opened(tmp_path)
+    write(device, 2)
+    device.write(0, BLOCKS[0], 1, NOW)  # and its row is lost
+    device.write(3, BLOCKS[3], 1, NOW)
+    device.trim()
+    assert device.usage == BLOCK
+    assert read(device, 2) == BLOCKS[2]
+    device.close()
+
+
+def test_one_is_found_without_its_index(tmp_path: Path) -> None:
+    device = opened(tmp_path)
+    write(device, 2)
+    device.close()
+    found = LocalDevice.found(tmp_path, NAME)
+    assert found is not None
+    assert (found.blocks, found.table.present, read(found, 2)) == (4, 1, BLOCKS[2])
+    found.close()
+    os.truncate(found.path, 100 * BLOCK)
+    assert LocalDevice.found(tmp_path, NAME) is None
+    with pytest.raises(OSError, match="No such file"):
+        LocalDevice.found(tmp_path, "cd" * 32)
+
+
+def test_a_mark_holds_as_long_as_the_data_is_the_same(tmp_path: Path) -> None:
+    device = opened(tmp_path)
+    for block in BLOCKS:
+        write(device, block)
+    assert not is_marked(device)
+    assert device.mark(device.sync())
+    device.close()
+    device = opened(tmp_path)
+    assert is_marked(device)
+    device.clear(2)
+    assert not is_marked(device)
+    device.close()
+    device = opened(tmp_path)
+    assert is_marked(device)  # it was cleared in memory only
+    stamp = device.sync()
+    os.utime(device.path)
+    assert not device.mark(stamp)
+    device.close()
+    device = opened(tmp_path)
+    assert not is_marked(device)
+    assert not (tmp_path / f"{NAME}.complete").exists()
+    assert device.mark(device.sync())
+    device.unmark()
+    device.unmark()
+    device.close()
+    assert not opened(tmp_path).marked
+
+
+def test_removing_leaves_nothing(tmp_path: Path) -> None:
+    device = opened(tmp_path)
+    write(device, 0)
+    device.mark(device.sync())
+    device.remove()
+    assert device.closed
+    other = opened(tmp_path)
+    assert other.table.present == 0
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".data", ".table"]
+    other.remove()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StoreError, match="closed"):
+        device.read(0, bytearray(1))
+
+
+def test_who_else_has_it_open_is_seen(tmp_path: Path) -> None:
+    device = opened(tmp_path)
+    assert not device.opened_elsewhere()
+    with device.path.open("rb"):
+        assert device.opened_elsewhere()
+    assert not device.opened_elsewhere()
+    device.close()

@@ -1,0 +1,256 @@
+"""The hot device: the same tree from other places, the same bytes each time, and a plan that reads it in order."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.build import optimize as optimizer
+from imagefs.build.content import scan
+from imagefs.build.optimize import build_optimized, optimize
+from imagefs.errors import BuildError, DamagedObject, FormatError
+from imagefs.format.erofs import BLOCK, DeviceSlot, ErofsImage
+from imagefs.format.erofs.write import add_device
+from imagefs.format.extents import COLD, HOT
+from imagefs.format.plan import PlanRun
+from imagefs.progress import Progress
+from imagefs.repository.images import Images
+from imagefs.repository.traces import Traces, load_plan
+from imagefs.trace.planner import match
+from imagefs.trace.recorder import score
+from imagefs.trace.references import open_image, plan_for
+from tests.support.images.starts import Stored, build_tree, imports, make_tree, open_store, record, trace
+
+
+@pytest.fixture
+def digest(source: Path, images: Images) -> str:
+    return build_tree(source, images)
+
+
+def test_the_oci_manifest_leads_to_the_image_with_the_hot_device(source: Path, images: Images) -> None:
+    oci = f"sha256:{'5a' * 32}"
+    (first, nothing) = build_optimized(*scan(str(source)), images, [], source=oci)
+    assert nothing is None
+    assert images.by_source(oci) == first.digest
+    report = optimize(images, first.digest, [trace(images, first.digest, imports(source, 1))])
+    assert images.by_source(oci) == report.digest != first.digest
+
+
+def test_the_tree_is_the_same_and_comes_from_two_devices(source: Path, images: Images, digest: str) -> None:
+    reads = imports(source, 1)
+    found = trace(images, digest, reads)
+    before = Stored(images, digest)
+    report = optimize(images, digest, [found], tag="app")
+    after = Stored(images, report.digest)
+    assert images.resolve("app") == report.digest != digest
+    assert (report.base, report.traces, report.extents) == (digest, 1, len(found.touches))
+    assert (report.by_digest, report.by_path, report.missing) == (len(found.touches), 0, 0)
+    assert after.tree() == before.tree()  # numbers of inodes too
+    assert after.manifest.devices[0] == before.manifest.devices[0]
+    assert after.manifest.base == digest
+    assert (after.manifest.extents, after.manifest.config) == (before.manifest.extents, before.manifest.config)
+    assert after.devices[0] == before.devices[0]
+    assert (
+        report.hot_bytes == len(after.devices[1]) == sum(-(-touch.length // BLOCK) * BLOCK for touch in found.touches)
+    )
+    extents = {extent[:2]: extent for extent in open_image(images, report.digest).target.extents()}
+    at = 0
+    for touch in found.touches:  # one behind the other, as they were touched
+        extent = extents.pop((touch.path, touch.offset))
+        assert (extent.place >> 32, extent.place & 0xFFFFFFFF) == (HOT, at)
+        at += extent.blocks
+    assert {extent.place >> 32 for extent in extents.values()} == {COLD}
+
+
+def test_every_byte_of_the_metadata_that_says_nothing_about_places_is_kept(
+    source: Path, images: Images, digest: str
+) -> None:
+    found = trace(images, digest, imports(source, 1))
+    report = optimize(images, digest, [found])
+    before, after = Stored(images, digest).metadata, Stored(images, report.digest).metadata
+    assert len(before) == len(after)
+    different = [at for at in range(1280, len(before)) if before[at] != after[at]]  # behind the superblock
+    assert len({at // 8 for at in different if at >= 1408}) == len(found.touches)  # a chunk index each
+    assert ErofsImage(after).devices == [*ErofsImage(before).devices, DeviceSlot(b"hot", report.hot_bytes // BLOCK)]
+
+
+def test_the_same_traces_make_the_same_bytes(source: Path, images: Images, digest: str, tmp_path: Path) -> None:
+    traces = [trace(images, digest, imports(source, seed), node=str(seed)) for seed in range(3)]
+    first = optimize(images, digest, traces)
+    again = optimize(images, digest, traces[::-1])
+    assert again.digest == first.digest
+    assert again.new_bytes == 0 < first.new_bytes
+    elsewhere = open_store(tmp_path / "elsewhere")
+    assert build_tree(source, elsewhere) == digest
+    assert optimize(elsewhere, digest, traces) == first
+
+
+def test_an_optimised_image_is_optimised_from_what_it_was_made_of(source: Path, images: Images, digest: str) -> None:
+    first = optimize(images, digest, [trace(images, digest, imports(source, 1, packages=(1,)))])
+    # The second start was recorded on the optimised image, so part of its touches were in the hot device.
+    second = trace(images, first.digest, imports(source, 2))
+    assert second.image == digest
+    assert second.touches == trace(images, digest, imports(source, 2)).touches
+    from_hot, from_base = optimize(images, first.digest, [second]), optimize(images, digest, [second])
+    assert from_hot == dataclasses.replace(from_base, new_bytes=from_hot.new_bytes)
+    assert len(images.manifest(from_hot.digest).devices) == 2
+    assert Stored(images, from_hot.digest).tree() == Stored(images, digest).tree()
+
+
+def test_the_plan_is_the_hot_device_from_end_to_end(source: Path, images: Images, digest: str) -> None:
+    report = optimize(images, digest, [trace(images, digest, imports(source, 1))])
+    plan = load_plan(images, report.digest, "default")
+    assert plan is not None
+    assert plan.runs == [PlanRun(HOT, 0, -(-report.hot_bytes // (128 << 10)))]
+    touched = record(images, report.digest, imports(source, 1))
+    judged = score({n: set(plan.of(n)) for n in (1, 2)}, {n: touched.touched_blocks(n) for n in (1, 2)})
+    assert (judged["precision"], judged["recall"]) == (1.0, 1.0)
+    assert load_plan(images, digest, "default") is None
+
+
+def test_each_workload_has_its_plan(source: Path, images: Images, digest: str) -> None:
+    train = [trace(images, digest, imports(source, seed, packages=(0, 1)), workload="train") for seed in (1, 1)]
+    serve = trace(images, digest, imports(source, 1, packages=(1, 2)), workload="serve")
+    report = optimize(images, digest, [serve, *train])
+    plans = {name: Traces(images.repository).plan(report.digest, name) for name in ("train", "serve")}
+    assert report.plan_blocks == {name: plan.blocks for name, plan in plans.items() if plan is not None}
+    for name, packages in (("train", (0, 1)), ("serve", (1, 2))):
+        plan, touched = plans[name], record(images, report.digest, imports(source, 1, packages=packages))
+        assert plan is not None
+        assert plan.runs[0].first == 0
+        assert touched.touched_blocks(HOT) == set(plan.of(HOT))
+        assert not touched.touched_blocks(COLD)
+
+
+def test_a_rebuild_is_optimised_by_the_traces_of_the_build_before(
+    source: Path, images: Images, digest: str, tmp_path: Path
+) -> None:
+    traces = [trace(images, digest, imports(source, 1))]
+    rebuilt = make_tree(tmp_path / "rebuilt", stamp=7, first="a_new_one")
+    built, report = build_optimized(*scan(str(rebuilt)), images, traces, tag="app")
+    assert report is not None
+    assert report.by_path > 10
+    assert report.missing == 0
+    assert report.base == built.digest
+    assert images.resolve("app") == report.digest
+    assert Stored(images, report.digest).tree() == Stored(images, built.digest).tree()
+    touched = record(images, report.digest, imports(source, 1))
+    assert touched.touched_blocks(HOT) == set(range(-(-report.hot_bytes // (128 << 10))))
+    assert not touched.touched_blocks(COLD)
+
+
+def test_a_plan_from_the_build_before_serves_without_a_hot_device(
+    source: Path, images: Images, digest: str, tmp_path: Path
+) -> None:
+    rebuilt = build_tree(make_tree(tmp_path / "rebuilt", stamp=7, first="a_new_one"), images)
+    plan, _ = plan_for(open_image(images, rebuilt), "default", [trace(images, digest, imports(source, 1))])
+    touched = record(images, rebuilt, imports(source, 1))
+    assert score({1: set(plan.of(1))}, {1: touched.touched_blocks(1)})["recall"] == 1.0
+
+
+def test_traces_that_say_nothing_about_the_image_change_nothing(source: Path, images: Images, digest: str) -> None:
+    empty = trace(images, digest, [])
+    other = trace(images, digest, imports(source, 1))
+    elsewhere = [touch._replace(path=b"not/here", digest=bytes(16)) for touch in other.touches]
+    for useless in ([], [empty], [trace(images, digest, imports(source, 1), complete=False, reason="warm")]):
+        with pytest.raises(BuildError, match="no trace touched anything"):
+            optimize(images, digest, useless, tag="app")
+    foreign = trace(images, digest, [], touches=elsewhere)
+    with pytest.raises(BuildError, match="no trace touched anything"):
+        optimize(images, digest, [foreign], tag="app")
+    assert images.resolve("app") == digest
+    built, report = build_optimized(*scan(str(source)), images, [foreign], tag="new")
+    assert report is None
+    assert images.resolve("new") == built.digest == digest
+
+
+def test_an_interrupted_run_publishes_nothing(source: Path, images: Images, digest: str) -> None:
+    class Interrupt(Progress):
+        def advance(self, count: int) -> None:
+            raise KeyboardInterrupt
+
+    found = trace(images, digest, imports(source, 1))
+    with pytest.raises(KeyboardInterrupt):
+        optimize(images, digest, [found], tag="app", progress=Interrupt())
+    assert list(images.images()) == [digest]
+    assert images.resolve("app") == digest
+    assert Traces(images.repository).plans() == []
+
+
+def test_damaged_blocks_are_not_copied(source: Path, images: Images, digest: str, tmp_path: Path) -> None:
+    found = trace(images, digest, imports(source, 1))
+    for pack in (tmp_path / "store/packs").rglob("*"):
+        if pack.is_file():
+            data = bytearray(pack.read_bytes())
+            for at in range(0, len(data), 9000):
+                data[at] ^= 1
+            pack.write_bytes(data)
+    with pytest.raises(DamagedObject, match="a block of pack"):
+        optimize(images, digest, [found], tag="app")
+    assert list(images.images()) == [digest]
+
+
+def test_little_batches_copy_the_same(
+    source: Path, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with an image of many GiB: many batches, blocks that several need, ranges that cannot be joined."""
+    found = trace(images, digest, imports(source, 1))
+    whole = optimize(images, digest, [found])
+    monkeypatch.setattr(optimizer, "_BATCH", 3)
+    monkeypatch.setattr(optimizer, "_RANGE", 200_000)
+    monkeypatch.setattr(optimizer, "_GAP", 0)
+    assert optimize(images, digest, [found]).digest == whole.digest
+
+
+def test_an_image_without_a_table_is_refused(source: Path, images: Images, digest: str) -> None:
+    manifest = images.manifest(digest)
+    bare = images.put(type(manifest)(manifest.source, manifest.config, manifest.metadata, manifest.devices))
+    with pytest.raises(FormatError, match="no extents table"):
+        optimize(images, bare, [])
+    nested = type(manifest)(manifest.source, {}, manifest.metadata, manifest.devices, digest, manifest.extents)
+    twice = type(manifest)(manifest.source, {}, manifest.metadata, manifest.devices, images.put(nested), "")
+    with pytest.raises(FormatError, match="optimised itself"):
+        open_image(images, images.put(twice))
+
+
+def test_there_is_room_for_two_devices(images: Images, digest: str) -> None:
+    image = Stored(images, digest).image
+    two = ErofsImage(add_device(image, DeviceSlot(b"hot", 1), {}))
+    assert len(two.devices) == 2
+    with pytest.raises(FormatError, match="no room for another device"):
+        add_device(two, DeviceSlot(b"third", 1), {})
+
+
+def test_a_folder_with_metadata_is_used_when_it_holds_what_it_says(images: Images, digest: str, tmp_path: Path) -> None:
+    entry = images.manifest(digest).metadata
+    data = images.metadata(entry)
+    path = tmp_path / f"{entry.digest}.erofs"
+    path.write_bytes(data[:-1])
+    assert open_image(images, digest, tmp_path).target.image.data == data
+    path.write_bytes(data)
+    for found in _objects(tmp_path / "store/metadata"):
+        found.unlink()
+    assert open_image(images, digest, tmp_path).target.image.data == data
+
+
+def _objects(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_sparse_file_and_a_hardlink_are_copied_too(source: Path, images: Images, digest: str) -> None:
+    found = trace(images, digest, [(b"lib/sparse.bin", 5 << 20), (b"lib/p01/_native.so", 0), (b"lib/zeros.bin", 65536)])
+    report = optimize(images, digest, [found])
+    stored = Stored(images, report.digest)
+    tree = stored.tree()
+    assert (
+        hashlib.sha256(tree[b"lib/sparse.bin"][0]).digest()
+        == hashlib.sha256((source / "lib/sparse.bin").read_bytes()).digest()
+    )
+    assert tree[b"lib/p01/_native.so"][0] == (source / "lib/p05/again.so").read_bytes()
+    assert match(found.touches, open_image(images, report.digest).target).missing == 0
+    assert os.stat(source / "lib/p01/_native.so").st_nlink == tree[b"lib/p01/_native.so"][3]

@@ -1,0 +1,93 @@
+"""A machine that builds whatever image layout it is given, and what must be true of it afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.build.image import build
+from imagefs.build.pipeline import BuildOptions, open_source
+from imagefs.errors import BuildError, FormatError
+from imagefs.format.inode import Inode
+from imagefs.progress import Progress
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.settings import LayerLimits
+from stripefs.store.local import LocalStore
+from tests.support.images.layers import layout
+
+__all__ = ["MIB", "Victim", "clear", "put", "replace"]
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+SMALL = LayerLimits(
+    layers=20, entries=5000, attribute_bytes=MIB, tree_bytes=GIB, layer_bytes=32 * MIB, header_bytes=64 * KIB
+)
+
+
+class Victim:
+    """A machine that builds what it is given."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        for name in ("store", "tmp", "outside"):
+            (folder / name).mkdir()
+        (folder / "outside" / "secret").write_text("secret")
+        self._images = Images(StoreRepository(LocalStore(os.fsencode(folder / "store"))))
+
+    def layers(self, *layers: bytes, compress: Sequence[str] = ()) -> Path:
+        return layout(self._folder / "layout", layers, compress or [""] * len(layers))
+
+    def build(self, path: Path, limits: LayerLimits = SMALL) -> Inode:
+        with open_source(f"oci:{path}", BuildOptions(self._folder / "tmp", limits), Progress()) as tree:
+            build(tree.root, tree.contents, self._images, tag="app")
+            return tree.root
+
+    def refuse(self, path: Path, words: str = ".", kind: type[Exception] = Exception) -> None:
+        with pytest.raises(kind, match=words) as caught:
+            self.build(path)
+        assert isinstance(caught.value, BuildError | FormatError)
+        assert str(caught.value).isprintable()
+        assert len(str(caught.value)) < 1000
+        assert self._images.tags() == {}
+        assert self._images.images() == {}
+        self.nothing_left()
+
+    def nothing_left(self) -> None:
+        assert list((self._folder / "tmp").iterdir()) == []
+        assert {path.name for path in (self._folder / "outside").iterdir()} == {"secret"}
+        assert (self._folder / "outside" / "secret").read_text() == "secret"
+        assert {path.name for path in self._folder.iterdir()} <= {"store", "tmp", "outside", "layout"}
+
+
+def replace(path: Path, packed: bytes, plain: bytes) -> None:
+    """Let the only layer of the layout be these bytes, with all digests right."""
+    blobs = path / "blobs" / "sha256"
+    index = json.loads((path / "index.json").read_text())
+    manifest = json.loads(blobs.joinpath(index["manifests"][0]["digest"][7:]).read_text())
+    config = json.loads(blobs.joinpath(manifest["config"]["digest"][7:]).read_text())
+    config["rootfs"]["diff_ids"] = [f"sha256:{hashlib.sha256(plain).hexdigest()}"]
+    manifest["layers"][0].update(put(blobs, packed))
+    manifest["config"].update(put(blobs, json.dumps(config).encode()))
+    index["manifests"][0].update(put(blobs, json.dumps(manifest).encode()))
+    (path / "index.json").write_text(json.dumps(index))
+
+
+def put(blobs: Path, data: bytes) -> dict[str, Any]:
+    digest = hashlib.sha256(data).hexdigest()
+    blobs.joinpath(digest).write_bytes(data)
+    return {"digest": f"sha256:{digest}", "size": len(data)}
+
+
+def clear(path: Path) -> None:
+    for folder, names, files in os.walk(path, topdown=False):
+        for name in files:
+            os.unlink(os.path.join(folder, name))
+        for name in names:
+            os.rmdir(os.path.join(folder, name))
+    path.rmdir()

@@ -1,0 +1,139 @@
+"""The command `imagefs` from its arguments to its exit code and its one line on standard error, without a store."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import click
+import pytest
+
+from imagefs.cli import app as application
+from imagefs.cli import main as start
+from imagefs.cli.common import Bar, progress_bar
+from stripefs.cli.flags import SettingsCommand
+from tests.contract import commands as command_conformance
+from tests.contract.commands import CommandConformance, completed
+
+
+@pytest.fixture(autouse=True)
+def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command_conformance.forget_settings(tmp_path, monkeypatch)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    return command_conformance.said(application, capsys, arguments)
+
+
+class TestImagefs(CommandConformance):
+    name = "imagefs"
+    click_module = application
+    first_module = start
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "hint"),
+    [
+        (["biuld"], "'biuld' is not a command", "did you mean build?"),
+        (["/srv/images#app"], "is not a command", "did you mean imagefs mount /srv/images#app"),
+        (["build"], "Missing argument 'SRC'", "see imagefs build --help"),
+        (["build", "dir:/", "/srv#app"], "names an image where a store belongs", "leave #app out"),
+        (["build", "dir:/", "/srv", "--max-entires", "3"], "No such option '--max-entires'", "--max-entries"),
+        (["build", "dir:/", "/srv", "--max-entries", "x"], "--max-entries: 'x' is not a whole number", ""),
+        (["build", "dir:/", "/srv", "--trace", "x", "--no-trace"], "contradict each other", ""),
+        (["inspect", "/srv"], "names no image", "`imagefs ls STORE` lists them"),
+        (["rm", "/srv"], "names no image", "STORE#TAG"),
+        (["ls", "gopher://host/x"], "unknown scheme 'gopher'", "s3://"),
+        (["gc", "/srv", "--older-than", "1h"], "--older-than 1h is less than a day", "--force"),
+        (["gc", "/srv", "--older-than", "soon"], "--older-than: 'soon' is not a duration", ""),
+        (["verify", "/srv", "--config", "/none"], "/none does not exist", "IMAGEFS_CONFIG"),
+        (["trace", "shwo"], "No such command 'shwo'", "see imagefs trace --help"),
+        (["trace", "show", "/none"], "'/none' is no file that is there", "STORE#TAG"),
+        (["trace", "show", "/srv#app/a/b/c"], "names no trace", "STORE#TAG/WORKLOAD/NAME"),
+        (["trace", "show", "/srv#app/%/b"], "is no key of a workload", "letters"),
+        (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'", "see imagefs completion --help"),
+    ],
+)
+def test_misuse_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], what: str, hint: str
+) -> None:
+    code, out, err = said(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("imagefs: ")
+    assert what in err
+    assert hint in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (["ls", "/none"], 3, "/none: No such file or directory"),
+        (["build", "dir:/none", "STORE"], 4, "/none cannot be read: No such file or directory"),
+        (["build", "oci:/none", "STORE"], 4, "oci-layout is missing in /none"),
+        (["build", "dir:/usr/bin", "STORE", "-t", "../x"], 2, "'../x' is no tag"),
+        (["build", "dir:/usr/bin", "STORE", "--platform", "amd64"], 2, "'amd64' is no platform"),
+        (["inspect", "STORE#app"], 3, "has no image 'app'"),
+        (["rm", "STORE#app"], 3, "has no image 'app'"),
+        (["verify", "STORE#app"], 3, "has no image 'app'"),
+        (["optimize", "STORE#app"], 3, "has no image 'app'"),
+        (["ls", "http://127.0.0.1:9/x"], 3, "cannot be listed"),
+        (["gc", "http://127.0.0.1:9/x"], 3, "cannot be listed"),
+        (["build", "dir:/usr/bin", "http://127.0.0.1:9/x"], 3, "cannot be written to"),
+    ],
+)
+def test_what_cannot_be_is_one_line_with_the_code_of_its_kind(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], code: int, what: str
+) -> None:
+    (tmp_path / "store").mkdir()
+    arguments = [argument.replace("STORE", str(tmp_path / "store")) for argument in arguments]
+    found, out, err = said(capsys, *arguments)
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert what in err
+
+
+def test_a_flag_of_a_command_beats_a_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("IMAGEFS_MAX_ENTRIES", "wrong")
+    assert "IMAGEFS_MAX_ENTRIES: " in said(capsys, "build", "dir:/", str(tmp_path))[2]
+    assert "--max-entries: " in said(capsys, "build", "dir:/", str(tmp_path), "--max-entries", "0")[2]
+
+
+@pytest.mark.parametrize(("words", "offered"), [("imagefs opt", "optimize"), ("imagefs trace me", "merge")])
+def test_completion(words: str, offered: str) -> None:
+    assert completed("imagefs", words) == [f"plain,{offered}"]
+
+
+def test_settings_are_grouped_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    page = said(capsys, "build", "--help")[1]
+    titles = [line for line in page.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles == ["Options:", "The store:", "The service:", "Building:"]
+    assert "IMAGEFS_NAME" in page
+
+
+def test_all_commands_on_stores_have_grouped_pages() -> None:
+    context = click.Context(application.app)
+    for name in ("build", "ls", "inspect", "verify", "rm", "gc", "optimize"):
+        assert isinstance(application.app.get_command(context, name), SettingsCommand)
+
+
+def test_no_bar_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bar() as progress:
+        progress.stage("storing", 10)
+        progress.advance(10)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    bar = Bar(out)
+    bar.stage("storing", 4 << 20)
+    bar.advance(1 << 20)
+    assert bar.line().startswith("storing     [======                  ]  25%  1 MiB of 4 MiB  ")
+    bar.stage("fetching")
+    assert bar.line() == "fetching  "
+    bar.advance(3 << 20)
+    assert "3 MiB" in bar.line()
+    bar.clear()
+    assert out.getvalue().endswith("\r\x1b[K")
+    assert "\n" not in out.getvalue()

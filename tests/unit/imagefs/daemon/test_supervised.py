@@ -1,0 +1,333 @@
+"""An error that nobody expected ends no task of the daemon but its own, and no use of another image."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from imagefs.blocks import store
+from imagefs.blocks.eviction import DeviceCache
+from imagefs.blocks.fetcher import Fetcher
+from imagefs.blocks.store import BlockStore
+from imagefs.blocks.writeback import WriteBack
+from imagefs.daemon import liveness, processes, shared_mounts
+from imagefs.daemon.attachments import Attachments
+from imagefs.daemon.documents import CacheUpkeep, Documents
+from imagefs.daemon.helpers import Sweeper, TraceMaker
+from imagefs.daemon.leases import Leases
+from imagefs.daemon.liveness import LivenessWatch
+from imagefs.daemon.mount_pool import MountPool
+from imagefs.daemon.open_devices import OpenDevices
+from imagefs.daemon.protocol import AttachRequest, SnapshotUse
+from imagefs.daemon.sessions import Sessions
+from imagefs.daemon.shared_mounts import SharedMounts
+from imagefs.daemon.state import Attachment, DeviceUse
+from imagefs.errors import BlockUnavailable
+from imagefs.settings import DaemonSettings
+from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
+from tests.support.images.devices import FakeSource, eventually, make, noise, running, settled
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    """Jumps over pauses, and leaves threads some milliseconds first."""
+    return MockClock(autojump_threshold=0.02)
+
+
+class Fails:
+    """Stands for a task: raises once, then notes that it runs again and goes on."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.again = trio.Event()
+
+    async def __call__(self, *_: object) -> None:
+        self.runs += 1
+        if self.runs == 1:
+            raise RuntimeError("injected")
+        self.again.set()
+        await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def daemon(folder: Path) -> AsyncIterator[Attachments]:
+    memory = make_memory()
+    try:
+        counters, *slots = memory
+        journal = MemoryJournal(CounterPage(counters), (slots[0], slots[1]))
+        settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), background_rate=0)
+        host = Attachments(settings, journal)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(host.run)
+            yield host
+            nursery.cancel_scope.cancel()
+    finally:
+        for descriptor in memory:
+            os.close(descriptor)
+
+
+LOOPS: list[tuple[type, str]] = [
+    (Sweeper, "run"),
+    (MountPool, "tidy"),
+    (LivenessWatch, "_look_at_mounts"),
+    (SharedMounts, "_look"),
+    (CacheUpkeep, "_bound_documents"),
+    (CacheUpkeep, "_remove_unused"),
+    (CacheUpkeep, "_remove_unwanted"),
+    (WriteBack, "run"),
+    (BlockStore, "_shrink_when_idle"),
+    (DeviceCache, "list_peers"),
+]
+
+ONCE: list[tuple[type, str]] = [
+    (Sweeper, "find"),
+    (Sessions, "tidy"),
+    (Documents, "prepare"),
+    (Leases, "tidy"),
+    (OpenDevices, "share_cached_blocks"),
+]
+
+
+@pytest.mark.parametrize(("owner", "name"), LOOPS, ids=str)
+async def test_a_loop_of_the_daemon_that_failed_runs_again(
+    owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    clock: MockClock,
+) -> None:  # fmt: skip
+    work = Fails()
+    monkeypatch.setattr(owner, name, work)
+    async with daemon(tmp_path) as host:
+        await work.again.wait()
+        assert host.snapshot()["images"] == []
+    assert "please report this" in caplog.text
+    assert "injected" in caplog.text
+
+
+@pytest.mark.parametrize(("owner", "name"), ONCE, ids=str)
+async def test_what_the_daemon_does_once_ends_nothing_else(
+    owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    clock: MockClock,
+) -> None:  # fmt: skip
+    work = Fails()
+    monkeypatch.setattr(owner, name, work)
+    async with daemon(tmp_path) as host:
+        await trio.sleep(1)
+        assert host.snapshot()["images"] == []
+    assert work.runs == 1
+    assert "please report this" in caplog.text
+
+
+# -- background work for uses of an image -----------------------------------------------------------------------------
+
+
+class Uses:
+    """A host with attachments; none of its requests does anything."""
+
+    def __init__(self, *attachments: Attachment) -> None:
+        self.known = {one.id: one for one in attachments}
+        self.finished = trio.Event()
+        self.left: dict[str, trio.Event] = {one.id: trio.Event() for one in attachments}
+        self.note_use = Fails()
+
+    def attachments(self) -> Mapping[str, Attachment]:
+        return self.known
+
+    def finish(self, attachment: Attachment, how: str) -> None:
+        attachment.ready = True
+        self.finished.set()
+
+    def confirm_mounted(self, attachment: Attachment, plane: str) -> None:
+        attachment.owner = 0
+
+    def change(self, attachment: Attachment, **values: Any) -> None:
+        attachment.change(values)
+
+    def release(self, attachment: Attachment) -> None:
+        del self.known[attachment.id]
+        self.left[attachment.id].set()
+
+
+def attachment(identifier: str, **values: Any) -> Attachment:
+    return Attachment(identifier, "s#t", {"url": "/nowhere"}, "d" * 64, "d" * 64, "/m", (), 1.0, **values)
+
+
+async def test_watching_one_use_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
+    failed: set[str] = set()
+
+    def fail_once(what: str) -> None:
+        if what not in failed:
+            failed.add(what)
+            raise RuntimeError("injected")
+
+    async def ended(process: int, since: int) -> None:
+        fail_once("ended")
+
+    async def exists(self: LivenessWatch, path: str) -> bool:
+        fail_once("exists")
+        return True
+
+    monkeypatch.setattr(liveness, "ended", ended)
+    monkeypatch.setattr(LivenessWatch, "_exists", exists)
+    one = attachment("1", owner=1, begun=1e9, record_seconds=60.0, ready_file="/ready", namespace=processes.namespace())
+    uses = Uses(one)
+    watching = LivenessWatch(DaemonSettings(), uses)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watching.run)
+        watching.begin(one)
+        await uses.finished.wait()
+        await uses.left["1"].wait()
+        nursery.cancel_scope.cancel()
+    assert failed == {"ended", "exists"}
+
+
+async def test_an_unmount_that_fails_unexpectedly_is_tried_again_and_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock
+) -> None:
+    tried: list[str] = []
+
+    async def unmount(module: str, facts: Mapping[str, Any], within: float) -> dict[str, Any]:
+        tried.append(facts["unmount"]["target"])
+        if tried.count("/bad") == 1 and tried[-1] == "/bad":
+            raise RuntimeError("injected")
+        return {}
+
+    monkeypatch.setattr(shared_mounts, "run_helper", unmount)
+    bad, good = (attachment(path, snapshot="n", mountpoint=path) for path in ("/bad", "/good"))
+    leaving = attachment("/leaving", snapshot="n", mountpoint="/leaving", leaving=True)
+    uses = Uses(bad, good, leaving)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(SharedMounts(uses, tmp_path).run)
+        for left in uses.left.values():
+            await left.wait()
+        nursery.cancel_scope.cancel()
+    assert sorted(tried) == ["/bad", "/bad", "/good", "/leaving"]
+
+
+async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
+    runs = []
+
+    async def ended(process: int, since: int) -> None:
+        runs.append(process)
+        if len(runs) == 1:
+            raise RuntimeError("injected")
+
+    async def attach() -> dict[str, Any]:
+        return {"id": "1"}
+
+    monkeypatch.setattr(shared_mounts, "ended", ended)
+    one = attachment("1", snapshot="n", mountpoint="/m", users=[[7, 1]], kept=True)
+    uses = Uses(one)
+    async with trio.open_nursery() as nursery:
+        found = SharedMounts(uses, tmp_path)
+        await nursery.start(found.run)
+        assert await found.use(AttachRequest("1", {}, "t", snapshot=SnapshotUse("n")), attach) == {"id": "1"}
+        await eventually(lambda: not one.users)
+        assert uses.note_use.runs == 1
+        nursery.cancel_scope.cancel()
+    assert runs == [7, 7]
+
+
+async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock
+) -> None:
+    fetching, learning = Fails(), Fails()
+    monkeypatch.setattr(Sessions, "_fetch", fetching)
+    monkeypatch.setattr(TraceMaker, "make_trace", learning)
+    made = make(noise(1))
+    async with daemon(tmp_path) as host, running(tmp_path / "blocks") as blocks:
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
+        use = DeviceUse("cold", made.index.device_bytes, made.digest)
+        one = Attachment("1", "s#t", {"url": "/nowhere"}, "d" * 64, "d" * 64, "/m", (use,), 1.0)
+        starts = host._sessions
+        starts.begin(one, [device], None)  # type: ignore[arg-type]
+        await wait_all_tasks_blocked()
+        starts.finish(one, "ready")
+        await wait_all_tasks_blocked()
+        assert (fetching.runs, learning.runs) == (1, 1)
+
+
+# -- blocks ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_fetch_that_fails_unexpectedly_is_an_error_of_its_readers_alone(tmp_path: Path) -> None:
+    def bug(number: int, data: bytes) -> bytes:
+        return data
+
+    bad, good = make(noise(1)), make(noise(1, seed=2))
+    async with running(tmp_path / "blocks") as blocks:
+        read = Fetcher._read
+
+        async def failing(self: Fetcher[Any], request: Any, run: Any) -> Any:
+            if request.upstream.source is source:
+                raise RuntimeError("injected")
+            return await read(self, request, run)
+
+        source = FakeSource(bad, fault=bug)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Fetcher, "_read", failing)
+            first = await blocks.open(bad.digest, bad.index, source)
+            with pytest.raises(BlockUnavailable, match="injected"):
+                await first.read(0, first.size)
+            second = await blocks.open(good.digest, good.index, FakeSource(good))
+            assert bytes(await second.read(0, second.size)) == good.content
+        assert bytes(await first.read(0, first.size)) == bad.content
+
+
+async def test_blocks_that_cannot_be_kept_for_an_unknown_reason_are_read_all_the_same(tmp_path: Path) -> None:
+    made = make(noise(4))
+    async with running(tmp_path / "blocks") as blocks:
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(WriteBack, "put", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("injected")))
+            assert bytes(await device.read(0, 10)) == made.content[:10]
+        assert bytes(await device.read(0, device.size)) == made.content
+        await settled(device, blocks)
+
+
+async def test_a_batch_that_fails_unexpectedly_gives_its_memory_back(tmp_path: Path, clock: MockClock) -> None:
+    made, work = make(noise(4)), Fails()
+    async with running(tmp_path / "blocks") as blocks:
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(WriteBack, "_write", work)
+            assert bytes(await device.read(0, 10)) == made.content[:10]
+            await eventually(lambda: work.runs == 1 and not blocks.memory.held)
+            assert not blocks.writeback.writing(device._cached, 0)  # type: ignore[arg-type]
+        await trio.sleep(100)  # the pause is over
+        assert bytes(await device.read(0, device.size)) == made.content
+        await eventually(lambda: device.present >= 3)
+
+
+async def test_a_copy_that_fails_unexpectedly_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = noise(2)
+    one, other = make(block[:1]), make(block)
+    async with running(tmp_path / "blocks") as blocks:
+        first = await blocks.open(one.digest, one.index, FakeSource(one))
+        await first.read(0, first.size)
+        await settled(first, blocks)
+        blocks.memory.clear()
+        taking = Fails()
+        monkeypatch.setattr(Fetcher, "_take", taking)
+        second = await blocks.open(other.digest, other.index, FakeSource(other))
+        assert bytes(await second.read(0, second.size)) == other.content
+        assert taking.runs == 1
+
+
+async def test_a_check_that_fails_unexpectedly_leaves_the_device_unmarked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock
+) -> None:
+    made, checking = make(noise(2)), Fails()
+    monkeypatch.setattr(store, "seal", checking)
+    async with running(tmp_path / "blocks") as blocks:
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
+        await device.read(0, device.size)
+        await eventually(lambda: checking.runs == 1)
+        await trio.sleep(10)
+        assert not device.complete
+        assert bytes(await device.read(0, device.size)) == made.content

@@ -1,0 +1,93 @@
+"""The extents table: everything is found by content and by place, and a build knows all extents of its image."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagefs.errors import FormatError
+from imagefs.format.erofs import CHUNK
+from imagefs.format.extents import DIGEST, ExtentTable, digest_of, write
+from imagefs.trace.references import open_image
+from tests.support.images.starts import Stored, build_tree, make_tree, open_store
+
+_digests = st.binary(min_size=DIGEST, max_size=DIGEST) | st.sampled_from([bytes(DIGEST), b"\xff" * DIGEST])
+_tables = st.dictionaries(st.integers(0, 2**32 - 2), _digests, max_size=40)
+
+
+def table(found: dict[int, bytes]) -> bytes:
+    return write(b"".join(found.values()), array("I", found))
+
+
+@given(_tables)
+def test_what_is_written_is_found_by_content_and_by_place(found: dict[int, bytes]) -> None:
+    extents = ExtentTable(table(found))
+    assert len(extents) == len(found)
+    for digest in {*found.values(), bytes(DIGEST), b"\x80" * DIGEST}:
+        assert list(extents.find(digest)) == sorted(place for place, other in found.items() if other == digest)
+    for place in {*found, 0, 1, 2**32 - 1}:
+        assert extents.digest_at(place) == found.get(place)
+
+
+@given(_tables, st.randoms(use_true_random=False))
+@settings(max_examples=50, deadline=None)
+def test_the_order_of_extents_does_not_matter(found: dict[int, bytes], chance: object) -> None:
+    order = list(found)
+    chance.shuffle(order)  # type: ignore[attr-defined]
+    assert table({place: found[place] for place in order}) == table(found)
+
+
+def test_a_table_stays_as_it_is() -> None:
+    found = table({0x0102: b"b" * DIGEST, 3: b"a" * DIGEST, 0x01: b"b" * DIGEST})
+    assert found == b"BSEXTNT1\x03\0\0\0\0\0\0\0" + b"a" * 16 + b"\x03\0\0\0" + b"b" * 16 + b"\x01\0\0\0" + (
+        b"b" * 16 + b"\x02\x01\0\0"
+    )
+
+
+@pytest.mark.parametrize("document", [b"", b"BSEXTNT2" + bytes(8), b"BSEXTNT1\x01" + bytes(7), b"BSEXTNT1" + bytes(9)])
+def test_another_document_is_refused(document: bytes) -> None:
+    with pytest.raises(FormatError):
+        ExtentTable(document)
+
+
+@given(_tables, st.data())
+@settings(max_examples=50, deadline=None)
+def test_damage_is_an_error_and_nothing_else(found: dict[int, bytes], data: st.DataObject) -> None:
+    damaged = bytearray(table(found))
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        extents = ExtentTable(bytes(damaged))
+    except FormatError:
+        return
+    for place, digest in found.items():
+        list(extents.find(digest))
+        extents.digest_at(place)
+
+
+def test_digests_and_places_must_agree() -> None:
+    with pytest.raises(FormatError, match="do not make 2 extents"):
+        write(bytes(DIGEST), array("I", [1, 2]))
+    with pytest.raises(IndexError):
+        ExtentTable(table({}))[0]
+
+
+def test_a_build_knows_every_extent_of_its_image(tmp_path: Path) -> None:
+    images = open_store(tmp_path / "store")
+    digest = build_tree(make_tree(tmp_path / "source"), images)
+    opened, stored = open_image(images, digest), Stored(images, digest)
+    extents = list(opened.target.extents())
+    assert len(extents) > 100
+    for extent in extents:
+        content = stored.at(extent.place, extent.length)
+        source = (tmp_path / "source" / extent.path.decode(errors="surrogateescape")).read_bytes()
+        assert content == source[extent.offset : extent.offset + extent.length]
+        assert opened.target.digest_at(extent.cold) == digest_of(content) == hashlib.sha256(content).digest()[:DIGEST]
+        assert extent.cold in opened.target.find(digest_of(content))
+        assert extent.length == min(CHUNK, len(source) - extent.offset)
+    assert len({extent.cold for extent in extents}) == len(extents) == len(opened.target.table)

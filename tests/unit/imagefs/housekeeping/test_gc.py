@@ -1,0 +1,292 @@
+"""`gc`: what no image needs goes once it is old; what a build may be about to name stays."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from imagefs.build.content import scan
+from imagefs.build.image import build
+from imagefs.errors import DamagedObject, NoSuchImage
+from imagefs.format.index import Index
+from imagefs.format.manifest import Manifest
+from imagefs.format.trace import Trace
+from imagefs.housekeeping import gc
+from imagefs.housekeeping.gc import collect
+from imagefs.housekeeping.listing import list_images, remove_image
+from imagefs.housekeeping.verify import verify
+from imagefs.progress import Progress
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.repository.traces import Traces
+from stripefs.errors import Unsupported
+from stripefs.store.base import Capabilities
+from stripefs.store.local import LocalStore
+from tests.support.images.stores import age, build_tree, files, put_counter, write_tree
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_what_images_need_stays_however_old(images: Images, store: Path, tmp_path: Path) -> None:
+    build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    age(files(store), 1000)
+    before = files(store)
+    assert collect(images).removed == []
+    assert files(store) == before
+
+
+def test_what_nobody_needs_goes_when_it_is_old(images: Images, store: Path, tmp_path: Path) -> None:
+    build_tree(write_tree(tmp_path / "kept", a=1), images, "kept")
+    kept = files(store)
+    gone = build_tree(write_tree(tmp_path / "gone", a=1, b=2), images, "gone")
+    assert remove_image(images, "gone") == (["gone"], [gone.digest])
+    left = [path for path in files(store) if path not in kept]
+    young = collect(images)
+    assert (young.removed, young.young) == ([], len(left))
+    age(left, 25)
+    planned = collect(images, dry_run=True)
+    assert {store / path for path in planned.removed} == set(left)
+    assert files(store) == sorted(kept + left)
+    size = sum(path.stat().st_size for path in left)
+    done = collect(images)
+    assert (done.removed, done.bytes) == (planned.removed, size)
+    assert files(store) == kept
+    assert verify(images).damage == []
+
+
+def test_an_interrupted_build_leaves_what_the_next_one_needs_and_gc_what_is_young(
+    images: Images, store: Path, tmp_path: Path
+) -> None:
+    source = write_tree(tmp_path / "source", a=1)
+
+    class Interrupt(Progress):
+        def stage(self, name: str, total: int = 0) -> None:
+            if name == "publishing":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(*scan(str(source)), images, tag="app", progress=Interrupt())
+    assert collect(images).removed == []
+    written = put_counter(images.repository)
+    assert build_tree(source, images, "app").new_bytes == 0
+    assert not any(path.startswith(b"/packs/") for path in written)
+
+
+def test_a_build_during_which_gc_runs(images: Images, store: Path, tmp_path: Path) -> None:
+    """Objects that an interrupted build left are found by the next one, and must not go before that has ended."""
+    source = write_tree(tmp_path / "source", a=1)
+    first = build_tree(source, images)
+    images.remove(first.digest)
+    age(files(store), 30)
+
+    class Collecting(Progress):
+        def stage(self, name: str, total: int = 0) -> None:
+            if name == "publishing":
+                collect(images)
+
+    build(*scan(str(source)), images, tag="app", progress=Collecting())
+    assert verify(images).damage == []
+
+
+def test_gc_sees_a_manifest_that_comes_while_it_runs(
+    images: Images, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "_LISTED", 0.0)
+    source = write_tree(tmp_path / "source", a=1)
+    first = build_tree(source, images)
+    manifest = images.manifest(first.digest)
+    images.remove(first.digest)
+    age(files(store), 30)
+    discard = Images.discard
+
+    def discard_and_publish(self: Images, path: bytes) -> None:
+        discard(self, path)
+        publish(images, manifest)
+
+    def publish(images: Images, manifest: Manifest) -> None:
+        monkeypatch.setattr(Images, "discard", discard)
+        images.put(manifest)
+
+    monkeypatch.setattr(Images, "discard", discard_and_publish)
+    assert len(collect(images).removed) == 1
+
+
+def test_images_without_a_tag_go_only_by_wish(images: Images, store: Path, tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", a=1)
+    first = build_tree(source, images, "app")
+    (source / "a.bin").write_bytes(b"another" * 50_000)
+    second = build_tree(source, images, "app")
+    age(files(store), 25)
+    assert collect(images).removed == []
+    planned = collect(images, untagged=True, dry_run=True)
+    assert f"images/{first.digest}" in planned.removed
+    assert first.digest in images.images()
+    assert collect(images, untagged=True).removed == planned.removed
+    assert images.images().keys() == {second.digest}
+    assert verify(images).damage == []
+
+
+def test_no_image_goes_while_a_tag_may_be_damaged(images: Images, store: Path, tmp_path: Path) -> None:
+    """One flipped bit makes a digest of another one, which is that of no image."""
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    age(files(store), 25)
+    tag = store / "tags/app"
+    tag.write_text(("1" if report.digest[0] == "0" else "0") + report.digest[1:])
+    with pytest.raises(DamagedObject, match="the tag app names an image that is not there") as raised:
+        collect(images, untagged=True)
+    assert "imagefs rm" in raised.value.hint
+    assert images.images().keys() == {report.digest}
+    assert remove_image(images, "app") == (["app"], [])
+    assert f"images/{report.digest}" in collect(images, untagged=True).removed
+
+
+@pytest.mark.parametrize("written", ["another digest", "rubbish"])
+@pytest.mark.parametrize("by", ["tag", "digest"])
+def test_an_image_stays_while_another_tag_may_have_named_it(
+    images: Images, store: Path, tmp_path: Path, written: str, by: str
+) -> None:
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    images.tag("spoiled", report.digest)
+    flipped = ("1" if report.digest[0] == "0" else "0") + report.digest[1:]
+    (store / "tags/spoiled").write_text(flipped if written == "another digest" else "rubbish")
+    with pytest.raises(DamagedObject, match="the tag spoiled"):
+        remove_image(images, "app" if by == "tag" else report.digest)
+    assert images.resolve("app") == report.digest
+    assert verify(images).images == 1
+    remove_image(images, "spoiled")
+    assert remove_image(images, "app") == (["app"], [report.digest])
+
+
+def test_the_base_of_an_image_with_a_tag_stays(images: Images, store: Path, tmp_path: Path) -> None:
+    base = build_tree(write_tree(tmp_path / "source", a=1), images)
+    made = images.manifest(base.digest)
+    hot = images.put(Manifest(made.source, {"hot": 1}, made.metadata, made.devices, base.digest, made.extents), "hot")
+    age(files(store), 25)
+    assert collect(images, untagged=True).removed == []
+    assert {row.digest: row.base for row in list_images(images)} == {hot: base.digest, base.digest: ""}
+    assert remove_image(images, "hot") == (["hot"], [hot, base.digest])
+    assert images.images() == {}
+
+
+def test_traces_go_with_their_image(images: Images, store: Path, tmp_path: Path) -> None:
+    kept = build_tree(write_tree(tmp_path / "kept", a=1), images, "kept")
+    gone = build_tree(write_tree(tmp_path / "gone", b=2), images, "gone")
+    traces = Traces(images.repository)
+    for report in (kept, gone):
+        traces.put(Trace(report.digest, "default", "node", 1.0, 2.0, "ready", True, "", []))
+    images.remove(gone.digest)
+    age(files(store), 25)
+    collect(images)
+    assert traces.names(gone.digest, "default") == []
+    assert len(traces.names(kept.digest, "default")) == 1
+
+
+def test_what_a_writer_that_died_has_left_goes(images: Images, store: Path, tmp_path: Path) -> None:
+    build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    left = [store / "tags/.app.1.2.tmp", files(store, "packs")[0].parent / ".abc.tmp", store / "images/.x.tmp"]
+    for path in left:
+        path.write_bytes(b"half")
+    assert collect(images).removed == []
+    age(left, 25)
+    assert len(collect(images).removed) == len(left)
+
+
+def test_nothing_is_removed_that_an_unreadable_image_may_need(images: Images, store: Path, tmp_path: Path) -> None:
+    build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    (store / "packs/ff").mkdir()
+    (store / "packs/ff" / ("f" * 64)).write_bytes(b"unneeded")
+    (index,) = files(store, "indexes")
+    index.write_bytes(b"damaged")
+    age(files(store), 25)
+    with pytest.raises(DamagedObject, match="nobody knows what the image"):
+        collect(images)
+    remove_image(images, "app")
+    assert len(collect(images).removed) >= 3
+
+
+def test_stores_that_cannot(tmp_path: Path) -> None:
+    class NoListing(LocalStore):
+        capabilities = Capabilities(listing=False)
+
+    class ReadOnly(LocalStore):
+        capabilities = Capabilities(put=False)
+
+    with pytest.raises(Unsupported, match="cannot be listed"):
+        collect(Images(StoreRepository(NoListing(bytes(tmp_path)))))
+    with pytest.raises(Unsupported, match="cannot be written to"):
+        collect(Images(StoreRepository(ReadOnly(bytes(tmp_path)))))
+
+
+@pytest.mark.parametrize("days", [-10, 10])
+def test_ages_are_told_by_the_clock_of_the_store(
+    images: Images, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """A host whose clock is wrong by days removes nothing young, and builds share nothing that is about to go."""
+    source = write_tree(tmp_path / "old", a=1)
+    old = build_tree(source, images)
+    images.remove(old.digest)
+    left = files(store)
+    young = build_tree(write_tree(tmp_path / "young", b=2), images)
+    images.remove(young.digest)
+    kept = [path for path in files(store) if path not in left]
+    age(left, 30)
+    here = time.time
+    monkeypatch.setattr("time.time", lambda: here() + days * 86400)
+    assert build_tree(source, Images(images.repository)).digest == old.digest
+    images.remove(old.digest)
+    assert collect(images).removed == []  # the build has stored them again, as they were old
+    age(left, 30)
+    collect(images)
+    assert files(store) == kept
+
+
+def test_many_indexes_are_read_at_once(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits until all are being read."""
+    count = 4
+    for number in range(count):
+        build_tree(write_tree(tmp_path / str(number), a=number), images, f"app{number}")
+    together, read = threading.Barrier(count), Images.index
+
+    def index(self: Images, digest: str) -> Index:
+        together.wait(30)
+        return read(self, digest)
+
+    monkeypatch.setattr(Images, "index", index)
+    assert collect(images).removed == []
+
+
+def test_what_an_oci_manifest_stands_for_follows_the_images_of_it(images: Images, store: Path, tmp_path: Path) -> None:
+    source = "sha256:" + "5a" * 32
+    older = build(*scan(str(write_tree(tmp_path / "a", a=1))), images, tag="a", source=source)
+    assert images.by_source(source) == older.digest
+    newer = build(*scan(str(write_tree(tmp_path / "b", b=2))), images, tag="b", source=source)
+    assert images.by_source(source) == newer.digest
+    assert verify(images).damage == []
+    remove_image(images, "b")
+    assert images.by_source(source) == older.digest
+    remove_image(images, "a")
+    assert images.sources() == {}
+    with pytest.raises(NoSuchImage, match="no image of sha256:5a5a"):
+        images.by_source(source)
+
+
+def test_what_stands_for_an_image_that_is_gone_goes(images: Images, store: Path, tmp_path: Path) -> None:
+    source, other = "sha256:" + "5a" * 32, "sha256:" + "5b" * 32
+    gone = build(*scan(str(write_tree(tmp_path / "a", a=1))), images, source=source)
+    build(*scan(str(write_tree(tmp_path / "b", b=2))), images, source=other)
+    images.remove(gone.digest)  # as a process that was killed right behind this leaves it
+    assert [one.path for one in verify(images).damage] == [f"sources/{'5a' * 32}"]
+    assert collect(images).removed == []
+    age(files(store, "sources"), 25)
+    assert collect(images).removed == [f"sources/{'5a' * 32}"]
+    (left,) = files(store, "sources")
+    left.write_bytes(b"nonsense")
+    assert [(one.path, one.spoiled) for one in verify(images).damage] == [(f"sources/{'5b' * 32}", True)]
+    with pytest.raises(DamagedObject):
+        images.by_source(other)

@@ -1,0 +1,176 @@
+"""`verify`: what is whole is well, and a flipped byte in any kind of object is found, named and mended."""
+
+from __future__ import annotations
+
+import io
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from imagefs.errors import NoSuchImage
+from imagefs.format import erofs
+from imagefs.format.index import Index
+from imagefs.format.inode import Inode, address
+from imagefs.format.manifest import DeviceEntry
+from imagefs.format.trace import Trace
+from imagefs.housekeeping.fsck import check_tree
+from imagefs.housekeeping.verify import VerifyResult, remove_damaged, verify
+from imagefs.repository.images import KINDS, Images
+from imagefs.repository.traces import Traces
+from tests.support.images import nasty
+from tests.support.images.stores import build_tree, files, write_tree
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(data)
+
+
+def said(result: VerifyResult) -> dict[str, str]:
+    return {damage.path.partition("/")[0]: damage.what for damage in result.damage}
+
+
+def test_a_nasty_tree_is_well(images: Images, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    nasty.make(tmp_path / "source")
+    report = build_tree(tmp_path / "source", images, "app")
+    result = verify(images)
+    assert result.damage == []
+    assert (result.images, result.blocks) == (1, report.blocks)
+    assert result.bytes == report.stored_bytes
+    assert verify(images, report.digest).damage == []
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "images"])
+def test_a_flipped_byte_is_found_and_mended(images: Images, tmp_path: Path, kind: str) -> None:
+    source = write_tree(tmp_path / "source", a=1, b=2)
+    report = build_tree(source, images, "app")
+    (damaged,) = files(tmp_path / "store", kind)
+    flip(damaged)
+    result = verify(images)
+    assert {damage.path for damage in result.damage} == {str(damaged.relative_to(tmp_path / "store"))}
+    assert all(damage.images == (report.digest,) for damage in result.damage)
+    assert "other bytes" in result.damage[-1].what
+    removed = remove_damaged(images, result.damage)
+    assert removed == ([] if kind == "images" else [result.damage[0].path])
+    assert build_tree(source, images, "app").digest == report.digest
+    assert verify(images).damage == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_object_is_found(images: Images, tmp_path: Path, kind: str) -> None:
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    for path in files(tmp_path / "store", kind):
+        path.unlink()
+    assert said(verify(images)) == said(verify(images, report.digest)) == {kind: "is missing"}
+
+
+def test_a_pack_that_was_cut_off(images: Images, tmp_path: Path) -> None:
+    build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    (pack,) = files(tmp_path / "store", "packs")
+    pack.write_bytes(pack.read_bytes()[:200_000])
+    assert [damage.what for damage in verify(images).damage] == [
+        "2 of its 3 blocks are damaged",
+        "has 200000 bytes instead of 300000",
+        "holds other bytes than its name says",
+    ]
+
+
+def test_one_image_is_not_blamed_for_another(images: Images, tmp_path: Path) -> None:
+    one = build_tree(write_tree(tmp_path / "one", a=1), images, "one")
+    (pack,) = files(tmp_path / "store", "packs")
+    two = build_tree(write_tree(tmp_path / "two", b=2), images, "two")
+    both = build_tree(write_tree(tmp_path / "both", a=1, b=2), images, "both")
+    flip(pack)
+    assert verify(images, two.digest).damage == []
+    assert verify(images).damage[0].images == tuple(sorted((one.digest, both.digest)))
+
+
+def test_what_no_image_names_is_read_too(images: Images, tmp_path: Path) -> None:
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    images.remove(report.digest)
+    for path in files(tmp_path / "store", "packs") + files(tmp_path / "store", "metadata"):
+        flip(path)
+    (tmp_path / "store/packs/.half.tmp").write_bytes(b"left by a writer that died")
+    assert said(verify(images)) == {
+        "packs": "holds other bytes than its name says",
+        "metadata": "holds other bytes than its name says",
+        "tags": f"names the image {report.digest}, which is not there",
+    }
+
+
+def test_tags_and_traces(images: Images, tmp_path: Path) -> None:
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    traces = Traces(images.repository)
+    traces.put(Trace(report.digest, "default", "node", 1.0, 2.0, "ready", True, "", []))
+    assert verify(images).damage == []
+    (trace,) = files(tmp_path / "store", "traces")
+    flip(trace)
+    (tmp_path / "store/tags/app").write_text("nonsense")
+    found = said(verify(images))
+    assert found.keys() == {"traces", "tags"}
+    assert "names no image" in found["tags"]
+
+
+def test_an_image_that_is_not_there(images: Images) -> None:
+    with pytest.raises(NoSuchImage):
+        verify(images, "0" * 64)
+
+
+def test_an_index_that_does_not_find_what_it_has(images: Images, tmp_path: Path) -> None:
+    report = build_tree(write_tree(tmp_path / "source", a=1), images)
+    manifest = images.manifest(report.digest)
+    (cold,) = manifest.devices
+    data = images.index_bytes(cold.index)
+    count = Index(data).stored
+    order = struct.unpack(f"<{count}I", data[-4 * count :])
+    name = images.put_index(data[: -4 * count] + struct.pack(f"<{count}I", *reversed(order)))
+    wrong = images.put(replace(manifest, devices=[replace(cold, index=name)]))
+    (damage,) = verify(images, wrong).damage
+    assert "does not list its blocks in order" in damage.what
+    assert remove_damaged(images, [damage]) == []  # its bytes are those that were stored
+
+
+def test_a_device_of_another_size_than_its_index(images: Images, tmp_path: Path) -> None:
+    report = build_tree(write_tree(tmp_path / "source", a=1), images)
+    manifest = images.manifest(report.digest)
+    (cold,) = manifest.devices
+    wrong = images.put(replace(manifest, devices=[replace(cold, size=cold.size + 4096)]))
+    assert said(verify(images, wrong)).keys() == {"images", "metadata"}
+
+
+def tree() -> bytes:
+    """An image of a directory with a file of two chunks and a link, its bytes as they are written."""
+    big = Inode(0o100644, size=100_000, chunks=[address(1, 0), address(1, 16)])
+    root = Inode(0o40755, children={b"big": big, b"again": big, b"link": Inode(0o120777, data=b"big")})
+    out = io.BytesIO()
+    erofs.write(root, [erofs.DeviceSlot(b"cold", 32)], out)
+    return out.getvalue()
+
+
+COLD = DeviceEntry("cold", 32 * 4096, "0" * 64)
+
+
+def test_a_tree_that_is_well() -> None:
+    assert list(check_tree(tree(), [COLD])) == []
+
+
+def test_devices_that_are_not_those_of_the_manifest() -> None:
+    (line,) = check_tree(tree(), [DeviceEntry("cold", 4096, "0" * 64)])
+    assert "devices are not those of the manifest" in line
+
+
+def test_every_flipped_byte_of_a_tree_is_noticed_or_changes_no_structure() -> None:
+    """The digest notices all of them; the walk must neither fail nor loop on any."""
+    data = tree()
+    noticed = 0
+    for at in range(1024, len(data)):
+        if not data[at] and at % 16:
+            continue  # most of it is padding
+        changed = bytearray(data)
+        changed[at] ^= 0xFF
+        noticed += bool(list(check_tree(bytes(changed), [COLD])))
+    assert noticed > 100

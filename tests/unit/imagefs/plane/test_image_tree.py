@@ -1,0 +1,291 @@
+"""The tree plane without a kernel: it shows the directory it was made of, and whatever a model says of any tree."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagefs.errors import FormatError
+from imagefs.format.erofs import BLOCK, CHUNK, DeviceSlot, ErofsImage, write
+from imagefs.format.erofs.records import DIRENT, SLOT
+from imagefs.format.erofs.write import write_super
+from imagefs.format.inode import HOLE, Inode, address, walk
+from imagefs.plane.devreader import FileDevices
+from imagefs.plane.worker import ImageTree
+from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, StripefsError, Unsupported
+from stripefs.fuse.protocol import ROOT, ServedAttributes
+from tests.support.images import nasty, small_image
+from tests.support.images.trees import names, trees
+from tests.unit.imagefs.plane.image_trees import DEVICES, FILE, FOLDER, FakeDevices, content_of, listed
+
+
+def image_of(root: Inode, devices: tuple[DeviceSlot, ...] = DEVICES) -> ErofsImage:
+    out = io.BytesIO()
+    write(root, devices, out)
+    return ErofsImage(out.getvalue())
+
+
+def tree_of(root: Inode) -> ImageTree:
+    return ImageTree(image_of(root), FakeDevices().read)
+
+
+def folder(**children: Inode) -> Inode:
+    return Inode(FOLDER, children={name.encode(): child for name, child in children.items()})
+
+
+@pytest.mark.slow
+async def test_a_directory_with_everything_in_it_is_shown_as_it_is(tmp_path: Path) -> None:
+    source = tmp_path / "root"
+    source.mkdir()
+    nasty.make(source)
+    image = small_image.make(source, tmp_path)
+    devices = FileDevices([image.device], io_timeout=10)
+    tree = ImageTree(ErofsImage(Path(image.metadata).read_bytes()), devices.read)
+    assert await _facts(tree) == nasty.facts(source)
+    devices.close()
+
+
+async def _facts(tree: ImageTree) -> dict[bytes, tuple[Any, ...]]:
+    """`nasty.facts` of a tree."""
+    found: dict[bytes, tuple[Any, ...]] = {}
+    first: dict[int, bytes] = {}
+    stack = [(b"", await tree.getattr(ROOT))]
+    while stack:
+        path, shown = stack.pop()
+        kind = stat.S_IFMT(shown.st_mode)
+        content: object = None
+        if kind == stat.S_IFREG:
+            content = (shown.size, await _digest(tree, shown))
+        elif kind == stat.S_IFLNK:
+            content = await tree.readlink(shown.id)
+        elif kind == stat.S_IFDIR:
+            inside = await listed(tree, shown.id, room=100)
+            assert inside.pop(b".") == shown
+            inside.pop(b"..")
+            content = sorted(inside)
+            stack += [(path + b"/" + name if path else name, inside[name]) for name in sorted(inside, reverse=True)]
+        elif kind in (stat.S_IFCHR, stat.S_IFBLK):
+            content = shown.rdev
+        attributes = {os.fsdecode(name): await tree.getxattr(shown.id, name) for name in await tree.listxattr(shown.id)}
+        found[path] = (
+            *(oct(shown.st_mode), shown.uid, shown.gid, None if kind == stat.S_IFDIR else shown.links, attributes),
+            content,
+            shown.mtime_ns,
+            first.setdefault(shown.id, path) if kind != stat.S_IFDIR else None,
+        )
+    return found
+
+
+async def _digest(tree: ImageTree, shown: ServedAttributes) -> str:
+    handle = await tree.open(shown.id)
+    digest = hashlib.sha256()
+    for at in range(0, shown.size, 1 << 20):
+        digest.update(await tree.read(handle, at, 1 << 20))
+    assert not await tree.read(handle, shown.size, 4096)
+    await tree.release(handle)
+    return digest.hexdigest()
+
+
+@given(trees(), st.data())
+@settings(max_examples=80, deadline=None)
+def test_any_tree_is_what_a_model_says(root: Inode, data: st.DataObject) -> None:
+    image = image_of(root)
+    nodes: dict[bytes, int] = {}
+
+    async def explore() -> None:
+        tree = ImageTree(image, FakeDevices().read)
+        links: dict[int, int] = {}
+        for _, inode in walk(root):
+            links[id(inode)] = links.get(id(inode), 0) + 1
+        for path, inode in walk(root):
+            above, _, name = path.rpartition(b"/")
+            shown = await (tree.lookup(nodes[above], name) if path else tree.getattr(ROOT))
+            nodes[path] = shown.id
+            assert shown == await ImageTree(image, FakeDevices().read).getattr(shown.id)
+            assert (shown.st_mode, shown.uid, shown.gid) == (inode.mode, inode.uid, inode.gid)
+            assert shown.mtime_ns == shown.atime_ns == inode.mtime * 10**9 + inode.mtime_ns
+            assert (os.major(shown.rdev), os.minor(shown.rdev)) == inode.rdev
+            assert sorted(await tree.listxattr(shown.id)) == [key for key, _ in inode.xattrs]
+            for key, value in inode.xattrs:
+                assert await tree.getxattr(shown.id, key) == value
+            assert await tree.getxattr(shown.id, b"user.is-not-there") is None
+            if inode.children is not None:
+                room = data.draw(st.integers(1, 9))
+                inside = await listed(tree, shown.id, room)
+                assert list(inside) == sorted([*inode.children, b".", b".."])
+                absent = data.draw(names)
+                if absent not in inode.children:
+                    with pytest.raises(NotFound):
+                        await tree.lookup(shown.id, absent)
+            else:
+                assert shown.links == links[id(inode)]
+                with pytest.raises(NotADirectory):
+                    await tree.opendir(shown.id)
+            if stat.S_ISLNK(inode.mode):
+                assert await tree.readlink(shown.id) == inode.data
+            if inode.is_file:
+                assert shown.size == inode.size
+                offset, size = data.draw(st.integers(0, inode.size + 5)), data.draw(st.integers(0, 6 * CHUNK))
+                expected = _expected(inode, offset, min(size, inode.size - offset))
+                handle = await tree.open(shown.id)
+                if expected is None:
+                    with pytest.raises(FormatError, match="past the end of device"):
+                        await tree.read(handle, offset, size)
+                else:
+                    assert await tree.read(handle, offset, size) == expected
+
+    trio.run(explore)
+
+
+def _expected(inode: Inode, offset: int, length: int) -> bytes | None:
+    """The expected bytes of a read; None where it would read past the end of a device."""
+    if length <= 0:
+        return b""
+    if inode.data is not None:
+        return inode.data[offset : offset + length]
+    unit = CHUNK
+    while unit > BLOCK and inode.size <= unit // 2:
+        unit //= 2
+    out = b""
+    for number in range(offset // unit, -(-(offset + length) // unit)):
+        chunk = inode.chunks[number]
+        skipped = max(0, offset - number * unit)
+        taken = min(unit, offset + length - number * unit) - skipped
+        if chunk == HOLE:
+            out += bytes(taken)
+            continue
+        at = (chunk & HOLE) * BLOCK + skipped
+        if at + taken > DEVICES[0].size:
+            return None
+        out += content_of(chunk >> 32, at, taken)
+    return out
+
+
+def file_of(*chunks: int, short: int = 0) -> Inode:
+    return Inode(FILE, size=len(chunks) * CHUNK - short, chunks=chunks)
+
+
+async def test_neighbours_are_read_at_once_and_holes_not_at_all() -> None:
+    chunks = (address(1, 100), address(1, 116), address(2, 132), HOLE, HOLE, address(1, 0), address(1, 32))
+    devices = FakeDevices()
+    tree = ImageTree(image_of(folder(it=file_of(*chunks, short=5))), devices.read)
+    node = (await tree.lookup(ROOT, b"it")).id
+    data = await tree.read(node, 10, 1 << 20)
+    assert data == _expected(file_of(*chunks, short=5), 10, 7 * CHUNK - 15)
+    assert sorted(devices.reads) == [
+        (1, 0, CHUNK),
+        (1, 32 * BLOCK, CHUNK - 5),
+        (1, 100 * BLOCK + 10, 2 * CHUNK - 10),
+        (2, 132 * BLOCK, CHUNK),
+    ]
+    devices.reads.clear()
+    assert await tree.read(node, 3 * CHUNK + 1, 2 * CHUNK - 1) == bytes(2 * CHUNK - 1)
+    assert not devices.reads
+
+
+async def test_the_parts_of_a_read_are_fetched_together() -> None:
+    under_way, all_there = 0, trio.Event()
+
+    async def read(device: int, offset: int, length: int) -> bytes:
+        nonlocal under_way
+        under_way += 1
+        if under_way == 8:
+            all_there.set()
+        await all_there.wait()
+        return content_of(device, offset, length)
+
+    inode = file_of(*(address(1 + number % 2, 1000 * number) for number in range(8)))
+    tree = ImageTree(image_of(folder(it=inode)), read)
+    with trio.fail_after(10):
+        data = await tree.read((await tree.lookup(ROOT, b"it")).id, 0, 8 * CHUNK)
+    assert data == _expected(inode, 0, 8 * CHUNK)
+
+
+async def test_a_failed_part_fails_the_read_and_ends_the_others() -> None:
+    async def read(device: int, offset: int, length: int) -> bytes:
+        if device == 2:
+            raise StoreError("the disk is broken")
+        await trio.sleep_forever()
+
+    tree = ImageTree(image_of(folder(it=file_of(address(1, 0), address(2, 0), address(1, 99)))), read)
+    node = (await tree.lookup(ROOT, b"it")).id
+    with trio.fail_after(10), pytest.raises(StoreError, match="broken"):
+        await tree.read(node, 0, 3 * CHUNK)
+
+
+@pytest.mark.parametrize("size", [CHUNK, 2 * CHUNK])
+async def test_a_short_answer_is_no_answer(size: int) -> None:
+    async def read(device: int, offset: int, length: int) -> bytes:
+        return bytes(length - 1)
+
+    tree = ImageTree(image_of(folder(it=file_of(address(1, 0), address(2, 0)))), read)
+    with pytest.raises(StoreError, match="instead of") as caught:
+        await tree.read((await tree.lookup(ROOT, b"it")).id, 0, size)
+    assert caught.value.errno == errno.EIO
+
+
+async def test_a_device_that_the_image_does_not_have() -> None:
+    image = image_of(folder(far=file_of(address(3, 0)), end=file_of(address(2, 2**32 - 17), short=1)))
+    tree = ImageTree(image, FakeDevices().read)
+    with pytest.raises(FormatError, match="its devices do not have"):
+        await tree.read((await tree.lookup(ROOT, b"far")).id, 0, 1)
+    assert len(await tree.read((await tree.lookup(ROOT, b"end")).id, 0, CHUNK)) == CHUNK - 1
+
+
+async def test_what_a_node_is_not_is_refused() -> None:
+    tree = tree_of(folder(file=Inode(FILE, data=b"x"), fifo=Inode(stat.S_IFIFO | 0o600)))
+    file, fifo = [(await tree.lookup(ROOT, name)).id for name in (b"file", b"fifo")]
+    refused: tuple[tuple[Any, type[StripefsError]], ...] = (
+        (tree.open(ROOT), IsADirectory),
+        (tree.open(fifo), Unsupported),
+        (tree.opendir(file), NotADirectory),
+        (tree.lookup(file, b"x"), NotADirectory),
+        (tree.readlink(file), Unsupported),
+        (tree.getattr(1 << 40), FormatError),
+        (tree.getattr(2), FormatError),
+    )
+    for call, error in refused:
+        with pytest.raises(error):
+            await call
+    with pytest.raises(StoreError) as caught:
+        await tree.lookup(ROOT, b"x" * 256)
+    assert caught.value.errno == errno.ENAMETOOLONG
+
+
+async def test_the_root_is_the_only_node_1() -> None:
+    tree = tree_of(folder(inside=folder()))
+    inside = await tree.lookup(ROOT, b"inside")
+    assert [shown.id for shown in (await listed(tree, ROOT)).values()] == [ROOT, ROOT, inside.id]
+    assert [shown.id for shown in (await listed(tree, inside.id)).values()] == [inside.id, ROOT]
+    assert (await tree.lookup(ROOT, b".")).id == (await tree.lookup(inside.id, b"..")).id == ROOT
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_numbers_that_mean_something_to_fuse_are_damage(number: int) -> None:
+    out = io.BytesIO()
+    write(folder(it=Inode(FILE, data=b"x")), DEVICES, out)
+    data = bytearray(out.getvalue())
+    image = ErofsImage(bytes(data))
+    record = DIRENT.pack(image.lookup(image.stat(image.root), b"it") or 0, 0, 0)[:8]
+    at = data.index(record, image.root * SLOT)
+    data[at : at + 8] = number.to_bytes(8, "little")
+    data[number * SLOT : number * SLOT + 64] = data[image.root * SLOT : image.root * SLOT + 64]
+    write_super(data, image.super)
+    with pytest.raises(FormatError, match="no inode number"):
+        await ImageTree(ErofsImage(bytes(data)), FakeDevices().read).lookup(ROOT, b"it")
+
+
+async def test_capacity_is_that_of_the_image_and_all_used() -> None:
+    image = image_of(folder(a=Inode(FILE, data=b"x"), b=folder()), (DeviceSlot(b"cold", 1000), DeviceSlot(b"hot", 24)))
+    space = await ImageTree(image, FakeDevices().read).statfs()
+    assert (space.capacity, space.free, space.files) == ((image.super.blocks + 1024) * BLOCK, 0, 3)

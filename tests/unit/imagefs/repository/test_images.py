@@ -1,0 +1,142 @@
+"""Objects in a store: looked for before they are written, written again where they are damaged or old."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+
+import lz4.frame
+import pytest
+
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.format.index import Pack
+from imagefs.format.manifest import Metadata
+from imagefs.repository.images import GRACE, Images, object_path
+from imagefs.repository.store import StoreRepository
+from stripefs.errors import ServiceDown
+from stripefs.store.base import Status
+from stripefs.store.local import LocalStore
+from tests.support.images.stores import age, build_tree, files, images_in, put_counter, write_tree
+
+DATA = b"blocks of a pack"
+PACK = Pack(hashlib.sha256(DATA).digest(), len(DATA))
+HOURS = GRACE / 3600
+
+
+def test_what_is_there_is_not_written_again(images: Images) -> None:
+    assert not images.has_pack(PACK)
+    written = put_counter(images.repository)
+    assert images.put_pack(PACK, DATA)
+    assert not images.put_pack(PACK, DATA)
+    assert [path for path in written if path.startswith(b"/packs/")] == written[:1]
+    assert images.has_pack(PACK)
+
+
+def test_a_short_object_is_written_again(images: Images, tmp_path: Path) -> None:
+    images.put_pack(PACK, DATA)
+    (pack,) = files(tmp_path / "store", "packs")
+    pack.write_bytes(DATA[:5])
+    assert not images.has_pack(PACK)
+    assert images.put_pack(PACK, DATA)
+    assert pack.read_bytes() == DATA
+
+
+def test_an_old_object_is_written_again_as_gc_may_be_about_to_take_it(images: Images, tmp_path: Path) -> None:
+    images.put_pack(PACK, DATA)
+    age(files(tmp_path / "store", "packs"), HOURS / 2 - 1)
+    assert not images.put_pack(PACK, DATA)
+    age(files(tmp_path / "store", "packs"), 2)
+    assert images.put_pack(PACK, DATA)
+    assert not images.put_pack(PACK, DATA)
+
+
+def test_a_damaged_manifest_is_mended_by_building_again(images: Images, tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", a=1)
+    report = build_tree(source, images, "app")
+    (manifest,) = files(tmp_path / "store", "images")
+    manifest.write_bytes(manifest.read_bytes().replace(b"cold", b"bold"))
+    with pytest.raises(DamagedObject):
+        images.manifest(report.digest)
+    assert build_tree(source, images, "app").digest == report.digest
+    images.manifest(report.digest)
+
+
+def test_the_beginning_of_a_digest_names_an_image(images: Images, tmp_path: Path) -> None:
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    for name in ("app", report.digest, report.digest[:12], report.digest[:40]):
+        assert images.resolve(name) == report.digest
+    for name in (report.digest[:11], "f" * 12, "other"):
+        with pytest.raises(NoSuchImage, match="has no image"):
+            images.resolve(name)
+
+
+class Flaky(LocalStore):
+    """Fails the first calls of every kind."""
+
+    failing = 2
+
+    def _fail(self) -> None:
+        self.failing -= 1
+        if self.failing >= 0:
+            raise ServiceDown("away")
+
+    def stat(self, path: bytes) -> Status:
+        self._fail()
+        return super().stat(path)
+
+
+def test_patience_outlasts_a_store_that_comes_back(tmp_path: Path) -> None:
+    images_in(tmp_path).put_pack(PACK, DATA)
+    with pytest.raises(ServiceDown):
+        Images(StoreRepository(Flaky(bytes(tmp_path)))).has_pack(PACK)
+    assert Images(StoreRepository(Flaky(bytes(tmp_path))), patience=5).has_pack(PACK)
+
+
+EROFS = bytes(5000) + random.Random(1).randbytes(90_000)
+FRAME: bytes = lz4.frame.compress(EROFS, store_size=True)
+
+
+def metadata_of(images: Images, packed: bytes, size: int = len(EROFS)) -> bytes:
+    """The metadata read of an image that declares EROFS, with so many bytes, stored as `packed`."""
+    name = hashlib.sha256(packed).hexdigest()
+    images.repository.put(object_path("metadata", name), packed)
+    return images.metadata(Metadata(hashlib.sha256(EROFS).hexdigest(), size, name))
+
+
+def test_metadata_is_what_was_stored(images: Images) -> None:
+    assert metadata_of(images, FRAME) == EROFS
+    assert images.metadata(images.put_metadata(b"")) == b""
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(FRAME[:10], id="a part of the header"),
+        pytest.param(FRAME[: len(FRAME) // 2], id="half a frame"),
+        pytest.param(FRAME[:-4], id="a frame without its end"),
+        pytest.param(FRAME + b"more", id="bytes behind the frame"),
+        pytest.param(FRAME + FRAME, id="two frames"),
+        pytest.param(
+            lz4.frame.compress(EROFS[:50_000]) + lz4.frame.compress(EROFS[50_000:]), id="a frame for each half"
+        ),
+        pytest.param(FRAME[:20] + bytes([FRAME[20] ^ 255]) + FRAME[21:], id="a damaged block"),
+        pytest.param(lz4.frame.compress(EROFS[:-1] + b"x"), id="other bytes"),
+        pytest.param(EROFS, id="not compressed"),
+    ],
+)
+def test_metadata_that_is_not_one_frame_of_the_right_bytes_is_refused(images: Images, packed: bytes) -> None:
+    with pytest.raises(DamagedObject):
+        metadata_of(images, packed)
+
+
+@pytest.mark.parametrize("size", [0, 1, len(EROFS) - 1, len(EROFS) + 1, 1 << 30])
+def test_metadata_of_another_size_than_the_image_says_is_refused(images: Images, size: int) -> None:
+    with pytest.raises(DamagedObject):
+        metadata_of(images, FRAME, size)
+
+
+def test_no_more_metadata_is_taken_than_this_program_can_hold(images: Images) -> None:
+    with pytest.raises(FormatError):
+        metadata_of(images, FRAME, 1 << 33)

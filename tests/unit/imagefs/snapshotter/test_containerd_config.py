@@ -1,0 +1,107 @@
+"""The block for containerd's configuration, and the command that prints it."""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from typing import Any
+
+import pytest
+
+from imagefs.cli import app as application
+from imagefs.cli import services
+from imagefs.snapshotter.containerd_config import (
+    IMAGES_PLUGIN,
+    RUNTIME_PLUGIN,
+    TRANSFER_PLUGIN,
+    V1_CRI_PLUGIN,
+    Wanted,
+    containerd_config,
+    parse_version,
+)
+from tests.contract.commands import said
+
+WANTED = Wanted(socket="/run/a b/s.sock", root='/var/lib/with"quote', platform="linux/arm64")
+
+
+def block(major: int, wanted: Wanted = WANTED) -> dict[str, Any]:
+    return tomllib.loads(containerd_config(major, wanted))
+
+
+@pytest.mark.parametrize("major", [1, 2])
+@pytest.mark.parametrize("runtime_class", [False, True])
+def test_the_proxy_plugin_leads_to_the_socket_and_names_the_folder(major: int, runtime_class: bool) -> None:
+    made = block(major, WANTED._replace(runtime_class=runtime_class))
+    plugin = made["proxy_plugins"]["imagefs"]
+    assert (plugin["type"], plugin["address"]) == ("snapshot", WANTED.socket)
+    assert plugin["exports"]["root"] == WANTED.root
+    assert made["version"] == major + 1
+
+
+def test_of_containerd_1_cri_uses_it_and_passes_annotations() -> None:
+    cri = block(1)["plugins"][V1_CRI_PLUGIN]["containerd"]
+    assert cri == {"snapshotter": "imagefs", "disable_snapshot_annotations": False, "discard_unpacked_layers": False}
+
+
+def test_of_containerd_2_cri_and_the_transfer_service_use_it() -> None:
+    made = block(2)
+    images = made["plugins"][IMAGES_PLUGIN]
+    assert images == {"snapshotter": "imagefs", "disable_snapshot_annotations": False, "discard_unpacked_layers": False}
+    assert made["proxy_plugins"]["imagefs"]["exports"]["enable_remote_snapshot_annotations"] == "true"
+    unpack = made["plugins"][TRANSFER_PLUGIN]["unpack_config"]
+    assert [one["snapshotter"] for one in unpack] == ["imagefs", "overlayfs"]
+    assert {one["platform"] for one in unpack} == {"linux/arm64"}
+
+
+def test_with_a_runtime_class_only_its_handler_uses_it() -> None:
+    wanted = WANTED._replace(runtime_class=True, systemd_cgroup=False)
+    cri = block(1, wanted)["plugins"][V1_CRI_PLUGIN]["containerd"]
+    assert "snapshotter" not in cri
+    assert cri["runtimes"]["imagefs"]["snapshotter"] == "imagefs"
+    assert "snapshotter" not in cri["runtimes"]["runc"], "the default handler, which 1.x forgets where others are given"
+    plugins = block(2, wanted)["plugins"]
+    assert "snapshotter" not in plugins[IMAGES_PLUGIN]
+    assert plugins[IMAGES_PLUGIN]["runtime_platforms"]["imagefs"]["snapshotter"] == "imagefs"
+    handler = plugins[RUNTIME_PLUGIN]["containerd"]["runtimes"]["imagefs"]
+    assert handler["snapshotter"] == "imagefs"
+    assert handler["options"] == {"SystemdCgroup": False}
+
+
+@pytest.mark.parametrize(
+    ("printed", "version"),
+    [
+        ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3", (1, 6, 20)),
+        ("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7193e4e490e9fbdc236c0e811ccaba3376", (2, 1, 4)),
+        ("containerd containerd.io 1.7.27 05044ec0a9a75232cad458027ca83437aae3f4da", (1, 7, 27)),
+        ("no version at all", None),
+    ],
+)
+def test_versions_as_containerd_prints_them(printed: str, version: tuple[int, int, int] | None) -> None:
+    assert parse_version(printed) == version
+
+
+def test_the_command_asks_containerd_for_its_version(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def runs(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
+        assert command == ["containerd", "--version"]
+        return subprocess.CompletedProcess(
+            command, 0, "containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b", ""
+        )
+
+    monkeypatch.setattr(services.subprocess, "run", runs)
+    code, out, err = said(application, capsys, ["snapshotter", "config", "--socket", "/run/x.sock"])
+    assert (code, err) == (0, "")
+    made = tomllib.loads(out)
+    assert made["version"] == 3
+    assert made["proxy_plugins"]["imagefs"]["address"] == "/run/x.sock"
+
+
+def test_without_containerd_the_command_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    code, out, err = said(application, capsys, ["snapshotter", "config"])
+    assert (code, out) == (2, "")
+    assert "--containerd 1 or --containerd 2" in err
+    assert tomllib.loads(said(application, capsys, ["snapshotter", "config", "--containerd", "1"])[1])["version"] == 2

@@ -1,0 +1,281 @@
+"""A recording becomes a trace and a plan: in the store, else in a local folder; else one clear line is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from imagefs.build.optimize import optimize
+from imagefs.errors import FormatError, NoSuchImage
+from imagefs.format.extents import HOT
+from imagefs.format.plan import Plan
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.repository.traces import KEEP, Traces, load_plan, local_traces
+from imagefs.trace import finish as module
+from imagefs.trace.finish import RecordingFacts, finish
+from imagefs.trace.recorder import Recorder
+from imagefs.trace.references import stored_traces
+from stripefs.errors import ConfigError, ServiceDown, Unsupported
+from stripefs.settings import StoreSettings
+from stripefs.store.local import LocalStore
+from stripefs.store.url import open_store as connect
+from stripefs.store.wrapper import Parser, WrappedStore
+from tests.support.images.starts import build_tree, imports, record
+
+
+@pytest.fixture
+def digest(source: Path, images: Images) -> str:
+    return build_tree(source, images)
+
+
+class Starts:
+    """Makes the facts of starts, as the daemon would write them."""
+
+    def __init__(self, folder: Path, images: Images, source: Path) -> None:
+        self.folder, self.images, self.source = folder, images, source
+        self.number = 0
+
+    def facts(self, digest: str, reads: list[tuple[bytes, int]] | None = None, **more: Any) -> dict[str, Any]:
+        self.number += 1
+        raw = self.folder / f"{self.number}.raw"
+        reads = imports(self.source, self.number) if reads is None else reads
+        raw.write_bytes(record(self.images, digest, reads).to_bytes())
+        entry = self.images.manifest(digest).metadata
+        (self.folder / "metadata").mkdir(exist_ok=True)
+        metadata = self.folder / "metadata" / f"{entry.digest}.erofs"
+        metadata.write_bytes(self.images.metadata(entry))
+        return {
+            "raw": str(raw),
+            "folder": str(self.folder / "kept"),
+            "store": StoreSettings(str(self.folder / "store"))._asdict(),
+            "image": digest,
+            "metadata": str(metadata),
+            "workload": "train",
+            "node": "node-1",
+            "started": 1.7e9 + self.number + 0.1234567,
+            "seconds": 12.3456,
+            "ended_by": "ready",
+            "and": "more",
+            **more,
+        }
+
+    def finish(self, digest: str, reads: list[tuple[bytes, int]] | None = None, **more: Any) -> dict[str, Any]:
+        return finish(RecordingFacts.from_json(json.dumps(self.facts(digest, reads, **more))))
+
+
+@pytest.fixture
+def starts(tmp_path: Path, images: Images, source: Path) -> Starts:
+    return Starts(tmp_path, images, source)
+
+
+def test_a_start_leaves_a_trace_and_a_plan(starts: Starts, images: Images, digest: str, tmp_path: Path) -> None:
+    done = starts.finish(digest)
+    (found,) = stored_traces(images, digest)
+    assert (found.node, found.seconds, found.ended_by, found.started) == ("node-1", 12.346, "ready", 1700000001.123)
+    assert [touch.path for touch in found.touches] == [path for path, _ in dict.fromkeys(imports(starts.source, 1))]
+    plan = load_plan(images, digest, "train")
+    assert plan is not None
+    assert done == {
+        "trace": Traces(images.repository).names(digest, "train")[0],
+        "stored": str(tmp_path / "store"),
+        "complete": True,
+        "extents": len(found.touches),
+        "bytes": found.touched_bytes,
+        "plan_traces": 1,
+        "plan_blocks": plan.blocks,
+    }
+    assert not list(tmp_path.glob("*.raw"))
+    assert not list((tmp_path / "kept").rglob("*-*"))
+
+
+def test_plans_learn_from_start_to_start(starts: Starts, images: Images, digest: str) -> None:
+    for number in range(KEEP + 2):
+        done = starts.finish(digest)
+        assert done["plan_traces"] == min(number + 1, KEEP)
+    assert len(stored_traces(images, digest)) == KEEP
+    plan = load_plan(images, digest, "train")
+    assert plan is not None
+    common = [read for read in imports(starts.source, 0) if not read[0].startswith(b"lib/p04")]
+    assert set(plan.of(1)) == record(images, digest, common).touched_blocks(1)
+
+
+def test_a_start_of_an_optimised_image_teaches_both(starts: Starts, images: Images, digest: str) -> None:
+    starts.finish(digest)
+    report = optimize(images, digest, stored_traces(images, digest))
+    done = starts.finish(report.digest, [*imports(starts.source, 1), (b"lib/zeros.bin", 0)])
+    assert done["plan_traces"] == 2  # both are of the same base
+    plan = load_plan(images, report.digest, "train")
+    assert plan is not None
+    assert set(plan.of(HOT)) == set(range(-(-report.hot_bytes // (128 << 10))))
+    assert [run.device for run in plan.runs] == [HOT, 1]
+
+
+@pytest.mark.parametrize("what", ["partial", "empty"])
+def test_what_no_plan_is_made_from_stays_here(
+    starts: Starts, images: Images, digest: str, tmp_path: Path, what: str
+) -> None:
+    done = starts.finish(digest, reason="it was warm") if what == "partial" else starts.finish(digest, [])
+    assert done["complete"] == (what == "empty")
+    assert stored_traces(images, digest) == []
+    assert load_plan(images, digest, "train", tmp_path / "kept") is None
+    with local_traces(tmp_path / "kept") as local:
+        (kept,) = local.newest(digest, "train")
+    assert kept.reason == ("it was warm" if what == "partial" else "")
+
+
+class ReadOnly(WrappedStore):
+    NAME = "readonly"
+    PARAMETERS: ClassVar[Mapping[str, Parser]] = {}
+    error: Exception = Unsupported("no puts here")
+
+    def put(self, path: bytes, data: Any, *, replace: bool = False) -> None:
+        raise self.error
+
+
+def test_a_store_that_cannot_be_written_leaves_all_here(
+    starts: Starts, images: Images, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts.finish(digest)  # this one is in the store
+    monkeypatch.setattr(module, "open_repository", lambda settings: StoreRepository(ReadOnly(connect(settings))))
+    done = [starts.finish(digest), starts.finish(digest)]
+    assert [one["plan_traces"] for one in done] == [2, 3]
+    assert len(stored_traces(images, digest)) == 1
+    plan = load_plan(images, digest, "train", tmp_path / "kept")
+    assert plan is not None
+    assert plan.traces == 3
+    with local_traces(tmp_path / "kept") as local:
+        assert len(local.newest(digest, "train")) == 2
+
+
+def test_a_store_that_is_slow_to_come_back_is_asked_again(
+    starts: Starts, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([ServiceDown("away"), ServiceDown("away")])
+
+    class Flaky(WrappedStore):
+        NAME = "flaky"
+        PARAMETERS: ClassVar[Mapping[str, Parser]] = {}
+
+        def put(self, path: bytes, data: Any, *, replace: bool = False) -> None:
+            for failure in failures:
+                raise failure
+            super().put(path, data, replace=replace)
+
+    waits: list[float] = []
+    monkeypatch.setattr(module, "open_repository", lambda settings: StoreRepository(Flaky(connect(settings))))
+    monkeypatch.setattr("time.sleep", waits.append)
+    assert starts.finish(digest)["stored"].startswith("flaky+/")
+    assert len(waits) == 2
+
+
+def test_only_the_plan_may_be_refused(
+    starts: Starts, images: Images, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class NoReplacing(LocalStore):
+        def put(self, path: bytes, data: Any, *, replace: bool = False) -> None:
+            if replace:
+                raise Unsupported("nothing is replaced here")
+            super().put(path, data)
+
+        def remove(self, path: bytes) -> None:
+            raise Unsupported("nothing is removed here")
+
+    monkeypatch.setattr(module, "KEEP", 1)
+    monkeypatch.setattr(
+        Traces, "prune", lambda self, base, workload: self.remove(base, workload, "0" * 15 + "-" + "0" * 16)
+    )
+    monkeypatch.setattr(module, "open_repository", lambda settings: StoreRepository(NoReplacing(settings.url.encode())))
+    assert starts.finish(digest)["plan_traces"] == 1
+    assert load_plan(images, digest, "train") is None
+    assert load_plan(images, digest, "train", tmp_path / "kept") is not None
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_no_start_is_lost_to_one_that_publishes_at_the_same_time(
+    starts: Starts, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Each of the others has finished between what a start knew and the plan that it then writes."""
+    left = others
+    put_plan = Traces.put_plan
+
+    def late(self: Traces, plan: Plan) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            starts.finish(digest)
+        put_plan(self, plan)
+
+    monkeypatch.setattr(Traces, "put_plan", late)
+    assert starts.finish(digest)["plan_traces"] == others + 1
+    plan = load_plan(images, digest, "train")
+    assert plan is not None
+    assert plan.traces == others + 1
+
+
+def test_nothing_half_done_is_left_where_it_fails(starts: Starts, images: Images, digest: str, tmp_path: Path) -> None:
+    facts = starts.facts(digest)
+    Path(facts["raw"]).write_bytes(Recorder([4096]).to_bytes())
+    with pytest.raises(FormatError, match="of another image"):
+        finish(RecordingFacts.from_json(json.dumps(facts)))
+    with pytest.raises(NoSuchImage):
+        finish(RecordingFacts.from_json(json.dumps({**starts.facts(digest), "image": "0" * 64})))
+    with pytest.raises(FormatError, match="no key of a workload"):
+        starts.finish(digest, workload="../up")
+    with pytest.raises(FormatError, match="how it ended"):
+        starts.finish(digest, ended_by="magic")
+    assert len(list(tmp_path.glob("*.raw"))) == 4  # for whoever wants to know
+    assert Traces(images.repository).bases() == []
+    assert Traces(images.repository).plans() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "7", "{}", '{"raw": 5}', "{" * 100_000, '{"raw":"","folder":"","store":{"nonsense":1}}'],
+)
+def test_facts_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="standard input"):
+        RecordingFacts.from_json(text)
+
+
+def run(facts: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-m", "imagefs.trace.finish"]
+    return subprocess.run(command, input=facts, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_program_says_what_it_did_or_why_not(starts: Starts, images: Images, digest: str) -> None:
+    facts = starts.facts(digest)
+    done = run(json.dumps(facts))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["plan_traces"] == 1
+    for broken, code, words in (
+        (json.dumps(facts), 1, "No such file"),  # the raw form was used up
+        (json.dumps({**starts.facts(digest), "store": {"url": "/nowhere"}}), 3, "/nowhere"),
+        ("nonsense", 2, "standard input"),
+    ):
+        done = run(broken)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert done.stderr.startswith("imagefs.trace.finish: ")
+        assert done.stderr.count("\n") == 1
+        assert words in done.stderr
+
+
+def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def bug(_facts: RecordingFacts) -> dict[str, Any]:
+        raise ZeroDivisionError("by\nnought")
+
+    class Input:
+        def read(self) -> str:
+            return "{}"
+
+    monkeypatch.setattr(module, "finish", bug)
+    monkeypatch.setattr(RecordingFacts, "from_json", lambda _text: None)
+    monkeypatch.setattr(sys, "stdin", Input())
+    assert module.main() == 1
+    assert capsys.readouterr().err == "imagefs.trace.finish: internal error: ZeroDivisionError: by nought\n"

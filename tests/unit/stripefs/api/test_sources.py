@@ -1,0 +1,165 @@
+"""Sources of URLs, the number of connections, and the forms of options."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+import stripefs
+from stripefs.api import engine as engines
+from stripefs.api.urls import in_service, url_in_service
+from stripefs.errors import ConfigError
+from tests.support.python_api import MIB, content
+
+DATA = content(10 * MIB)
+
+
+def striped(root: Path, name: str) -> None:
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    stripefs.connect(str(root), layout="striped", unit="1MiB").write_bytes(name, DATA)
+
+
+def test_a_striped_file_is_found_by_its_url_alone(place: Path) -> None:
+    striped(place, "step/deep/model")
+    with stripefs.open(str(place / "step/deep/model")) as file:
+        assert file.read() == DATA
+    assert len(stripefs.open(f"file://{place}/step/deep/model").read()) == len(DATA)
+
+
+def test_a_moved_tree_has_its_parts_with_it(place: Path) -> None:
+    striped(place / "old", "step/model")
+    assert stripefs.open(str(place / "old/step/model")).read() == DATA
+    stripefs.connect(str(place)).rename("old", "new")
+    assert stripefs.open(str(place / "new/step/model")).read() == DATA
+    shutil.move(place / "new", place / "newest")
+    assert stripefs.open(str(place / "newest/step/model")).read() == DATA
+
+
+def test_pools_inside_of_sources(place: Path) -> None:
+    striped(place, "step/model")
+    striped(place / "step", "other")
+    for name in ("step/model", "step/other", "step/model"):
+        assert stripefs.open(str(place / name)).read() == DATA
+
+
+def test_writing_by_url_goes_to_the_nearest_pool(place: Path) -> None:
+    (place / "a" / "b").mkdir(parents=True)
+    with pytest.raises(OSError, match="root=") as caught:
+        stripefs.open(str(place / "a/b/model"), "wb", layout="striped")
+    assert caught.value.errno == errno.EINVAL
+    assert os.listdir(place / "a" / "b") == []
+    with stripefs.open(str(place / "a/b/model"), "wb", layout="striped", root=str(place)) as file:
+        file.write(DATA)
+    assert (place / ".stripefs").is_dir()
+    with stripefs.open(str(place / "a/b/other"), "wb", layout="striped") as file:
+        file.write(DATA[::-1])
+    assert stripefs.connect(str(place)).read_bytes("a/b/other") == DATA[::-1]
+    with stripefs.open(str(place / "a/b/model"), "ab") as file:
+        file.write(DATA)
+    assert stripefs.open(str(place / "a/b/model")).read() == DATA * 2
+
+
+def test_a_replaced_striped_file_loses_its_parts(place: Path) -> None:
+    striped(place, "model")
+    before = set((place / ".stripefs").glob("*/[0-9]*"))
+    with stripefs.open(str(place / "model"), "wb", layout="striped", unit="1MiB", grace=0) as file:
+        file.write(DATA[::-1])
+    while any(part.exists() for part in before):
+        os.sched_yield()
+    assert stripefs.open(str(place / "model")).read() == DATA[::-1]
+
+
+def test_names_do_not_leave_a_source_by_a_rename(place: Path) -> None:
+    striped(place / "one", "model")
+    striped(place / "two", "model")
+    with pytest.raises(OSError, match="different sources") as caught:
+        stripefs.FileSystem.of_service("/")[0].rename(place / "one/model", place / "two/new")
+    assert caught.value.errno == errno.EXDEV
+
+
+def test_links_of_local_directories_are_followed(place: Path) -> None:
+    (place / "real").mkdir()
+    (place / "link").symlink_to("real")
+    with stripefs.open(str(place / "link" / "file"), "wb") as file:
+        file.write(b"x")
+    (place / "name").symlink_to("real/file")
+    assert stripefs.open(str(place / "name")).read() == b"x"
+    assert stripefs.connect(str(place / "link")).listdir() == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("url", "service", "path"),
+    [
+        ("/data/x", "/", b"/data/x"),
+        ("file:///data/x%20y", "/", b"/data/x y"),
+        ("hdfs://nn:8020/a/b/", "hdfs://nn:8020/", b"/a/b"),
+        ("hdfs:///a", "hdfs:///", b"/a"),
+        ("s3://bucket/a/b?region=x", "s3://bucket/?region=x", b"/a/b"),
+        ("https://host//a/./b", "https://host/", b"/a/b"),
+        ("throttled+file:///data/x?hosts=3", "throttled+file:///data?hosts=3", b"/x"),
+    ],
+)
+def test_urls_in_parts(url: str, service: str, path: bytes) -> None:
+    assert in_service(url, of_file=True) == (service, path)
+    assert in_service(url_in_service(service, path), of_file=True) == (service, path)
+
+
+def test_a_service_is_connected_once(place: Path) -> None:
+    for number in range(5):
+        with stripefs.open(str(place / f"file{number}"), "wb") as file:
+            file.write(b"x")
+        stripefs.open(str(place / f"file{number}")).close()
+        stripefs.connect(str(place)).stat("/")
+    services = engines.engine().sources._services
+    assert len(services) == 1
+    assert {root for service in services.values() for root, _ in service._sources} == {b"/", os.fsencode(place)}
+
+
+@pytest.mark.parametrize(
+    ("url", "said"), [("no/url://x", "not a store"), ("hdfs+x://a/b", "unknown"), ("nfs://host/x", "unknown scheme")]
+)
+def test_urls_that_mean_nothing(url: str, said: str) -> None:
+    with pytest.raises(OSError, match=said) as caught:
+        stripefs.open(url)
+    assert caught.value.errno == errno.EINVAL
+    assert isinstance(caught.value.__cause__, ConfigError)
+
+
+def test_options_are_those_of_the_command(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def settings(**options: object):
+        return stripefs.connect(str(place), **options)._address.settings
+
+    given = settings(
+        memory="64MiB", threads=8, hedge=False, layout_for={"*.a": "plain", "*.b": "striped"}, unit=2 * MIB
+    )
+    assert (given.read.memory, given.read.threads, given.read.hedge) == (64 * MIB, 8, False)
+    assert (given.write.layout_for, given.write.unit) == ((("*.a", "plain"), ("*.b", "striped")), 2 * MIB)
+    assert settings(trust_pool=["/a/.stripefs", "/b/.stripefs"]).write.trust_pool == ("/a/.stripefs", "/b/.stripefs")
+    monkeypatch.setenv("STRIPEFS_THREADS", "9")
+    assert (settings().read.threads, settings(threads=10).read.threads) == (9, 10)
+    (tmp_path / "other.toml").write_text("version = 1\n[read]\nper_host = 5\n")
+    assert settings(config=str(tmp_path / "other.toml")).read.per_host == 5
+    with pytest.raises(TypeError, match="did you mean memory"):
+        settings(memry="1GiB")
+    with pytest.raises(TypeError, match="no option"):
+        settings(rw=True)
+    with pytest.raises(OSError, match="memory: "):
+        settings(memory="much")
+
+
+def test_a_file_must_lie_in_the_root_that_is_given(place: Path) -> None:
+    (place / "file").touch()
+    assert stripefs.open(str(place / "file"), root=f"file://{place.parent}").read() == b""
+    for root in (place / "file", place / "other", "hdfs://host/"):
+        with pytest.raises(OSError, match=r"does not lie|not of the service"):
+            stripefs.open(str(place / "file"), root=str(root))
+
+
+def test_only_what_is_asked_for_is_loaded() -> None:
+    assert {"open", "connect", "FileSystem"} <= set(dir(stripefs))
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = stripefs.nothing  # type: ignore[attr-defined]

@@ -1,0 +1,238 @@
+"""The command from its arguments to its exit code and its one line on standard error, nothing mounted."""
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stripefs.cli import app as application
+from stripefs.cli import main as start
+from stripefs.cli import mounting, status
+from stripefs.cli.exit_errors import guarded, line, wants_debug
+from stripefs.errors import ConfigError, MountError, NotFound
+from stripefs.fuse import daemonize
+from stripefs.settings import MIB, Settings
+from tests.contract import commands as command_conformance
+from tests.contract.commands import CommandConformance, completed
+
+COMMAND, HELPER = command_conformance.program("stripefs"), command_conformance.program("mount.stripefs")
+
+
+@pytest.fixture(autouse=True)
+def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command_conformance.forget_settings(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def mounted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, bool]]:
+    """Mounts that would have been made: (settings, in the foreground)."""
+    seen: list[tuple[Settings, bool]] = []
+
+    def note(settings: Settings, *, foreground: bool = False) -> int:
+        seen.append((settings, foreground))
+        return 0
+
+    monkeypatch.setattr(mounting, "start", note)
+    return seen
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    return command_conformance.said(application, capsys, arguments)
+
+
+class TestStripefs(CommandConformance):
+    name = "stripefs"
+    click_module = application
+    first_module = start
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what", "hint"),
+    [
+        (["mont"], "'mont' is not a command", "did you mean mount?"),
+        (["hdfs://nn/data", "/mnt"], "'hdfs://nn/data' is not a command", "did you mean stripefs mount hdfs://nn/data"),
+        (["mount"], "Missing argument 'SOURCE'", "see stripefs mount --help"),
+        (["mount", "/a", "/b", "--thread", "3"], "No such option '--thread'", "--threads"),
+        (["mount", "/a", "/b", "--threads", "x"], "--threads: 'x' is not a whole number", ""),
+        (["mount", "/a", "/b", "-o", "threads=x"], "-o threads: 'x' is not a whole number", ""),
+        (["mount", "/a", "/b", "--unit", "3M"], "--unit: 3M is no power of two", "4MiB"),
+        (["mount", "/a", "/b", "--config", "/none"], "/none does not exist", "--config"),
+        (["mount", "", "/b"], "the source is empty", "hdfs://"),
+        (["probe", "/a", "--size", "1k"], "--size 1k is too small", "64MiB"),
+        (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'", "see stripefs completion --help"),
+    ],
+)
+def test_misuse_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], what: str, hint: str
+) -> None:
+    code, out, err = said(capsys, *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("stripefs: ")
+    assert what in err
+    assert hint in err
+
+
+def test_a_mount_from_flags(mounted: list[tuple[Settings, bool]], capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--range-size", "16MiB", "--no-hedge", "--hdfs-transport", "webhdfs", "-o", "threads=7,noexec", "-f"]
+    assert said(capsys, "mount", "hdfs://nn/data", "relative", *arguments) == (0, "", "")
+    settings, foreground = mounted[0]
+    assert foreground
+    assert (settings.store.url, settings.store.transport) == ("hdfs://nn/data", "webhdfs")
+    assert (settings.read.range_size, settings.read.threads, settings.read.hedge) == (16 * MIB, 7, False)
+    assert (settings.mount.mountpoint, settings.mount.options) == (os.path.abspath("relative"), ("noexec",))
+
+
+def test_a_flag_beats_a_mount_option_and_both_a_variable(
+    mounted: list[tuple[Settings, bool]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRIPEFS_THREADS", "1")
+    monkeypatch.setenv("STRIPEFS_PER_HOST", "1")
+    monkeypatch.setenv("STRIPEFS_UMASK", "077")
+    said(capsys, "mount", "/a", "/b", "-o", "threads=2,per_host=2", "--threads", "3")
+    settings, foreground = mounted[0]
+    assert not foreground
+    assert (settings.read.threads, settings.read.per_host, settings.mount.umask) == (3, 2, 0o077)
+
+
+def test_a_local_source_becomes_absolute(
+    mounted: list[tuple[Settings, bool]], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    said(capsys, "mount", "data", "/b")
+    said(capsys, "mount", "~/data", "/b")
+    assert [settings.store.url for settings, _ in mounted] == [os.path.abspath("data"), str(tmp_path / "data")]
+
+
+@pytest.mark.parametrize(("line_in_conf", "allowed"), [("user_allow_other", True), ("#user_allow_other", False)])
+def test_a_plain_user_needs_leave_to_let_others_in(
+    mounted: list[tuple[Settings, bool]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    line_in_conf: str,
+    allowed: bool,
+) -> None:
+    conf = tmp_path / "fuse.conf"
+    conf.write_text(f"# mount_max = 1000\n{line_in_conf}\n")
+    monkeypatch.setattr(mounting, "FUSE_CONF", conf)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    code, _, err = said(capsys, "mount", "/a", "/b", "--allow-other")
+    assert (code == 0) == allowed
+    assert ("add the line user_allow_other" in err) != allowed
+    assert said(capsys, "mount", "/a", "/b")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("uid", "message", "told"),
+    [
+        (1000, "/m cannot be mounted: failed to open /dev/fuse: Permission denied", True),
+        (1000, "/m is busy", False),
+        (0, "/m cannot be mounted: Operation not permitted", False),
+    ],
+)
+def test_who_lacks_a_privilege_is_told_how_sudo_finds_us(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, uid: int, message: str, told: bool
+) -> None:
+    def refuse(settings: Settings) -> int:
+        raise MountError(message)
+
+    monkeypatch.setattr(daemonize, "start", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    code, _, err = said(capsys, "mount", "/a", "/b", "--no-allow-other")
+    assert code == 32
+    assert ('sudo "$(command -v stripefs)" mount' in err) == told
+
+
+def test_watching_goes_on_until_interrupted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = iter([None, KeyboardInterrupt()])
+
+    def pause(seconds: float) -> None:
+        if (outcome := next(pauses)) is not None:
+            raise outcome
+
+    monkeypatch.setattr(status, "_chosen", lambda mountpoint: [])
+    monkeypatch.setattr(status.time, "sleep", pause)
+    code, out, err = said(capsys, "status", "--watch", "--json")
+    assert (code, out, err.strip()) == (130, "[]\n[]\n", "stripefs: interrupted")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("stripefs st", "status"),
+        ("stripefs mount --hdfs-tr", "--hdfs-transport"),
+        ("stripefs mount --hdfs-transport w", "webhdfs"),
+        ("stripefs mount --log-level de", "debug"),
+    ],
+)
+def test_completion(words: str, offered: str) -> None:
+    assert completed("stripefs", words) == [f"plain,{offered}"]
+
+
+def test_status_of_what_is_no_mount(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for command in ("status", "umount"):
+        code, out, err = said(capsys, command, str(tmp_path))
+        assert (code, out) == (32, "")
+        assert err.startswith(f"stripefs: {tmp_path} is not")
+
+
+def fail(error: BaseException) -> Callable[[], int]:
+    def body() -> int:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (NotFound("no such file", hint="look elsewhere"), 3, "stripefs: no such file; look elsewhere\n"),
+        (MountError("busy"), 32, "stripefs: busy\n"),
+        (ConfigError("two\nlines", hint="and\n  more"), 2, "stripefs: two lines; and more\n"),
+        (ExceptionGroup("g", [ExceptionGroup("h", [MountError("inner")])]), 32, "stripefs: inner\n"),
+        (KeyboardInterrupt(), 130, "stripefs: interrupted\n"),
+        (
+            ValueError("odd"),
+            1,
+            "stripefs: internal error: ValueError: odd; "
+            "run it again with STRIPEFS_LOG_LEVEL=debug and report what it prints\n",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_errors_at_the_border(capsys: pytest.CaptureFixture[str], error: BaseException, code: int, text: str) -> None:
+    assert guarded(fail(error), debug=False) == code
+    assert capsys.readouterr() == ("", text)
+
+
+def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    guarded(fail(NotFound("no such file")), debug=True)
+    err = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in err
+    assert err.endswith("stripefs: no such file\n")
+
+
+def test_when_debug_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wants_debug(["mount", "--log-level", "debug"])
+    assert wants_debug(["mount", "--log-level=debug"])
+    assert wants_debug(["a", "b", "-o", "ro,log_level=debug"])
+    assert not wants_debug(["mount", "--log-level", "info", "debug"])
+    monkeypatch.setenv("STRIPEFS_LOG_LEVEL", "debug")
+    assert wants_debug([])
+
+
+def test_a_line_is_one_line() -> None:
+    assert line("a\n b", "c\td") == "stripefs: a b; c d"
+    assert line("a") == "stripefs: a"
+
+
+@pytest.mark.parametrize("command", [[COMMAND, "mount", "--help"], [HELPER, "--help"], [COMMAND, "--help"]], ids=str)
+def test_a_reader_of_our_output_that_left_is_no_news(command: list[Path]) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")

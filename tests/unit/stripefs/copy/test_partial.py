@@ -1,0 +1,194 @@
+"""Local files while they are copied: what is kept of them, and what is made of that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stripefs.copy.output import HEAD, STEP, Partial, differs_at
+from stripefs.errors import Busy, IsADirectory, NoSpace
+from stripefs.format.checksums import CHECK, SUM, check_sums
+from stripefs.format.reserved_names import is_hidden
+from tests.support.python_api import content
+
+LENGTH = 3 * STEP + 5
+DATA = content(LENGTH)
+
+
+def begun(path: Path, steps: int, origin: bytes = b"one", data: bytes = DATA) -> Partial:
+    """A file of which so many steps have come, and further ones come."""
+    partial = Partial(os.fsencode(path), len(data), origin)
+    for _ in range(steps):
+        view = memoryview(data)[partial.done :][:STEP]
+        partial.write(view, check_sums(view))
+    return partial
+
+
+def hidden(folder: Path) -> list[str]:
+    return [name for name in os.listdir(folder) if is_hidden(os.fsencode(name))]
+
+
+def ignore(_size: int) -> None:
+    pass
+
+
+def test_a_file_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    partial = begun(path, 4)
+    assert path.read_bytes() == b"old"
+    assert hidden(tmp_path) == [".file.stripefs-copy"]
+    told: list[int] = []
+    assert partial.publish(0o640, 1_500_000_000_000_000_000, told.append) is None
+    assert sum(told) == LENGTH
+    assert path.read_bytes() == DATA
+    assert (path.stat().st_mode & 0o7777, path.stat().st_mtime_ns) == (0o640, 1_500_000_000_000_000_000)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("size", [0, 1, STEP])
+def test_small_files_leave_nothing_to_go_on_with(tmp_path: Path, size: int) -> None:
+    partial = begun(tmp_path / "file", 1, data=DATA[:size])
+    assert not partial.keep()
+    assert os.listdir(tmp_path) == []
+    partial = begun(tmp_path / "file", 1, data=DATA[:size])
+    assert partial.publish(0o644, None, ignore) is None
+    assert (tmp_path / "file").read_bytes() == DATA[:size]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+def test_it_is_gone_on_with(tmp_path: Path, steps: int) -> None:
+    assert begun(tmp_path / "file", steps).keep()
+    partial = begun(tmp_path / "file", 0)
+    assert partial.done == min(steps * STEP, LENGTH)
+    while partial.done < LENGTH:
+        view = memoryview(DATA)[partial.done :][:STEP]
+        partial.write(view, check_sums(view))
+    assert partial.publish(0o644, None, ignore) is None
+    assert (tmp_path / "file").read_bytes() == DATA
+
+
+def flip(file: Path, offset: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        byte = opened.read(1)
+        opened.seek(offset)
+        opened.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize(
+    ("damage", "left"),
+    [
+        (lambda file: flip(file, CHECK + 7), CHECK),
+        (lambda file: flip(file, 0), 0),
+        (lambda file: flip(file, LENGTH + 3), 0),  # the mark
+        (lambda file: flip(file, LENGTH + HEAD + 5 * SUM), 5 * CHECK),  # the checksum of the sixth MiB
+        (lambda file: os.truncate(file, LENGTH + HEAD + 3 * SUM + 5), 3 * CHECK),  # the last one is torn
+        (lambda file: os.truncate(file, LENGTH), 0),
+        (lambda file: os.truncate(file, 100), 0),
+        (lambda file: file.write_bytes(bytes(file.stat().st_size)), 0),  # names, but no bytes reached the disk
+    ],
+)
+def test_what_a_crash_spoilt_comes_again(tmp_path: Path, damage: Callable[[Path], object], left: int) -> None:
+    begun(tmp_path / "file", 2).keep()
+    damage(tmp_path / ".file.stripefs-copy")
+    partial = begun(tmp_path / "file", 0)
+    assert partial.done == left
+    partial.drop()
+    assert os.listdir(tmp_path) == []
+
+
+def test_another_version_begins_anew(tmp_path: Path) -> None:
+    begun(tmp_path / "file", 2).keep()
+    partial = begun(tmp_path / "file", 0, origin=b"another")
+    assert partial.done == 0
+    partial.keep()
+    partial = begun(tmp_path / "file", 0, data=DATA + b"longer")
+    assert partial.done == 0
+    partial.drop()
+
+
+def test_what_the_disk_changed_is_found(tmp_path: Path) -> None:
+    partial = begun(tmp_path / "file", 4)
+    flip(tmp_path / ".file.stripefs-copy", 2 * STEP + 3 * CHECK + 9)
+    assert partial.publish(0o644, None, ignore) == 2 * STEP + 3 * CHECK
+    os.truncate(tmp_path / ".file.stripefs-copy", STEP + 10)
+    assert partial.publish(0o644, None, ignore) == STEP
+    partial.drop()
+    partial = begun(tmp_path / "file", 1, data=DATA[:5])
+    flip(tmp_path / ".file.stripefs-copy", 3)
+    assert partial.publish(0o644, None, ignore) == 0
+    partial.drop()
+    assert os.listdir(tmp_path) == []
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    first = begun(tmp_path / "file", 1)
+    with pytest.raises(Busy, match="another process"):
+        begun(tmp_path / "file", 0)
+    first.keep()
+    begun(tmp_path / "file", 0).drop()
+
+
+def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+from tests.unit.stripefs.copy.test_partial import begun, Path
+begun(Path({str(tmp_path / "file")!r}), 2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == -9
+    partial = begun(tmp_path / "file", 0)
+    assert partial.done == 2 * STEP
+    partial.drop()
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_one_that_was_killed_before_it_had_its_name_can_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    data = DATA[: steps * STEP]
+    partial = begun(tmp_path / "file", steps, data=data)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", lambda *_args, **_kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            partial.publish(0o444, None, ignore)
+    assert (tmp_path / ".file.stripefs-copy").stat().st_mode & 0o600 == 0o600
+    partial.keep()
+    partial = begun(tmp_path / "file", steps, data=data)
+    assert partial.publish(0o444, None, ignore) is None
+    assert (tmp_path / "file").stat().st_mode & 0o7777 == 0o444
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_cannot_be_replaced_is_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectory):
+        begun(tmp_path / "folder", 0)
+    with pytest.raises(FileNotFoundError):
+        begun(tmp_path / "none" / "file", 0)
+    with pytest.raises(NoSpace, match="no room"):
+        Partial(os.fsencode(tmp_path / "file"), 1 << 60, b"")
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_long_name(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    partial = begun(path, 1, data=b"some")
+    partial.publish(0o600, None)
+    assert path.read_bytes() == b"some"
+
+
+def test_where_bytes_differ() -> None:
+    sums = check_sums(DATA)
+    view = memoryview(DATA)[STEP : 2 * STEP]
+    assert differs_at(sums, STEP, view, STEP) is None
+    assert differs_at(sums, 0, view, STEP) == 0
+    assert differs_at(sums, STEP, view[: 3 * CHECK], STEP) == STEP + 3 * CHECK
+    assert differs_at(sums, 3 * STEP, memoryview(DATA)[3 * STEP :], 5) is None

@@ -1,0 +1,312 @@
+"""A file that fsync made durable is recovered after the writer died, whole or as far as it is intact."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import Busy, Exists, NotFound, StoreError
+from stripefs.format.lock_and_record import DocumentError, Record
+from stripefs.gc.collect import Collection
+from stripefs.gc.recover import RecoveryPlan, recover
+from stripefs.store.base import Attributes, Capabilities, Identity, Store
+from stripefs.store.striped import StripedStore
+from stripefs.store.wrapper import WrappedStore
+from stripefs.write import Layout
+from stripefs.write.file_lock import acquire
+from stripefs.write.upload import FileUpload
+from tests.support.leftovers import Hooked
+from tests.support.uploads import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
+
+SIZE = 3 * MIB + 12345
+
+
+@asynccontextmanager
+async def dying(store: Store, path: bytes, **begin: object) -> AsyncIterator[FileUpload]:
+    """A draft whose writer dies without publishing: its record stays, and its lock is gone, as after a minute."""
+    layout = begin.pop("layout", Layout.CONCAT)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(path, **{"replacing": None, **begin})  # type: ignore[arg-type]
+        yield upload
+        await upload.abandon(recoverable=True)
+
+
+async def synced(store: Store, path: bytes, data: bytes, *, then: bytes = b"", **begin: object) -> None:
+    """Write `data` in three fsyncs and die, `then` written and not made durable."""
+    async with dying(store, path, **begin) as upload:
+        third = len(data) // 3
+        start = upload.length
+        for piece in (data[:third], data[third : 2 * third], data[2 * third :]):
+            await upload.write(upload.length, piece)
+            await upload.sync()
+        assert upload.length == start + len(data)
+        await upload.write(upload.length, then)
+
+
+def run(store: Store, path: bytes, **options: object) -> RecoveryPlan:
+    return recover(store, StripedStore(store), path, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return spread(tmp_path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [100, 50 * KIB, SIZE])
+async def test_what_was_durable_comes_back(store: Store, tmp_path: Path, layout: Layout, size: int) -> None:
+    data = content(size)
+    os.mkdir(tmp_path / "run")
+    await synced(store, b"/run/model", data, then=content(300 * KIB), layout=layout, attributes=Attributes(mode=0o640))
+    before = hidden(tmp_path)
+    tried = run(store, b"/run/model", dry_run=True)
+    assert (tried.length, tried.complete, tried.lost) == (size, True, "")
+    assert hidden(tmp_path) == before
+    assert not (tmp_path / "run/model").exists()
+
+    assert run(store, b"/run/model").length == size
+    assert load(store, b"/run/model") == data
+    assert store.stat(b"/run/model").mode == 0o640
+    # Bytes written after the fsync are left for gc.
+    assert not [name for name in hidden(tmp_path) if "record" in name or "lock" in name or "draft" in name]
+    with pytest.raises(NotFound, match="no record"):
+        run(store, b"/run/model")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_under_another_name(store: Store, layout: Layout) -> None:
+    identity = await save_old(store)
+    data = content(SIZE)
+    await synced(store, b"/model", data, layout=layout, replacing=identity)
+    with pytest.raises(Exists, match="model exists"):
+        run(store, b"/model")
+    with pytest.raises(Exists):
+        run(store, b"/model")
+    assert run(store, b"/model", to=b"/other").complete
+    assert (load(store, b"/model"), load(store, b"/other")) == (b"old", data)
+
+
+async def test_the_old_version_is_replaced_only_when_it_is_named(store: Store) -> None:
+    identity = await save_old(store)
+    data = content(SIZE)
+    await synced(store, b"/model", data, replacing=identity)
+    run(store, b"/model", to=b"/model")
+    assert load(store, b"/model") == data
+
+
+async def save_old(store: Store) -> Identity:
+    async with writing(store) as uploads:
+        await save(uploads, b"/model", b"old")
+    return store.stat(b"/model").identity
+
+
+@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.STRIPED])
+@pytest.mark.parametrize("to", [b"", b"/other"])
+async def test_what_was_appended_comes_back(store: Store, layout: Layout, to: bytes) -> None:
+    before, behind = content(2 * MIB), content(SIZE, 2)
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/model", before)
+    identity = StripedStore(store).stat(b"/model").identity
+    await synced(store, b"/model", behind, layout=layout, replacing=identity, append=True)
+    if layout is Layout.STRIPED:
+        # Its record names all of the file, so it does not matter what stands there now.
+        to = to or b"/model"
+    assert run(store, b"/model", to=to).length == len(before) + len(behind)
+    assert load(store, to or b"/model") == before + behind
+    if to == b"/other":
+        assert load(store, b"/model") == before
+
+
+async def test_what_continued_a_version_that_is_gone_is_refused(store: Store) -> None:
+    before = content(2 * MIB)
+    async with writing(store) as uploads:
+        await save(uploads, b"/model", before)
+        identity = StripedStore(store).stat(b"/model").identity
+    await synced(store, b"/model", content(SIZE, 2), replacing=identity, append=True)
+    async with writing(store) as uploads:
+        await save(uploads, b"/model", b"newer", replacing=identity)
+    with pytest.raises(StoreError, match="changed since"):
+        run(store, b"/model")
+    assert load(store, b"/model") == b"newer"
+
+
+def part_of(root: Path, segment: int) -> Path:
+    (found,) = root.rglob("*-record")
+    record = Record.from_bytes(found.read_bytes())
+    return root / record.segments[segment].parts[0].path.decode().lstrip("/")
+
+
+@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.STRIPED])
+@pytest.mark.parametrize("damage", ["missing", "short", "changed"])
+async def test_as_far_as_it_is_intact(store: Store, tmp_path: Path, layout: Layout, damage: str) -> None:
+    data = content(SIZE)
+    await synced(store, b"/model", data, layout=layout)
+    part = part_of(tmp_path, -1)
+    if damage == "missing":
+        part.unlink()
+    elif damage == "short":
+        os.truncate(part, part.stat().st_size - 1)
+    elif layout is Layout.STRIPED:
+        with open(part, "r+b") as file:
+            first = file.read(1)
+            file.seek(0)
+            file.write(bytes([first[0] ^ 1]))
+    else:
+        return  # a plain HDFS file holds no checksum that we could ask for
+    found = run(store, b"/model")
+    assert not found.complete
+    assert found.lost
+    assert 0 < found.length < SIZE
+    assert load(store, b"/model") == data[: found.length]
+
+
+async def test_nothing_intact_is_nothing_recovered(store: Store, tmp_path: Path) -> None:
+    await synced(store, b"/model", content(SIZE), layout=Layout.STRIPED)
+    part_of(tmp_path, 0).unlink()
+    for options in ({}, {"dry_run": True}):
+        with pytest.raises(StoreError, match="nothing of /model can be recovered"):
+            run(store, b"/model", **options)
+    assert not (tmp_path / "model").exists()
+
+
+async def test_a_directory_that_was_moved(store: Store, tmp_path: Path) -> None:
+    os.mkdir(tmp_path / "run")
+    data = content(SIZE)
+    await synced(store, b"/run/model", data)
+    await synced(store, b"/run/striped", data, layout=Layout.STRIPED)
+    os.rename(tmp_path / "run", tmp_path / "kept")
+    for name in (b"/kept/model", b"/kept/striped"):
+        run(store, name)
+        assert load(store, name) == data
+
+
+async def test_a_file_that_was_moved_while_it_was_written(store: Store, tmp_path: Path) -> None:
+    os.mkdir(tmp_path / "a")
+    os.mkdir(tmp_path / "b")
+    data = content(SIZE)
+    async with dying(store, b"/a/model") as upload:
+        await upload.write(0, data)
+        async with upload.moving(b"/b/renamed"):
+            pass
+        await upload.sync()
+    run(store, b"/b/renamed")
+    assert load(store, b"/b/renamed") == data
+
+
+@pytest.mark.parametrize("carrier", ["part", "draft"])
+async def test_a_crash_while_parts_are_joined(store: Store, tmp_path: Path, carrier: str) -> None:
+    data = content(SIZE)
+    await synced(store, b"/model", data)
+    (found,) = tmp_path.rglob("*-record")
+    record = Record.from_bytes(found.read_bytes())
+    first, second, *_ = (segment.parts[0].path for segment in record.segments)
+    store.concat(first, [second])
+    if carrier == "draft":
+        store.rename(first, f"/.model.stripefs-{record.version}-draft".encode())
+    assert run(store, b"/model").complete
+    assert load(store, b"/model") == data
+
+
+@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.PLAIN])
+async def test_a_crash_after_what_came_later_was_joined_too(store: Store, tmp_path: Path, layout: Layout) -> None:
+    """It is as durable as what the record names."""
+    data = content(SIZE)
+    await synced(store, b"/model", data, layout=layout)
+    (found,) = tmp_path.rglob("*-record")
+    first, *others = (s.parts[0].path for s in Record.from_bytes(found.read_bytes()).segments)
+    later = first + b"0"
+    store.put(later, [b"later"])
+    store.concat(first, [*others, later])
+    recovered = run(store, b"/model")
+    assert (recovered.complete, recovered.length) == (True, SIZE + 5)
+    assert load(store, b"/model") == data + b"later"
+
+
+async def test_a_second_recovery_after_a_crash(store: Store, tmp_path: Path) -> None:
+    class Dying(WrappedStore):
+        NAME = "dying"
+        left = 0
+
+        def _step(self) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise StoreError("killed")
+
+        def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
+            self._step()
+            super().rename(source, target, replace=replace)
+
+        def concat(self, target: bytes, sources: object) -> None:
+            self._step()
+            super().concat(target, sources)  # type: ignore[arg-type]
+
+    data = content(SIZE)
+    await synced(store, b"/model", data)
+    dying_store = Dying(store)
+    for left in range(2):  # the first part is renamed, the others joined to it, the whole renamed
+        dying_store.left = left
+        with pytest.raises(StoreError, match="killed"):
+            run(dying_store, b"/model")
+        assert not (tmp_path / "model").exists()
+    dying_store.left = 2
+    run(dying_store, b"/model")
+    assert load(store, b"/model") == data
+
+
+async def test_a_store_that_cannot_join_copies(store: Store) -> None:
+    data = content(SIZE)
+    await synced(store, b"/model", data)
+    plain = Hooked(store, lambda call, path: None)
+    plain.capabilities = Capabilities(put=True, put_if_absent=True, writes=True, replace=True)
+    run(plain, b"/model")
+    assert load(store, b"/model") == data
+
+
+async def test_a_file_that_is_being_written_is_left_alone(store: Store, tmp_path: Path) -> None:
+    await synced(store, b"/model", content(SIZE))
+    before = hidden(tmp_path)
+    lease = acquire(store, b"/model")
+    with pytest.raises(Busy):
+        run(store, b"/model", to=b"/other")
+    lease.release()
+    lease = acquire(store, b"/other")
+    with pytest.raises(Busy):
+        run(store, b"/model", to=b"/other")
+    lease.release()
+    assert hidden(tmp_path) == before
+
+
+async def test_no_record_and_a_spoiled_one(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="no record"):
+        run(store, b"/model")
+    (tmp_path / f".model.stripefs-{'0' * 16}-record").write_text("spoiled")
+    with pytest.raises(DocumentError):
+        run(store, b"/model")
+    data = content(SIZE)
+    await synced(store, b"/model", data)
+    assert run(store, b"/model").complete
+    assert load(store, b"/model") == data
+
+
+async def test_gc_leaves_what_recover_needs_and_takes_what_it_leaves(store: Store, tmp_path: Path) -> None:
+    data = content(SIZE)
+    for name, layout in ((b"/a", Layout.CONCAT), (b"/b", Layout.STRIPED)):
+        await synced(store, name, data, then=content(400 * KIB), layout=layout)
+    two_days_ago = os.stat(tmp_path).st_mtime - 2 * 86400
+    for path in sorted(tmp_path.rglob("*"), reverse=True):
+        os.utime(path, (two_days_ago, two_days_ago))
+    kept = Collection(store, StripedStore(store)).run()
+    assert sorted(kept.recoverable) == [b"/a", b"/b"]
+    for name in (b"/a", b"/b"):
+        assert run(store, name).complete
+        assert load(store, name) == data
+    for path in sorted(tmp_path.rglob("*"), reverse=True):
+        os.utime(path, (two_days_ago, two_days_ago))
+    assert Collection(store, StripedStore(store)).run().trouble == []
+    assert not [name for name in hidden(tmp_path) if not name.startswith(".stripefs/")]
+    for name in (b"/a", b"/b"):
+        assert load(store, name) == data

@@ -1,0 +1,278 @@
+"""The planner in a simulated world: memory, liveness, single flight, speed. No clock, no thread, no kernel."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stripefs.read.planner.cursors import ReadaheadTrust
+from tests.unit.stripefs.read.planner.world import MIB, Host, World, dealt, eight, limits, placed, sequential
+
+
+def test_one_reader_gets_nearly_all_hosts():
+    world = World(limits(), eight())
+    length = 512 * MIB
+    blocks = dealt(length)
+    world.client(world.open(blocks), sequential(length))
+    world.run()
+    ideal = length / (8 * 40e6)
+    assert world.now < 1.35 * ideal  # virtual seconds: the same on every machine
+    assert world.planner.bytes_fetched == length
+
+
+def test_look_ahead_goes_past_busy_hosts():
+    length = 256 * MIB
+    blocks = placed(length, 8 * MIB, 8, 1, seed=3)
+    # The first eight blocks on one host: a reader that waited for them in order would leave seven hosts idle.
+    blocks[:8] = [type(block)(block.offset, block.length, ("h0",)) for block in blocks[:8]]
+    world = World(limits(), eight())
+    world.client(world.open(blocks), sequential(length))
+    world.run(until=5.0)
+    most = max(sum(b.hosts == (f"h{n}",) for b in blocks) for n in range(8)) * 8 * MIB / 40e6
+    assert world.now < 1.35 * most
+
+
+def test_a_header_costs_one_chunk():
+    world = World(limits(), eight())
+    file = world.open(placed(1 << 30, 8 * MIB, 8, 1, 0))
+    world.client(file, [(0, 4096)])
+    world.run()
+    while world.transfers:
+        world._step(world.now + 1)
+    assert world.planner.bytes_fetched == MIB
+
+
+def test_random_small_reads_are_not_read_ahead_for():
+    draw = random.Random(5)
+    reads = [(draw.randrange(0, (4 << 30) - 4096), 4096) for _ in range(200)]
+    world = World(limits(), eight())
+    world.client(world.open(placed(4 << 30, 8 * MIB, 8, 1, 0)), reads)
+    world.run()
+    assert world.planner.bytes_fetched <= 2 * len(reads) * MIB
+
+
+def test_a_stream_looks_far_ahead_after_its_first_mebibyte():
+    world = World(limits(), eight())
+    file = world.open(dealt(1 << 30))
+    world.client(file, [(0, MIB)])
+    world.run()
+    assert {attempt.host for attempt in world.planner.attempts} == {f"h{number}" for number in range(8)}
+
+
+@pytest.mark.slow
+def test_a_file_read_in_no_order_is_read_ahead_for_less_and_less():
+    draw = random.Random(7)
+    length, item = 2 << 30, 2 * MIB
+    items = list(range(0, length, item))
+    draw.shuffle(items)
+    world = World(limits(budget=256 * MIB), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 0))
+    trusted = file.cursors.trust.ahead_of_read
+    world.client(file, [(begin + half, MIB) for begin in items for half in (0, MIB)])
+    world.run()
+    assert file.cursors.trust.ahead_of_read < trusted / 8
+    assert world.planner.bytes_fetched < 5 * length  # 7 times without the feedback
+
+
+def test_a_stream_is_trusted_again_when_its_look_ahead_is_wanted():
+    trust = ReadaheadTrust()
+    full = trust.ahead_of_read
+    trust.read, trust.unwanted = 64 * MIB, 64 * MIB
+    doubted = trust.ahead_of_read
+    trust.read += 4 << 30
+    assert doubted < full / 8 < trust.ahead_of_read < full
+
+
+def steps_down(begin, end):
+    """The kernel's reads of a mapped tensor copied from its end: 2 MiB lower each time, upward in each step."""
+    return [(at + half, MIB) for at in range(end - 2 * MIB, begin - 1, -2 * MIB) for half in (0, MIB)]
+
+
+def test_a_backward_reader_is_read_ahead_for():
+    length = 512 * MIB
+    forward, backward = World(limits(), eight()), World(limits(), eight())
+    forward.client(forward.open(dealt(length)), sequential(length))
+    forward.run()
+    backward.client(backward.open(dealt(length)), steps_down(0, length))
+    backward.run()
+    assert backward.now < 1.25 * forward.now
+    assert backward.planner.bytes_fetched <= 1.1 * length
+
+
+def test_one_request_that_was_overtaken_makes_no_backward_reader():
+    world = World(limits(), eight())
+    file = world.open(dealt(256 * MIB))
+    world.client(file, [(MIB, MIB), (0, MIB), *sequential(256 * MIB)[2:]])
+    world.run()
+    (cursor,) = file.cursors
+    assert not cursor.backward
+    assert (cursor.start, cursor.position) == (0, 256 * MIB)
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_two_processes_that_read_every_other_tensor_are_nearly_one_stream(down):
+    length, tensor = 1 << 30, 32 * MIB
+    alone = World(limits(budget=512 * MIB), eight())
+    alone.client(alone.open(placed(length, 8 * MIB, 8, 1, 3)), sequential(length))
+    alone.run()
+    world = World(limits(budget=512 * MIB), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 3))
+    for rank in (0, 1):
+        world.client(
+            file,
+            [
+                read
+                for begin in range(rank * tensor, length, 2 * tensor)
+                for read in (
+                    steps_down(begin, begin + tensor) if down else [(begin + at, MIB) for at in range(0, tensor, MIB)]
+                )
+            ],
+        )
+    world.run()
+    assert world.now < 1.35 * alone.now
+    assert world.planner.bytes_fetched < 1.15 * length
+
+
+def test_two_interleaved_readers_cause_one_fetch_of_each_byte():
+    length = 128 * MIB
+    world = World(limits(), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 1))
+    for _ in range(2):
+        world.client(file, sequential(length))
+    world.run()
+    assert world.planner.bytes_fetched == length
+
+
+def test_sixteen_streams_in_one_file_share_the_hosts():
+    length = 512 * MIB
+    part = length // 16
+    world = World(limits(), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 2))
+    for number in range(16):
+        world.client(file, [(number * part + at, MIB) for at in range(0, part, MIB)])
+    world.run()
+    assert world.planner.bytes_fetched == length
+    fullest = max(sum(b.hosts == (f"h{n}",) for b in placed(length, 8 * MIB, 8, 1, 2)) for n in range(8))
+    assert world.now < 1.3 * fullest * 8 * MIB / 40e6
+
+
+def test_closing_gives_all_memory_back():
+    world = World(limits(), eight())
+    file = world.open(placed(256 * MIB, 8 * MIB, 8, 1, 0))
+    world.client(file, sequential(64 * MIB))
+    world.run()
+    assert world.planner.pool.used > 0
+    world.planner.close(file)
+    while world.transfers:
+        world._step(world.now + 1)
+    assert world.planner.pool.used == 0
+    assert world.planner.hosts.in_flight == 0
+
+
+def test_memory_that_nobody_uses_comes_back():
+    world = World(limits(), eight())
+    file = world.open(placed(64 * MIB, 8 * MIB, 8, 1, 0))
+    world.client(file, sequential(64 * MIB))
+    world.run()
+    world.planner.tick(world.now + 60)
+    assert world.planner.pool.used == 0
+
+
+def test_many_readers_share_a_small_budget():
+    world = World(limits(budget=64 * MIB), eight())
+    for number in range(64):
+        file = world.open(placed(8 * MIB, MIB, 8, 1, number))
+        world.client(file, sequential(8 * MIB, step=256 << 10))
+    world.run()
+    assert world.planner.pool.peak <= 64 * MIB
+
+
+def test_one_host_never_holds_more_than_half_the_threads():
+    world = World(limits(threads=8, per_host=100), eight())
+    file = world.open(placed(512 * MIB, 8 * MIB, 1, 1, 0))
+    for number in range(16):
+        world.client(file, [(number * 32 * MIB + at, MIB) for at in range(0, 4 * MIB, MIB)])
+    peak = 0
+    launch = world._launch
+
+    def counting(attempts):
+        nonlocal peak
+        launch(attempts)
+        peak = max(peak, world.planner.hosts["h0"].in_flight)
+
+    world._launch = counting
+    world.run()
+    assert 1 < peak <= 4
+
+
+def test_two_processes_that_alternate_tensors_do_not_starve_for_memory():
+    """Each tensor leaves a cursor behind, whose look-ahead must not keep the memory from those that go on."""
+    length, tensor = 1536 * MIB, 33 * MIB + 700
+    world = World(limits(), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 4))
+    for first in (0, 1):
+        starts = range(first * tensor, length, 2 * tensor)
+        world.client(
+            file, [(at, min(MIB, length - at)) for s in starts for at in range(s, min(s + tensor, length), MIB)]
+        )
+    world.run()
+    assert world.planner.bytes_fetched < 1.25 * length
+    # Virtual seconds. Each reader takes 1 MiB at a time and so starves at the start of each tensor.
+    assert world.now < 3.4 * length / (8 * 40e6)
+
+
+def test_look_ahead_that_arrives_after_its_cursor_was_forgotten_can_be_dropped():
+    world = World(limits(), eight())
+    file = world.open(placed(256 * MIB, 8 * MIB, 8, 1, 0))
+    world.client(file, sequential(16 * MIB))
+    world.run()
+    assert any(attempt.range.cursor is not None for attempt in world.planner.attempts)
+    world.planner.tick(world.now + 60)  # forgets the cursor while its look-ahead is on its way
+    while world.transfers:
+        world._step(world.now + 1)
+    world.planner.tick(world.now + 120)
+    assert world.planner.pool.used == 0
+
+
+patterns = st.sampled_from(["sequential", "random", "backwards", "strides"])
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 10**6),
+    budget=st.integers(16, 96),
+    clients=st.lists(st.tuples(st.integers(0, 2), patterns), min_size=1, max_size=12),
+    replication=st.integers(1, 3),
+    block=st.integers(300_000, 20 * MIB),
+    flaky=st.floats(0, 0.3),
+    choose_host=st.booleans(),
+)
+def test_every_read_ends_within_the_budget(seed, budget, clients, replication, block, flaky, choose_host):
+    """No mix of readers, placements and failures makes a read hang, exceed the memory or answer other bytes."""
+    draw = random.Random(seed)
+    hosts = {f"h{n}": Host(40e6, flaky=flaky * draw.random()) for n in range(5)}
+    hosts[""] = Host(200e6, flaky=flaky)
+    hosts["h4"].frozen = draw.random() < 0.5
+    world = World(limits(budget=budget * MIB, io_timeout=30.0, choose_host=choose_host), hosts, seed)
+    lengths = [draw.randrange(1, 30 * MIB) for _ in range(3)]
+    files = [world.open(placed(length, block, 5, replication, seed + length)) for length in lengths]
+    for number, pattern in clients:
+        length = lengths[number]
+        size = draw.choice([4096, 131072, MIB, 3 * MIB])
+        starts = list(range(0, length, size))[:40]
+        if pattern == "random":
+            draw.shuffle(starts)
+        elif pattern == "backwards":
+            starts.reverse()
+        elif pattern == "strides":
+            starts = starts[::3]
+        world.client(files[number], [(at, min(size, length - at)) for at in starts])
+    world.run()
+    assert not (flaky == 0 and not hosts["h4"].frozen and any(client.errors for client in world.clients))
+    for file in files:
+        world.planner.close(file)
+    while world.transfers:
+        world._step(world.now + 1)
+    assert world.planner.pool.used == 0
+    assert world.planner.hosts.in_flight == 0

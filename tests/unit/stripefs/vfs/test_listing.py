@@ -1,0 +1,169 @@
+"""Directories, and stores that are away for a while."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from stripefs.errors import ServiceDown, StoreError, Transient
+from stripefs.vfs import ROOT, NodeAttributes, UnknownHandle
+from tests.unit.stripefs.vfs.world import MemoryStore, listed, make
+
+
+async def test_transient_failures_are_tried_again(store: MemoryStore, clock: trio.testing.MockClock) -> None:
+    store.put(b"/f", b"x")
+    failures = iter([True] * 5)
+
+    def fail(call: str, path: bytes) -> None:
+        if next(failures, False):
+            raise ServiceDown("away")
+
+    store.before = fail
+    tree = make(store)
+    node = await tree.lookup(ROOT, b"f")
+    assert await tree.read(await tree.open(node.id), 0, 1) == b"x"
+    assert tree.snapshot()["metadata_retries"] == 5
+
+
+async def test_giving_up_after_the_time_out(store: MemoryStore, clock: trio.testing.MockClock) -> None:
+    def fail(call: str, path: bytes) -> None:
+        raise Transient("away")
+
+    store.before = fail
+    tree = make(store, io_timeout=7.0)
+    before = trio.current_time()
+    with pytest.raises(Transient, match="away"):
+        await tree.lookup(ROOT, b"f")
+    assert 4 < trio.current_time() - before <= 7
+    assert tree.snapshot()["metadata_retries"] > 3
+
+
+async def test_a_call_that_hangs_is_abandoned(store: MemoryStore) -> None:
+    gate = threading.Event()
+    store.before = lambda call, path: (gate.wait(10), None)[1]
+    tree = make(store, io_timeout=0.05)
+    with pytest.raises(ServiceDown, match="no answer within"):
+        await tree.lookup(ROOT, b"f")
+    gate.set()
+
+
+async def test_listing_pages_and_positions(store: MemoryStore) -> None:
+    names = [b"%03d" % number for number in range(20)]
+    for name in names:
+        store.put(b"/" + name)
+    tree = make(store)
+    handle = await tree.opendir(ROOT)
+    whole = await listed(tree, handle)
+    assert [name for name, _ in whole] == names
+    cookies = dict(whole)
+    assert await listed(tree, handle, 0) == whole
+    for at in (5, 4, 0, 19, 12):
+        assert await listed(tree, handle, cookies[names[at]], most=3) == whole[at + 1 : at + 4]
+    with pytest.raises(UnknownHandle):
+        await listed(tree, handle, 1000)
+
+
+async def test_a_page_taken_in_part_is_not_asked_for_again(store: MemoryStore) -> None:
+    for number in range(9):
+        store.put(b"/%d" % number)
+    tree = make(store)
+    handle = await tree.opendir(ROOT)
+    found, start = [], 0
+    while page := await listed(tree, handle, start, most=4):
+        found += page[:2]  # the kernel's caller took two of four
+        start = page[:2][-1][1]
+    assert [name for name, _ in found] == [b"%d" % number for number in range(9)]
+    assert store.calls == [("scandir", b"/")] * 3
+
+
+async def test_first_entries_come_before_all_are_listed(store: MemoryStore) -> None:
+    for number in range(100):
+        store.put(b"/%02d" % number)
+    tree = make(store)
+    handle = await tree.opendir(ROOT)
+    assert len(await listed(tree, handle, most=5)) == 5
+    assert len(store.calls) == 2
+
+
+async def test_changes_while_listing_lose_and_repeat_nothing(store: MemoryStore) -> None:
+    for number in range(0, 40, 2):
+        store.put(b"/%02d" % number)
+    tree = make(store)
+    handle = await tree.opendir(ROOT)
+    first = await listed(tree, handle, most=7)
+    for number in range(1, 40, 2):
+        store.put(b"/%02d" % number)
+    del store.entries[b"/12"]
+    restarted = await listed(tree, handle, first[3][1])  # back into the middle, over names that moved
+    assert [name for name, _ in restarted][:3] == [b"08", b"10", b"14"] or restarted[0][0] > first[3][0]
+    names = [name for name, _ in restarted]
+    assert names == sorted(set(names))
+    assert {b"%02d" % number for number in range(14, 40, 2)} <= set(names)
+    again = await listed(tree, handle, 0)
+    assert [name for name, _ in again] == sorted(status.name for status, _ in store.entries.values() if status.name)
+    assert dict(first).items() <= dict(again).items() | {(b"12", dict(first).get(b"12", 0))}
+
+
+async def test_listed_entries_count_as_looked_up(store: MemoryStore) -> None:
+    for number in range(5):
+        store.put(b"/%d" % number)
+    tree = make(store)
+    handle = await tree.opendir(ROOT)
+    await listed(tree, handle, most=3)
+    assert len(tree.state.nodes) == 1 + 3
+    tree.forget([(node, 1) for node in list(tree.state.nodes)])
+    assert len(tree.state.nodes) == 1
+
+
+async def test_listing_goes_on_after_a_failure(store: MemoryStore, clock: trio.testing.MockClock) -> None:
+    for number in range(10):
+        store.put(b"/%d" % number)
+    fail_at = {3}
+
+    def fail(call: str, path: bytes) -> None:
+        if call == "scandir" and len(store.calls) in fail_at:
+            raise ServiceDown("away")
+
+    store.before = fail
+    tree = make(store)
+    handle = await tree.opendir(ROOT)
+    assert [name for name, _ in await listed(tree, handle)] == [b"%d" % number for number in range(10)]
+
+
+async def test_what_was_shown_before_a_failure_is_kept(store: MemoryStore) -> None:
+    for number in range(5):
+        store.put(b"/%d" % number)
+
+    def fail(call: str, path: bytes) -> None:
+        if len(store.calls) > 1:
+            raise StoreError("broken")
+
+    store.before = fail
+    tree = make(store)
+    handle = await tree.opendir(ROOT)
+    shown = await listed(tree, handle)
+    assert len(shown) == 3
+    with pytest.raises(StoreError, match="broken"):
+        await listed(tree, handle, shown[-1][1])
+    store.before = lambda call, path: None
+    assert len(await listed(tree, handle, shown[-1][1])) == 2
+
+
+async def test_attributes_of_an_old_listing_are_not_believed(store: MemoryStore, clock: trio.testing.MockClock) -> None:
+    for number in range(3):
+        store.put(b"/%d" % number)
+    tree = make(store)
+    handle = await tree.opendir(ROOT)
+    valid: list[float] = []
+
+    def show(name: bytes, attributes: NodeAttributes, cookie: int) -> bool:
+        valid.append(attributes.valid)
+        return len(valid) != 2
+
+    await tree.readdir(handle, 0, show)
+    await trio.sleep(5)
+    await tree.readdir(handle, 1, show)
+    assert valid == [1.0, 1.0, 0.0, 0.0]

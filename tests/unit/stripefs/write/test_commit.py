@@ -1,0 +1,365 @@
+"""Fencing: of two writers that both believe to have the name, the later one's version stands and the other is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from stripefs.errors import Busy, ServiceDown, StaleVersion, Transient
+from stripefs.format.lock_and_record import LEASE
+from stripefs.gc.recover import recover
+from stripefs.store.base import Identity
+from stripefs.store.striped import StripedStore
+from stripefs.testing.faults import FaultyStore
+from stripefs.testing.throttled import ThrottledStore
+from stripefs.write import DraftLost, FileUpload, Layout, file_lock
+from stripefs.write.file_lock import FileLock, acquire
+from tests.support.uploads import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, writing
+
+OLD, NEXT = content(3000, seed=2), content(5000, seed=3)
+SIZES = [1000, MIB + 77]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ThrottledStore:
+    return spread(tmp_path)
+
+
+def age(root: Path, name: str = ".file.stripefs-lock") -> None:
+    """The lock is as old as if its writer had not been heard of for longer than the lease."""
+    found = (root / name).stat()
+    os.utime(root / name, ns=(found.st_atime_ns, found.st_mtime_ns - int((LEASE + 1) * 1e9)))
+
+
+def during(store: Any, name: str, between: Callable[[], None], *, after: bool = False) -> None:
+    """The next call of this method on /file is held up while `between` runs; after: when it has had its effect."""
+    call = getattr(store, name)
+
+    def held(*arguments: Any, **options: Any) -> None:
+        if b"/file" not in arguments[:2]:
+            return call(*arguments, **options)
+        setattr(store, name, call)
+        if after:
+            call(*arguments, **options)
+        between()
+        if after:
+            raise ServiceDown("the answer was lost")
+        return call(*arguments, **options)
+
+    setattr(store, name, held)
+
+
+def other_writer(root: Path, data: bytes, *, append: bool = False, layout: Layout = Layout.CONCAT) -> None:
+    """Another host takes over and publishes; in a thread of its own, where there is no event loop yet."""
+
+    async def write() -> None:
+        store = spread(root)
+        async with writing(store, layout=layout) as uploads:
+            replacing = StripedStore(store).stat(b"/file").identity if (root / "file").exists() else None
+            upload = await uploads.begin(b"/file", replacing=replacing, append=append)
+            await upload.write(upload.length, data)
+            await upload.publish(final=True)
+
+    age(root)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(trio.run, write).result(DEADLINE)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_writer_that_sleeps_right_before_the_step_overwrites_nobody(
+    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int
+) -> None:
+    """Its lock was compared, and its rename reaches the store when another writer has long published."""
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", OLD)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await upload.write(0, content(size))
+        during(store, "rename", lambda: other_writer(tmp_path, NEXT))
+        with pytest.raises(DraftLost):
+            await upload.publish(final=True)
+    assert load(store, b"/file") == NEXT
+
+
+@pytest.mark.parametrize("length", [0, 77])
+async def test_a_join_that_was_held_up_goes_behind_nobody_elses_bytes(
+    store: ThrottledStore, tmp_path: Path, length: int
+) -> None:
+    """Also where the other writer has appended just as many bytes to the same file, so that it looks as if done."""
+    data, more = content(MIB), content(MIB // 2, seed=5)
+    theirs = content(len(more) - length, seed=6)
+    async with writing(store, layout=Layout.CONCAT) as uploads:
+        await save(uploads, b"/file", data)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity, append=True)
+        await upload.write(len(data), more)
+        during(store, "concat", lambda: other_writer(tmp_path, theirs, append=True))
+        with pytest.raises((DraftLost, StaleVersion)):
+            await upload.publish(final=True)
+    assert load(store, b"/file") == data + theirs
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_an_answer_that_was_lost_to_a_writer_that_was_replaced_since(
+    store: ThrottledStore, tmp_path: Path, layout: Layout
+) -> None:
+    """Its version stood for a moment. It is told that it may be lost, never that it stands."""
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(len(NEXT)))
+        during(store, "rename", lambda: other_writer(tmp_path, NEXT), after=True)
+        with pytest.raises(DraftLost):
+            await upload.publish(final=True)
+    assert load(store, b"/file") == NEXT
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_an_answer_that_was_lost_and_a_lock_that_somebody_else_took(
+    store: ThrottledStore, tmp_path: Path, layout: Layout
+) -> None:
+    """The version is there, and the next writer has not published: that is success."""
+    data, locks = content(MIB + 9), []
+
+    def take_over() -> None:
+        age(tmp_path)
+        locks.append(acquire(spread(tmp_path), b"/file"))
+
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, data)
+        during(store, "rename", take_over, after=True)
+        await upload.publish(final=True)
+        locks[0].check()  # which the writer before has not let go
+    assert load(store, b"/file") == data
+
+
+@pytest.mark.parametrize("when", ["before", "at the step"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_what_is_renamed_to_a_new_files_name_stays(
+    store: ThrottledStore, tmp_path: Path, layout: Layout, when: str
+) -> None:
+    """By somebody who looked for locks before this one was taken, or does not know them."""
+    (tmp_path / "other").write_bytes(b"theirs")
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(MIB + 9))
+
+        def rename() -> None:
+            (tmp_path / "other").rename(tmp_path / "file")
+
+        if when == "before":
+            rename()
+        else:
+            during(store, "rename", rename)
+        with pytest.raises(StaleVersion, match="somebody else"):
+            await upload.publish(final=True)
+    assert (tmp_path / "file").read_bytes() == b"theirs"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_new_file_is_replaced_by_its_own_next_version(store: ThrottledStore, layout: Layout) -> None:
+    data = content(2 * MIB)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        for end in (9, MIB, 2 * MIB):
+            await upload.write(upload.length, data[upload.length : end])
+            await upload.publish(final=False)
+        await upload.publish(final=True)
+    assert load(store, b"/file") == data
+
+
+def ended(upload: FileUpload, left: float = -1.0) -> None:
+    """The clock of this host says that the lease has ended, until it is renewed."""
+    lock = upload._locks._lock
+    assert lock is not None
+    lock._reading = replace(lock._reading, at=lock._reading.at - lock.left + left)
+
+
+async def test_a_lease_that_has_ended_is_renewed_before_anything_is_published(
+    store: ThrottledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with writing(store) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, OLD)
+        ended(upload)
+        renewed, renew = [], FileLock.renew
+        monkeypatch.setattr(FileLock, "renew", lambda lock: (renewed.append(lock.left), renew(lock)))
+        during(store, "rename", lambda: renewed.append(0.0))
+        await upload.publish(final=True)
+    assert renewed[0] < 0
+    assert renewed[1] == 0.0
+    assert load(store, b"/file") == OLD
+
+
+@pytest.mark.parametrize("call", ["write", "sync", "publish"])
+async def test_a_lease_that_has_ended_and_cannot_be_renewed_is_an_error_for_the_writer(
+    store: ThrottledStore, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The store is away, so nobody knows who has the lock: an error, and once it is back writing goes on."""
+    faulty = FaultyStore(store, rate=0.0, on=("stat", "set_attributes"), kinds=("service",))
+    stat = faulty.stat
+
+    def away(path: bytes) -> Any:
+        raise ServiceDown("away")
+
+    async with writing(faulty, io_timeout=0.3) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, OLD)
+        ended(upload)
+        monkeypatch.setattr(faulty, "stat", away)
+        calls = {
+            "write": lambda: upload.write(len(OLD), b"x"),
+            "sync": upload.sync,
+            "publish": lambda: upload.publish(final=False),
+        }
+        with pytest.raises(Transient):
+            await calls[call]()
+        monkeypatch.setattr(faulty, "stat", stat)
+        await upload.publish(final=True)
+    assert load(store, b"/file") == OLD
+
+
+async def test_a_lease_that_ends_while_a_step_is_tried_again(
+    store: ThrottledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No try begins after the end: the lock is renewed first."""
+    async with writing(store) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, OLD)
+        rename, tries = store.rename, []
+
+        def refused(source: bytes, target: bytes, **options: Any) -> None:
+            if target == b"/file":
+                assert upload._locks.left > 0
+                tries.append(target)
+                if len(tries) < 3:
+                    ended(upload)
+                    raise ServiceDown("away")
+            rename(source, target, **options)
+
+        monkeypatch.setattr(store, "rename", refused)
+        await upload.publish(final=True)
+    assert len(tries) == 3
+    assert load(store, b"/file") == OLD
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_taking_over_keeps_what_fsync_made_durable(
+    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int
+) -> None:
+    """A dead writer's parts that are moved out of the way are found by `stripefs recover`."""
+    data = content(size)
+    async with writing(store, layout=layout, memory=MIB) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, data)
+        await upload.sync()
+        age(tmp_path)
+        lock = acquire(store, b"/file")
+        lock.release()
+        recover(store, StripedStore(store), b"/file", to=b"/recovered")
+        assert load(store, b"/recovered") == data
+        with pytest.raises(DraftLost):
+            await upload.publish(final=True)
+
+
+@pytest.mark.parametrize("folder", [b"", b"/d"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_file_that_was_renamed_while_it_was_written_is_fenced_under_its_new_name(
+    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int, folder: bytes
+) -> None:
+    (tmp_path / "d").mkdir()
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/before", replacing=None)
+        await upload.write(0, content(size))
+        await upload.sync()
+        async with upload.moving(b"/file"):
+            pass
+        during(store, "rename", lambda: other_writer(tmp_path, NEXT))
+        with pytest.raises(DraftLost):
+            await upload.publish(final=True)
+    assert load(store, b"/file") == NEXT
+
+
+async def test_who_dies_while_taking_over_leaves_that_to_the_next_one(
+    store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock says whom it was taken from until they are fenced."""
+    async with writing(store, layout=Layout.PLAIN) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(MIB))
+
+        def fence(*_: object) -> None:
+            raise ServiceDown("away")
+
+        def two_successors() -> None:
+            age(tmp_path)
+            with monkeypatch.context() as patch:
+                patch.setattr(file_lock, "_fence", fence)
+                with pytest.raises(ServiceDown):
+                    acquire(spread(tmp_path), b"/file", ["1" * 16], "first/1")
+            age(tmp_path)
+            acquire(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
+
+        during(store, "rename", two_successors)
+        with pytest.raises(DraftLost):
+            await upload.publish(final=True)
+    assert not (tmp_path / "file").exists()
+    assert not [name for name in hidden(tmp_path) if name.endswith("-lock")]
+
+
+async def test_a_takeover_that_is_held_up_lets_nothing_late_through(
+    store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer is lost, so the one who takes over fences nobody. Its lock says whom the next one is to fence."""
+    async with writing(store, layout=Layout.PLAIN) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(MIB))
+
+        def two_successors() -> None:
+            age(tmp_path)
+            first = spread(tmp_path)
+            rename = first.compare_and_rename
+
+            def held_up(source: bytes, target: bytes, seen: Identity) -> None:
+                rename(source, target, seen)
+                raise ServiceDown("away")
+
+            monkeypatch.setattr(first, "compare_and_rename", held_up)
+            with pytest.raises(ServiceDown):
+                acquire(first, b"/file", ["1" * 16], "first/1")
+            age(tmp_path)
+            acquire(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
+
+        during(store, "rename", two_successors)
+        with pytest.raises(DraftLost):
+            await upload.publish(final=True)
+    assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_writer_whose_predecessor_lets_its_lock_go_late_overwrites_nobody(
+    store: ThrottledStore, tmp_path: Path, layout: Layout
+) -> None:
+    """It has compared its lock, and is about to rename, when the one before it sends the removal of its own."""
+    before = acquire(spread(tmp_path), b"/file")
+    age(tmp_path)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, content(MIB + 9))
+
+        def third() -> None:
+            before.release()
+            with pytest.raises(Busy):
+                acquire(spread(tmp_path), b"/file")
+
+        during(store, "rename", third)
+        await upload.publish(final=True)
+    assert load(store, b"/file") == content(MIB + 9)

@@ -1,0 +1,300 @@
+"""Writers that are cancelled, at each step there is: the file is old or new, and nothing of the writer stays."""
+
+import threading
+
+import pytest
+import trio
+
+from stripefs.errors import Busy, ServiceDown
+from stripefs.format.manifest import Manifest
+from stripefs.store import local_write
+from stripefs.write import DraftLost, Layout
+from tests.support.uploads import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
+
+OLD = content(3000, seed=2)
+DATA = content(MIB + 77)
+
+
+class CancelAt(trio.abc.Instrument):
+    """Cancels `scope` when the task that makes this has run for `left` more steps."""
+
+    def __init__(self, scope, left):
+        self._task, self._scope, self._left = trio.lowlevel.current_task(), scope, left
+
+    def after_task_step(self, task):
+        if task is self._task:
+            self._left -= 1
+            if not self._left:
+                self._scope.cancel()
+
+
+async def write(upload):
+    for at in range(0, len(DATA), 300_000):
+        await upload.write(at, DATA[at : at + 300_000])
+        if at in (0, 600_000):
+            await upload.sync()
+    await upload.publish(final=False)
+
+
+async def cut_off(upload, step):
+    """True if there was such a step."""
+    with trio.CancelScope() as scope:
+        watch = CancelAt(scope, step)
+        trio.lowlevel.add_instrument(watch)
+        try:
+            await write(upload)
+        finally:
+            trio.lowlevel.remove_instrument(watch)
+    return scope.cancelled_caught
+
+
+def rubbish(root, layout):
+    """Hidden files that nothing needs."""
+    found = hidden(root)
+    data = (root / "file").read_bytes()
+    if layout is not Layout.STRIPED or data == OLD:
+        return found
+    used = Manifest.from_bytes(data).versions
+    return {name for name in found if not name.startswith(tuple(f".stripefs/{version}/" for version in used))}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_at_each_step(tmp_path, layout):
+    step = 0
+    there_are_more = True
+    while there_are_more:
+        step += 1
+        root = tmp_path / str(step)
+        root.mkdir()
+        store = spread(root)
+        async with writing(store, layout=layout) as uploads:
+            await save(uploads, b"/file", OLD)
+            upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+            there_are_more = await cut_off(upload, step)
+            try:
+                await upload.publish(final=False)
+            except DraftLost:
+                pass
+            else:
+                assert load(store, b"/file") == DATA[: upload.length], step
+            await upload.abandon()
+            await until(lambda root=root: not rubbish(root, layout))
+            assert uploads.status()["memory_bytes"] == 0
+            assert uploads.status()["parts_under_way"] == uploads.status()["parts_waiting"] == 0
+            assert load(store, b"/file") in (OLD, DATA[: upload.length]), step
+
+
+async def test_a_manifest_that_comes_late_finds_its_parts(tmp_path):
+    """Renaming it takes longer than anybody waits; the writer gives up, and then it stands all the same."""
+    store = spread(tmp_path)
+    begun, rename = trio.Event(), store.rename
+    token = trio.lowlevel.current_trio_token()
+
+    def renamed(source, target, **how):
+        rename(source, target, **how)
+        if target == b"/file":
+            trio.from_thread.run_sync(begun.set, trio_token=token)
+            trio.from_thread.run(trio.sleep, 0.5, trio_token=token)
+
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        await save(uploads, b"/file", OLD)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await upload.write(0, DATA)
+        store.rename = renamed
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(upload.publish, True)
+            await begun.wait()
+            nursery.cancel_scope.cancel()
+        assert load(store, b"/file") == DATA
+
+
+class Held:
+    """Calls of a store's method that wait until they are `release`; `begun` and `ended` count them."""
+
+    def __init__(self, owner, name, matches=lambda *args: True):
+        self._call, self._matches = getattr(owner, name), matches
+        self._free = threading.Event()
+        self.begun = self.ended = 0
+        setattr(owner, name, self._held)
+
+    def _held(self, *args, **how):
+        if not self._matches(*args):
+            return self._call(*args, **how)
+        self.begun += 1
+        assert self._free.wait(DEADLINE)
+        try:
+            return self._call(*args, **how)
+        finally:
+            self.ended += 1
+
+    def release(self):
+        self._free.set()
+
+
+async def cut_off_while(held, call, *args):
+    """`call` is cancelled when `held` has begun."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call, *args)
+        await until(lambda: held.begun)
+        nursery.cancel_scope.cancel()
+
+
+def locks(root):
+    return {name for name in hidden(root) if name.endswith("-lock")}
+
+
+@pytest.mark.parametrize("size", [1000, len(DATA)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_close_that_is_cut_off_before_its_last_step(tmp_path, layout, size):
+    """The version is withdrawn, so that the name is free at once, and is not published later."""
+    store = spread(tmp_path)
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", OLD)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await upload.write(0, DATA[:size])
+        held = Held(store, "rename", lambda source, target: target == b"/file")
+        await cut_off_while(held, upload.publish, True)
+        assert not hidden(tmp_path)
+        held.release()
+        await until(lambda: held.ended)
+        assert load(store, b"/file") == OLD
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_close_whose_last_step_cannot_be_taken_back(tmp_path, layout, caplog):
+    """The lock stays, and with it everybody else out, until it runs out: nobody knows what comes."""
+    store = spread(tmp_path)
+    remove = store.remove
+
+    def refuse(path):
+        if not path.endswith(b"-lock"):
+            raise ServiceDown("away")
+        remove(path)
+
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", OLD)
+        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await upload.write(0, DATA)
+        held = Held(store, "rename", lambda source, target: target == b"/file")
+        store.remove = refuse
+        await cut_off_while(held, upload.publish, True)
+        assert locks(tmp_path) == {".file.stripefs-lock"}
+        assert "stays until it runs out" in caplog.text
+        held.release()
+        await until(lambda: held.ended)
+        assert load(store, b"/file") == DATA
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
+    """Through the same mount, to which the lock is no hindrance. Until that is done it is told to wait."""
+    store = spread(tmp_path)
+    remove = store.remove
+
+    def refuse(path):
+        raise ServiceDown("away")
+
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA)
+        held = Held(store, "rename", lambda source, target: target == b"/file")
+        store.remove = refuse
+        await cut_off_while(held, upload.publish, True)
+        for _ in range(2):
+            with pytest.raises(Busy):
+                await uploads.begin(b"/file", replacing=None)
+        store.remove = remove
+        after = await uploads.begin(b"/file", replacing=None)
+        held.release()
+        await until(lambda: held.ended)
+        assert not (tmp_path / "file").exists()
+        await after.publish(final=True)
+        assert not locks(tmp_path)
+    assert load(store, b"/file") == b""
+
+
+@pytest.mark.parametrize("size", [1000, len(DATA)])
+@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.PLAIN])
+async def test_what_fsync_made_durable_is_not_taken_back(tmp_path, layout, size):
+    store = spread(tmp_path)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA[:size])
+        await upload.sync()
+        held = Held(store, "rename", lambda source, target: target == b"/file")
+        await cut_off_while(held, upload.publish, True)
+        assert locks(tmp_path) == {".file.stripefs-lock"}
+        assert any(name.endswith("-record") for name in hidden(tmp_path))
+        held.release()
+        await until(lambda: held.ended)
+        assert load(store, b"/file") == DATA[:size]
+
+
+@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.STRIPED])
+async def test_the_lock_does_not_wait_for_parts_that_hang(tmp_path, layout):
+    store = spread(tmp_path)
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        held = Held(store, "create")
+        await upload.write(0, DATA)
+        await cut_off_while(held, upload.publish, True)
+        assert not locks(tmp_path)
+        held.release()
+        await until(lambda: not hidden(tmp_path))
+        assert not (tmp_path / "file").exists()
+
+
+async def test_a_join_behind_what_is_published(tmp_path):
+    store = spread(tmp_path)
+    async with writing(store, layout=Layout.CONCAT) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA)
+        await upload.publish(final=False)
+        await upload.write(len(DATA), DATA)
+        held = Held(store, "concat", lambda target, sources: target == b"/file")
+        await cut_off_while(held, upload.publish, True)
+        assert locks(tmp_path) == {".file.stripefs-lock"}
+        held.release()
+        await until(lambda: held.ended)
+        assert load(store, b"/file") in (DATA, 2 * DATA)
+
+
+async def test_a_join_that_comes_late_leaves_nothing(tmp_path, monkeypatch):
+    """A local directory knows no join in one step: what is gone by then is read all the same, and gets its name."""
+    store = spread(tmp_path)
+    monkeypatch.setattr(local_write, "_copy", local_write._copy)  # put back in the end
+    held = Held(local_write, "_copy")
+    async with writing(store, layout=Layout.CONCAT, memory=MIB) as uploads:  # so little makes several parts
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA)
+        await cut_off_while(held, upload.publish, True)
+        joined = Held(store, "remove")
+        held.release()
+        joined.release()
+        await until(lambda: joined.begun)
+        await until(lambda: not hidden(tmp_path))
+
+
+@pytest.mark.parametrize("stage", ["begin", "moving"])
+async def test_a_lock_that_comes_late_is_let_go(tmp_path, stage):
+    store = spread(tmp_path)
+    (tmp_path / "d").mkdir()
+    async with writing(store) as uploads:
+
+        async def move(upload):
+            async with upload.moving(b"/d/file"):
+                raise AssertionError("it cannot come to that")
+
+        upload = await uploads.begin(b"/file", replacing=None) if stage == "moving" else None
+        held = Held(store, "put")
+        if upload is None:
+            await cut_off_while(held, lambda: uploads.begin(b"/file", replacing=None))
+        else:
+            await cut_off_while(held, move, upload)
+            assert upload.path == b"/file"
+        held.release()
+        await until(lambda: held.ended)
+        await until(lambda: locks(tmp_path) == ({".file.stripefs-lock"} if upload else set()))
+        again = upload or await uploads.begin(b"/file", replacing=None)
+        await again.publish(final=True)
+    assert load(store, b"/file") == b""

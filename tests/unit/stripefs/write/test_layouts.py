@@ -1,0 +1,52 @@
+"""Reads answer the written bytes, in every layout, whatever the sizes; and nothing hidden stays."""
+
+import pytest
+
+from stripefs.store.striped import StripedStore
+from stripefs.write import Layout
+from tests.support.uploads import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
+
+SIZES = [0, 1, 128 * KIB - 1, 128 * KIB, 3 * MIB + 17, 20 * MIB + 4321]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", SIZES)
+async def test_bytes_come_back(tmp_path, layout, size):
+    store = spread(tmp_path)
+    data = content(size)
+    async with writing(store, layout=layout) as uploads:
+        await save(uploads, b"/file", data)
+        assert not uploads.status()["files"]
+        assert uploads.status()["memory_bytes"] == 0
+    assert load(store, b"/file") == data
+    assert StripedStore(store).stat(b"/file").length == size
+    striped = {name for name in hidden(tmp_path) if name.startswith(".stripefs/")}
+    assert hidden(tmp_path) == striped, "nothing hidden stays beside the file"
+    assert bool(striped) == (layout is Layout.STRIPED and size >= 128 * KIB)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_big_file_replaces_a_big_file(tmp_path, layout):
+    store = spread(tmp_path)
+    scheduled = []
+    async with writing(store, layout=layout, schedule_delete=lambda gone, pool: scheduled.extend(gone)) as uploads:
+        await save(uploads, b"/file", content(3 * MIB))
+        before = StripedStore(store).stat(b"/file").identity
+        await save(uploads, b"/file", content(2 * MIB, seed=2), replacing=before)
+    assert load(store, b"/file") == content(2 * MIB, seed=2)
+    assert StripedStore(store).stat(b"/file").identity != before
+    assert len(scheduled) == (1 if layout is Layout.STRIPED else 0)
+
+
+async def test_parts_lie_on_every_host(tmp_path):
+    store = spread(tmp_path)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        await save(uploads, b"/striped", content(16 * MIB))
+        await save(uploads, b"/joined", content(16 * MIB), layout=Layout.CONCAT)
+    for path in (b"/striped", b"/joined"):
+        handle = StripedStore(store).open(path)
+        load_of = dict.fromkeys(("h0", "h1", "h2", "h3"), 0)
+        for block in handle.locate(0, 16 * MIB):
+            load_of[block.hosts[0]] += block.length
+        handle.close()
+        assert max(load_of.values()) <= 6 * MIB, (path, load_of)

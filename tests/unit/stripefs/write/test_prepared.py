@@ -1,0 +1,181 @@
+"""Manifests and records are written while the last parts are being acknowledged."""
+
+import threading
+
+import pytest
+import trio
+
+from stripefs.errors import HostFailed, QuotaExceeded
+from stripefs.format.lock_and_record import Record
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
+from stripefs.format.reserved_names import parse_reserved, record_name
+from stripefs.write import Layout
+from tests.support.uploads import DEADLINE, MIB, content, hidden, load, spread, until, writing
+
+DATA = content(3 * MIB + 7)
+
+
+@pytest.fixture
+def store(tmp_path):
+    """`made` holds the paths of the manifests' files, `refused` counts down those that the store does not take."""
+    made = spread(tmp_path)
+    create = made.create
+    made.made, made.refused = [], 0
+
+    def counting(path, **how):
+        if how.get("block_size") == MANIFEST_BLOCK_SIZE:
+            made.made.append(path)
+            if made.refused:
+                made.refused -= 1
+                raise QuotaExceeded("enough")
+        return create(path, **how)
+
+    made.create = counting
+    return made
+
+
+def beside(tmp_path):
+    """Kinds of the hidden files beside the file, its lock left out."""
+    names = [name for name in hidden(tmp_path) if not name.startswith(".stripefs/")]
+    return sorted(kind for name in names if (kind := parse_reserved(name.encode()).kind) != "lock")
+
+
+async def begun(uploads):
+    upload = await uploads.begin(b"/file", replacing=None)
+    await upload.write(0, DATA[:MIB])
+    await upload.sync()
+    return upload
+
+
+async def test_publishing_right_after_fsync_writes_no_other_manifest(store, tmp_path):
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
+        await until(lambda: beside(tmp_path) == ["part", "record"])
+        await upload.publish(final=True)
+        assert len(store.made) == 1
+        assert beside(tmp_path) == []
+    assert load(store, b"/file") == DATA[:MIB]
+
+
+async def test_a_manifest_that_was_outrun_goes(store, tmp_path):
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
+        for at in range(MIB, 3 * MIB, MIB):
+            await upload.write(at, DATA[at : at + MIB])
+            await upload.sync()
+        await upload.write(3 * MIB, DATA[3 * MIB :])
+        await upload.publish(final=True)
+        assert len(store.made) == 2  # the one that was in vain, and the one that was published
+        assert beside(tmp_path) == []
+    assert load(store, b"/file") == DATA
+
+
+async def test_versions_one_after_the_other(store, tmp_path):
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
+        await upload.publish(final=False)
+        await upload.write(MIB, DATA[MIB:])
+        await upload.sync()
+        await upload.publish(final=True)
+        assert len(store.made) == 2
+        assert beside(tmp_path) == []
+    assert load(store, b"/file") == DATA
+
+
+async def test_nothing_of_it_stays_when_the_file_is_given_up(store, tmp_path):
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
+        await upload.abandon()
+        assert store.made
+        assert hidden(tmp_path) == set()
+
+
+async def test_a_manifest_that_could_not_be_written_ahead_is_written_when_it_is_needed(store):
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        store.refused = 1
+        upload = await begun(uploads)
+        await upload.publish(final=True)
+        assert len(store.made) == 2
+    assert load(store, b"/file") == DATA[:MIB]
+
+
+async def test_a_manifest_that_cannot_be_written_at_all_is_told_and_the_old_version_stays(store):
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await begun(uploads)
+        await upload.publish(final=False)
+        await upload.write(MIB, DATA[MIB:])
+        store.refused = 2
+        await upload.sync()
+        with pytest.raises(QuotaExceeded):
+            await upload.publish(final=True)
+        assert load(store, b"/file") == DATA[:MIB]
+
+
+class Lost:
+    """The first part that is complete is lost when its host should say so, once all of its bytes have been sent."""
+
+    def __init__(self, store):
+        self.parts = []
+        self._create = store.create
+        store.create = self.create
+
+    def create(self, path, **how):
+        sink = self._create(path, **how)
+        if not path.startswith(b"/.stripefs/"):
+            return sink
+        self.parts.append(path)
+        if len(self.parts) == 1:
+            close = sink.close
+
+            def lost():
+                close()
+                raise HostFailed("the last word was lost", host=how["host"])
+
+            sink.close = lost
+        return sink
+
+
+@pytest.mark.parametrize("synced", [True, False])
+async def test_what_was_prepared_names_no_part_that_was_lost_after_all(store, tmp_path, synced):
+    lost = Lost(store)
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, DATA)
+        if synced:
+            await upload.sync()
+            record = Record.from_bytes((tmp_path / record_name(b"file", upload.version).decode()).read_bytes())
+            named = [part.path for segment in record.segments for part in segment.parts]
+            assert set(named) <= set(lost.parts)  # those that waited for the host besides are begun anew too
+            assert lost.parts[0] not in named
+        await upload.publish(final=True)
+        assert beside(tmp_path) == []
+    assert load(store, b"/file") == DATA
+
+
+@pytest.mark.parametrize("layout", [Layout.STRIPED, Layout.CONCAT])
+async def test_the_record_stands_only_when_all_is_acknowledged(store, tmp_path, layout):
+    acknowledge = threading.Event()
+    short = DATA[: MIB // 2]  # few enough parts for a host to have room for the manifest besides
+    create = store.create
+
+    def slow(path, **how):
+        sink = create(path, **how)
+        if how.get("block_size") != MANIFEST_BLOCK_SIZE and len(how) > 1 and how["length"] >= 64 << 10:
+            close = sink.close
+            sink.close = lambda: (acknowledge.wait(DEADLINE), close())[1]
+        return sink
+
+    store.create = slow
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, short)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(upload.sync)
+            if layout is Layout.STRIPED:
+                await until(lambda: len(store.made) == 1)
+            await trio.sleep(0.2)
+            assert "record" not in beside(tmp_path)
+            acknowledge.set()
+        assert "record" in beside(tmp_path)
+        await upload.publish(final=True)
+    assert load(store, b"/file") == short
