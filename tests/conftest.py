@@ -14,11 +14,12 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from stripefs.api import engine
+from tests.support.examples import FULL
 from tests.support.leaks import MARK, leaks
 from tests.support.other_users import open_folder
 from tests.tools.hdfs import HdfsInstance, hdfs_instance, remove_orphans
 
-settings.register_profile("default", max_examples=120, deadline=None)  # a busy machine is no failure
+settings.register_profile("default", max_examples=FULL, deadline=None)  # a busy machine is no failure
 settings.register_profile("quick", max_examples=20, deadline=None)
 settings.load_profile("default")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -18,6 +17,7 @@ from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Mount, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from imagefs.snapshotter.metastore import Kind
 from stripefs.errors import MountError, StripefsError
+from tests.support.examples import examples
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "f"])
@@ -347,4 +347,4 @@ class Snapshotters(RuleBasedStateMachine):
 
 
 TestSnapshotters = Snapshotters.TestCase
-TestSnapshotters.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestSnapshotters.settings = examples(60, steps=40)

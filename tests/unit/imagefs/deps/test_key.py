@@ -15,8 +15,8 @@ from tests.golden.deps import DOCUMENTS, FOLDER, KEY
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=5,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=3,
 )
 _components = st.fixed_dictionaries(dict.fromkeys(NAMES, _values))
 

@@ -7,12 +7,13 @@ import random
 import stat
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
 from imagefs.format.erofs import BLOCK, CHUNK, DeviceSlot, ErofsImage, write
 from imagefs.format.inode import HOLE, Inode, address
+from tests.support.examples import examples
 from tests.support.images.trees import read_back, seen, trees
 
 DEVICES = (DeviceSlot(b"cold", 2**32 - 1), DeviceSlot(b"hot", 2**32 - 1))
@@ -36,7 +37,7 @@ def test_what_is_written_can_be_read_back(root: Inode) -> None:
 
 
 @given(trees(), st.randoms())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_equal_trees_give_equal_bytes(root: Inode, chance: random.Random) -> None:
     first = image_of(root)
     stack = [root]

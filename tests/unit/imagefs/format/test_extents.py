@@ -7,13 +7,14 @@ from array import array
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
 from imagefs.format.erofs import CHUNK
 from imagefs.format.extents import DIGEST, ExtentTable, digest_of, write
 from imagefs.trace.references import open_image
+from tests.support.examples import examples
 from tests.support.images.starts import Stored, build_tree, make_tree, open_store
 
 _digests = st.binary(min_size=DIGEST, max_size=DIGEST) | st.sampled_from([bytes(DIGEST), b"\xff" * DIGEST])
@@ -35,7 +36,7 @@ def test_what_is_written_is_found_by_content_and_by_place(found: dict[int, bytes
 
 
 @given(_tables, st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_the_order_of_extents_does_not_matter(found: dict[int, bytes], chance: object) -> None:
     order = list(found)
     chance.shuffle(order)  # type: ignore[attr-defined]
@@ -56,7 +57,7 @@ def test_another_document_is_refused(document: bytes) -> None:
 
 
 @given(_tables, st.data())
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_damage_is_an_error_and_nothing_else(found: dict[int, bytes], data: st.DataObject) -> None:
     damaged = bytearray(table(found))
     for _ in range(data.draw(st.integers(1, 4))):

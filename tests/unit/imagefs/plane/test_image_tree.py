@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
@@ -24,6 +24,7 @@ from imagefs.plane.devreader import FileDevices
 from imagefs.plane.worker import ImageTree
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, StripefsError, Unsupported
 from stripefs.fuse.protocol import ROOT, ServedAttributes
+from tests.support.examples import examples
 from tests.support.images import nasty, small_image
 from tests.support.images.trees import names, trees
 from tests.unit.imagefs.plane.image_trees import DEVICES, FILE, FOLDER, FakeDevices, content_of, listed
@@ -97,7 +98,7 @@ async def _digest(tree: ImageTree, shown: ServedAttributes) -> str:
 
 
 @given(trees(), st.data())
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_any_tree_is_what_a_model_says(root: Inode, data: st.DataObject) -> None:
     image = image_of(root)
     nodes: dict[bytes, int] = {}

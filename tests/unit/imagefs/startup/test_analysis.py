@@ -8,13 +8,14 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.startup.synthetic import Fleet
 from imagefs.startup.analysis import Gpus, analyse
 from imagefs.startup.report import Start
 from imagefs.startup.sources import File
+from tests.support.examples import examples
 from tests.unit.imagefs.startup.events import counts, event, file, fleet, report, span
 
 SECOND = 10**9
@@ -263,7 +264,7 @@ def test_modules_that_nothing_used() -> None:
 STARTS = st.lists(st.lists(st.sampled_from([0.0, 1.0, 3.0, 3.1, 50.0]), min_size=1, max_size=5), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(STARTS, STARTS)
 def test_an_interval_holds_its_estimate(before: list[list[float]], after: list[list[float]]) -> None:
     """Of starts and of units: one or two of them, ties, zeros, sides of any size."""
@@ -289,7 +290,7 @@ def test_an_interval_holds_its_estimate(before: list[list[float]], after: list[l
                 assert one.ratio.low <= one.ratio.value <= one.ratio.high
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=9))
 def test_the_interval_of_growth_holds_its_estimate(starts: list[tuple[int, int]]) -> None:
     parts = [span(0, seconds, "model", rank=None, node=f"n{node}", run=f"r{number}")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.startup.synthetic import Fleet
@@ -20,6 +20,7 @@ from imagefs.startup import load as module
 from imagefs.startup.load import Problems, load
 from imagefs.startup.sources import find_files, find_run
 from stripefs.errors import ConfigError, NotFound, StoreError
+from tests.support.examples import examples
 from tests.unit.imagefs.startup.events import counts, event, file, fleet, loaded, report, span
 
 LINES = fleet(Fleet(3, ranks=2, seed=1)).splitlines(keepends=True)
@@ -35,7 +36,7 @@ def table(data: bytes) -> tuple[list[tuple[object, ...]], dict[str, int]]:
     return sorted(zip(*columns, strict=True), key=repr), problems
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(st.tuples(st.integers(0, len(LINES)), st.sampled_from(BAD)), max_size=8))
 def test_bad_lines_cost_themselves_alone(bad: list[tuple[int, bytes]]) -> None:
     lines = list(LINES)

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import stripefs
 from stripefs.api import engine
+from tests.support.examples import examples
 from tests.support.python_api import MIB, content, spread
 
 SIZE = 5 * MIB + 12345
@@ -72,7 +73,7 @@ def _make(file: io.BufferedIOBase, call: str, value: object) -> object:
             return file.readline(value)  # type: ignore[arg-type]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(calls=st.lists(_CALLS, max_size=30))
 def test_it_is_the_file_that_python_opens(calls: list[tuple[str, object]], opened: tuple[object, Path]) -> None:
     ours, path = opened

@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from stripefs.store.base import Identity, Kind, Status
 from stripefs.vfs import journal
 from stripefs.vfs.inodes import ROOT, InodeTable, NoInodeJournal
+from tests.support.examples import examples
 
 NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"/" not in name and b"\0" not in name) | st.just(
     b"x" * 255
@@ -206,7 +207,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMachine.settings = examples(60, steps=40)
 
 
 def test_a_replaced_file_gets_a_new_id_and_the_old_one_back_its_own() -> None:

@@ -3,11 +3,12 @@
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.write import DraftLost
 from stripefs.write.memory_budget import MemoryBudget
+from tests.support.examples import examples
 
 LIMIT = 100
 
@@ -41,7 +42,7 @@ class Writer:
         self.account.acquired()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.lists(st.integers(1, 120), min_size=1, max_size=8), min_size=1, max_size=12),
     st.sets(st.integers(0, 11)),

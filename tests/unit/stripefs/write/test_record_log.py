@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 
 import trio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.errors import Transient
@@ -15,6 +15,7 @@ from stripefs.format.reserved_names import parse_reserved
 from stripefs.gc.fsync_records import read_chain
 from stripefs.write.commit_documents import Durable, RecordLog
 from stripefs.write.upload_names import UploadNames
+from tests.support.examples import examples
 
 
 class Disk:
@@ -127,7 +128,7 @@ def test_bytes_and_calls_grow_with_the_fsyncs_and_not_with_their_square() -> Non
     assert each[800] < 2 * each[50]  # 16 times as much when each names all
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.lists(
         st.tuples(

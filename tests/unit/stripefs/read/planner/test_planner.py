@@ -3,10 +3,11 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.read.planner.cursors import ReadaheadTrust
+from tests.support.examples import examples
 from tests.unit.stripefs.read.planner.world import MIB, Host, World, dealt, eight, limits, placed, sequential
 
 
@@ -238,7 +239,7 @@ def test_look_ahead_that_arrives_after_its_cursor_was_forgotten_can_be_dropped()
 patterns = st.sampled_from(["sequential", "random", "backwards", "strides"])
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(
     seed=st.integers(0, 10**6),
     budget=st.integers(16, 96),
