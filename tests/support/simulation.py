@@ -125,9 +125,9 @@ class Simulation:
 
     # -- the scheduler -----------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Until nothing is to happen any more. Raises what an activity or an effect has raised."""
-        while self._events:
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Until nothing is to happen any more, or until() is true. Raises what an activity or an effect has raised."""
+        while self._events and not until():
             when, _, event = heapq.heappop(self._events)
             self.now = max(self.now, when)
             if not isinstance(event, tuple):
@@ -143,6 +143,12 @@ class Simulation:
                 self._schedule(stopped_until, event)
             else:
                 self._run(activity)
+
+    def run_for(self, seconds: float) -> None:
+        """So many seconds."""
+        over: list[bool] = []
+        self.at(seconds, lambda: over.append(True))
+        self.run(lambda: bool(over))
 
     def resume(self, process: Process) -> None:
         """A process that was to stand still for ever goes on."""

@@ -1,0 +1,410 @@
+"""Writers of two mounts against a model of what may stand at each name: the state machine that its users add rules to.
+
+The model knows three things of a name: the contents that may stand there, the upload that surely holds its lock, and
+until when the lock of a writer that has ended may stay. A call that met no fault has to do what the model says; one
+that met a fault may fail, and then the contents from before or those that were being published stand, never others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from stripefs.errors import Busy, NotFound, StoreError
+from stripefs.format.lock_and_record import LEASE
+from stripefs.format.reserved_names import POOL, is_hidden
+from stripefs.store.striped import StripedStore
+from stripefs.write import FileUpload, Layout, NotSequential
+from tests.model.mounts import Died, Mount
+from tests.support.memory_store import MemoryStore
+from tests.support.simulation import Simulation
+from tests.support.uploads import KIB, policy
+
+_T = TypeVar("_T")
+
+PATHS = (b"/a", b"/d/b")
+MOUNTS = ("left", "right")
+SIZES = st.sampled_from([0, 1, 3000, 40 * KIB, 70 * KIB, 200 * KIB])
+
+FAULTS = st.one_of(
+    st.none(),
+    st.tuples(st.sampled_from(["refused", "lost", "away", "before", "after"]), st.integers(1, 14)),
+)
+"""Of one operation: the kind, and the number of the call to the store that meets it."""
+
+RENEWED = LEASE / 3 + 10
+"""Seconds within which a lock of a living mount has been renewed for sure."""
+
+GRACE = 300.0
+"""Seconds for which the parts of a replaced version stay."""
+
+
+@dataclass(eq=False)
+class Draft:
+    """An upload in the model. synced: what its last fsync promised. failed: an operation of it met a fault."""
+
+    mount: Mount
+    path: bytes
+    real: FileUpload
+    data: bytes
+    synced: bytes = b""
+    published: bool = False
+    detached: bool = False
+    failed: bool = False
+    moved: bool = False
+
+
+@dataclass(eq=False)
+class Left:
+    """A record of an fsync that may stand beside a name; `sure`: that does. stood: the contents at the name then."""
+
+    synced: bytes
+    data: bytes
+    stood: bytes | None = None
+    sure: bool = False
+
+
+class Uploads(RuleBasedStateMachine):
+    """Rules of writers."""
+
+    @initialize()
+    def begin_all(self) -> None:
+        self.mounts: dict[str, Mount] = {}
+        self.dead: list[Mount] = []
+        self.chance = random.Random(1)
+        self.simulation = Simulation(random.Random(2))
+        self.stack = contextlib.ExitStack()
+        self.stack.enter_context(self.simulation.patched())
+        self.store = MemoryStore(lambda: int((1e9 + self.simulation.now) * 1e9))
+        self.store.mkdir(b"/d")
+        self.mounts |= {name: self._mount(name) for name in MOUNTS}
+        self.drafts: list[Draft] = []
+        self.stands: dict[bytes, set[bytes | None]] = {path: {None} for path in PATHS}
+        self.held_until = dict.fromkeys(PATHS, -1.0)
+        """When the lock of a writer that ended has surely run out."""
+        self.surely_until: dict[bytes, tuple[float, str]] = dict.fromkeys(PATHS, (-1.0, ""))
+        """Until when that of one that was killed surely stands, and the mount that may take it at once."""
+        self.left: dict[bytes, list[Left]] = {path: [] for path in PATHS}
+
+    def _mount(self, name: str) -> Mount:
+        return Mount(self.simulation, self.store, name, policy(io_timeout=5.0, grace=GRACE))
+
+    # -- writers -----------------------------------------------------------------------------------------------------
+
+    @rule(
+        name=st.sampled_from(MOUNTS),
+        path=st.sampled_from(PATHS),
+        layout=st.sampled_from(list(Layout)),
+        append=st.booleans(),
+        fault=FAULTS,
+    )
+    def begin(self, name: str, path: bytes, layout: Layout, append: bool, fault: tuple[str, int] | None) -> None:
+        mount = self.mounts[name]
+        stood = self.standing(path)
+        identity = None if stood is None else StripedStore(self.store).stat(path).identity
+        append = append and stood is not None
+        surely, by = self.surely_until[path]
+        must_be_busy = self.holder(path) is not None or (self.simulation.now < surely and by != name)
+        may_be_busy = must_be_busy or self.simulation.now <= self.held_until[path]
+        try:
+            real = self.call(
+                mount, fault, lambda: mount.uploads.begin(path, replacing=identity, append=append, layout=layout)
+            )
+        except Died:
+            self.lock_may_stay(path)
+            return
+        except StoreError as error:
+            self.refused(error, unless=may_be_busy if isinstance(error, Busy) else self.met)
+            if self.met:
+                self.lock_may_stay(path)
+            return
+        assert not must_be_busy
+        self.drafts.append(Draft(mount, path, real, stood if append and stood else b"", synced=b""))
+        self.held_until[path], self.surely_until[path] = -1.0, (-1.0, "")
+
+    @precondition(lambda self: self.drafts)
+    @rule(pick=st.integers(0, 9), size=SIZES, fault=FAULTS)
+    def write(self, pick: int, size: int, fault: tuple[str, int] | None) -> None:
+        draft = self.pick(pick)
+        data = self.chance.randbytes(size)
+        try:
+            self.call(draft.mount, fault, lambda: draft.real.write(len(draft.data), data))
+        except Died:
+            return
+        except StoreError as error:
+            self.refused(error, unless=self.met or draft.failed)
+            draft.failed = True
+            return
+        draft.data += data
+        assert draft.real.length == len(draft.data)
+
+    @precondition(lambda self: self.drafts)
+    @rule(pick=st.integers(0, 9), beyond=st.sampled_from([-1, 1, 5000]))
+    def write_elsewhere(self, pick: int, beyond: int) -> None:
+        draft = self.pick(pick)
+        try:
+            self.call(draft.mount, None, lambda: draft.real.write(len(draft.data) + beyond, b"x"))
+        except NotSequential:
+            return
+        except StoreError as error:
+            self.refused(error, unless=draft.failed)
+            return
+        raise AssertionError("a write elsewhere was taken")
+
+    @precondition(lambda self: self.drafts)
+    @rule(pick=st.integers(0, 9), at=st.floats(0, 1), size=SIZES)
+    def read_back(self, pick: int, at: float, size: int) -> None:
+        draft = self.pick(pick)
+        offset = int(at * len(draft.data))
+        try:
+            found = self.call(draft.mount, None, lambda: draft.real.read(offset, size))
+        except StoreError as error:
+            self.refused(error, unless=draft.failed)
+            return
+        assert found == draft.data[offset : offset + size]
+
+    @precondition(lambda self: self.drafts)
+    @rule(pick=st.integers(0, 9), fault=FAULTS)
+    def sync(self, pick: int, fault: tuple[str, int] | None) -> None:
+        draft = self.pick(pick)
+        try:
+            self.call(draft.mount, fault, draft.real.sync)
+        except Died:
+            return
+        except StoreError as error:
+            self.refused(error, unless=self.met or draft.failed)
+            draft.failed = True
+            return
+        draft.synced = draft.data
+
+    @precondition(lambda self: self.drafts)
+    @rule(pick=st.integers(0, 9), final=st.booleans(), fault=FAULTS)
+    def publish(self, pick: int, final: bool, fault: tuple[str, int] | None) -> None:
+        draft = self.pick(pick)
+        before = set(self.stands[draft.path])
+        if not draft.detached:
+            self.stands[draft.path] = {*before, draft.data}
+        try:
+            self.call(draft.mount, fault, lambda: draft.real.publish(final=final), final=final)
+        except Died:
+            return
+        except StoreError as error:
+            self.refused(error, unless=self.met or draft.failed)
+            draft.failed = True
+            if final:
+                self.close(draft)
+            return
+        draft.published = True
+        if not draft.detached:
+            self.stands[draft.path] = {draft.data}
+        if final:
+            self.close(draft)
+
+    @precondition(lambda self: self.drafts)
+    @rule(pick=st.integers(0, 9), fault=FAULTS)
+    def abandon(self, pick: int, fault: tuple[str, int] | None) -> None:
+        draft = self.pick(pick)
+        with contextlib.suppress(Died):
+            self.call(draft.mount, fault, draft.real.abandon, final=True)
+            if not self.met:
+                draft.synced = b""
+            self.close(draft)
+
+    @precondition(lambda self: self.drafts)
+    @rule(pick=st.integers(0, 9), fault=FAULTS)
+    def rewind(self, pick: int, fault: tuple[str, int] | None) -> None:
+        draft = self.pick(pick)
+        self.left[draft.path].append(Left(draft.synced, draft.data))
+        try:
+            self.call(draft.mount, fault, draft.real.rewind)
+        except Died:
+            return
+        except StoreError as error:
+            self.refused(error, unless=self.met or draft.failed)
+            draft.failed = True
+            return
+        draft.data = draft.synced = b""
+        draft.failed = draft.failed and draft.real.failure is not None
+        assert draft.real.length == 0
+
+    @precondition(lambda self: self.drafts)
+    @rule(pick=st.integers(0, 9))
+    def unlink(self, pick: int) -> None:
+        """The name goes while it is written, as a mount does it."""
+        draft = self.pick(pick)
+        if self.standing(draft.path) is not None:
+            self.store.remove(draft.path)
+        self.stands[draft.path] = {None}
+        self.call(draft.mount, None, draft.real.detach)
+        if not draft.detached:
+            draft.detached = True
+            if draft.failed:
+                self.lock_may_stay(draft.path)
+
+    @precondition(lambda self: any(self.movable(draft) for draft in self.drafts))
+    @rule(fault=FAULTS)
+    def move(self, fault: tuple[str, int] | None) -> None:
+        """A published file gets the other name while it is written."""
+        draft = next(draft for draft in self.drafts if self.movable(draft))
+        to = PATHS[1 - PATHS.index(draft.path)]
+
+        async def move() -> None:
+            async with draft.real.moving(to):
+                self.store.rename(draft.path, to, replace=True)
+
+        old, stood = draft.path, self.standing(draft.path)
+        try:
+            self.call(draft.mount, fault, move)
+        except Died:
+            self.lock_may_stay(to)
+            self.stands[old], self.stands[to] = {stood, None}, {stood, *self.stands[to]}
+            return
+        except StoreError as error:
+            may_be_busy = isinstance(error, Busy) and self.simulation.now <= self.held_until[to]
+            self.refused(error, unless=self.met or draft.failed or may_be_busy)
+            self.lock_may_stay(to)
+            draft.failed = True
+            assert self.standing(old) == stood
+            return
+        if self.met:
+            self.lock_may_stay(old)
+        self.stands[old], self.stands[to] = {None}, {stood}
+        self.left[old].append(Left(draft.synced, draft.data))
+        draft.path, draft.moved = to, True
+
+    def movable(self, draft: Draft) -> bool:
+        other = PATHS[1 - PATHS.index(draft.path)]
+        return (
+            draft.published
+            and not draft.detached
+            and self.holder(other) is None
+            and self.standing(draft.path) is not None
+        )
+
+    # -- processes and time ------------------------------------------------------------------------------------------
+
+    @rule(name=st.sampled_from(MOUNTS))
+    def kill(self, name: str) -> None:
+        """A mount's process ends at once, and the next one comes."""
+        mount = self.mounts[name]
+        mount.kill()
+        self.replace(mount)
+
+    @rule(seconds=st.sampled_from([1.0, 15.0, RENEWED, LEASE + 1, 2.5 * LEASE]))
+    def wait(self, seconds: float) -> None:
+        self.simulation.run_for(seconds)
+
+    @invariant()
+    def names_hold_what_they_may(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        for path in PATHS:
+            self.standing(path)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        try:
+            for mount in [*self.mounts.values(), *self.dead]:
+                mount.client.heal()
+                mount.stop()
+            self.simulation.run()
+            self.judge()
+        finally:
+            self.stack.close()
+
+    def judge(self) -> None:
+        """At the end, when no process is left: names hold what they may."""
+        for path in PATHS:
+            self.standing(path)
+
+    # -- the model ---------------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        mount: Mount,
+        fault: tuple[str, int] | None,
+        operation: Callable[[], Awaitable[_T]],
+        *,
+        final: bool = False,
+    ) -> _T:
+        """One operation with one fault. Afterwards `met` tells whether it met one that may make it fail."""
+        client = mount.client
+        client.kind, client.countdown = fault or ("", 0)
+        self.met = False
+        try:
+            return mount.do(operation)
+        except Died:
+            self.replace(mount, unlocked=final)
+            raise
+        finally:
+            self.met = client.heal()
+
+    @staticmethod
+    def refused(error: StoreError, *, unless: bool) -> None:
+        """Nothing refuses an operation, unless it may."""
+        if not unless:
+            raise AssertionError("it failed, and nothing had gone wrong") from error
+
+    def replace(self, mount: Mount, *, unlocked: bool = False) -> None:
+        """The next process of a mount comes. unlocked: the one before may have let locks go."""
+        for draft in [draft for draft in self.drafts if draft.mount is mount]:
+            if not draft.detached:
+                self.lock_may_stay(draft.path)
+                if not unlocked and not draft.failed:
+                    self.surely_until[draft.path] = (self.simulation.now + LEASE - RENEWED, mount.name)
+            self.ended(draft, sure=not unlocked)
+        self.dead.append(mount)
+        self.mounts[mount.name] = self._mount(mount.name)
+
+    def close(self, draft: Draft) -> None:
+        """It is closed. With a fault its lock may stay."""
+        if (self.met or draft.failed) and not draft.detached:
+            self.lock_may_stay(draft.path)
+        self.ended(draft, sure=False)
+
+    def ended(self, draft: Draft, *, sure: bool) -> None:
+        """sure: its last fsync stands for sure, where there was one."""
+        self.drafts.remove(draft)
+        if draft.synced and not draft.detached:
+            stood = self.standing(draft.path)
+            sure = sure and not draft.failed and not draft.moved and draft.synced != stood
+            self.left[draft.path].append(Left(draft.synced, draft.data, stood, sure))
+
+    def lock_may_stay(self, path: bytes) -> None:
+        self.held_until[path] = self.simulation.now + LEASE + 10
+
+    def holder(self, path: bytes) -> Draft | None:
+        return next((draft for draft in self.drafts if draft.path == path and not draft.detached), None)
+
+    def pick(self, number: int) -> Draft:
+        return self.drafts[number % len(self.drafts)]
+
+    def standing(self, path: bytes) -> bytes | None:
+        """The contents at a name, which has to be one that may stand there; it alone does from now on."""
+        try:
+            found: bytes | None = bytes(StripedStore(self.store).get(path))
+        except NotFound:
+            found = None
+        assert found in self.stands[path], f"{path!r} holds {found and len(found)} bytes that may not stand there"
+        self.stands[path] = {found}
+        return found
+
+    def hidden(self) -> set[bytes]:
+        """Hidden files beside files, and versions of the pool."""
+        found = {
+            folder.rstrip(b"/") + b"/" + status.name
+            for folder in (b"/", b"/d")
+            for batch in self.store.scandir(folder)
+            for status in batch
+            if is_hidden(status.name) and status.name != POOL[1:]
+        }
+        with contextlib.suppress(NotFound):
+            found |= {POOL + b"/" + status.name for batch in self.store.scandir(POOL) for status in batch}
+        return found
