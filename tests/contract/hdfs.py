@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from stripefs.errors import NotADirectory, NotFound
+from stripefs.errors import NotADirectory, NotFound, StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs import HdfsStore
 from tests.contract.listing import ListingConformance
@@ -59,7 +59,8 @@ def libhdfs_environment() -> Iterator[None]:
 class HdfsReadConformance(ListingConformance, StoreConformance):
     transport: ClassVar[str]
     webhdfs_port: ClassVar[int] = 0
-    below_a_file = (NotFound, NotADirectory)  # the NameNode says either, by whether the user is its superuser
+    # The NameNode says either, by whether the user is its superuser.
+    below_a_file: ClassVar[tuple[type[StoreError], ...]] = (NotFound, NotADirectory)
     odd_names = (*ODD_NAMES, b"new\nline", b"tab\t", b"\x01\x7f", b"%2F", b"n" * 255)
     many = 150
 

@@ -44,7 +44,7 @@ class WriteConformance:
 
     @pytest.mark.parametrize("told", [True, False])
     def test_a_file_written_in_pieces(self, store: Store, folder: bytes, told: bool) -> None:
-        pieces = [content(3 * MIB, 1), b"", b"x", memoryview(content(MIB, 2))[5:]]
+        pieces: list[Buffer] = [content(3 * MIB, 1), b"", b"x", memoryview(content(MIB, 2))[5:]]
         whole = b"".join(pieces)
         path = folder + (b"/told" if told else b"/untold")
         sink, status = patiently(lambda: in_pieces(store, path, pieces, len(whole) if told else None))

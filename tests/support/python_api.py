@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 MIB = 1 << 20
 
@@ -28,10 +29,12 @@ def names(root: Path) -> set[str]:
     return {name for name in found if not name.startswith(".stripefs-hosts")}
 
 
-def python(program: str, *arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+def python(program: str, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """A Python program of its own, which must end by itself and say nothing but what it prints."""
     command = [sys.executable, "-W", "error", "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload]
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, **options
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done

@@ -33,6 +33,7 @@ class Nginx:
 
     def _configuration(self, store: str) -> str:
         """That of the document, with folders, ports and a user of this test, in the foreground."""
+        text: str
         (text,) = re.findall(r"```nginx\n(.*?)```", _DOCUMENT.read_text(), re.DOTALL)
         here = {
             "user www-data;": "user root; daemon off;",

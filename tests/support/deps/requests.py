@@ -53,7 +53,7 @@ class NoIndex:
         return ResolvedLock(self._lock, cached=False)
 
 
-def built(order: BuildOrder, _environ: object) -> dict[str, Wheel]:
+def built(order: BuildOrder, environ: object) -> dict[str, Wheel]:
     """Wheels of the sources as they are."""
     return {source: Wheel("own", "1", digest_of_tree(source), ()) for source in order.sources}
 
