@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.lease import LEASE, lead, lead_or_wait
+from imagefs.deps.lease import LEASE, acquire, acquire_or_wait
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
@@ -65,12 +65,12 @@ def test_one_publishes_and_another_mounts(hdfs: HdfsInstance, hosts: list[Servic
 
 def test_a_lead_that_runs_out(snapshots: Snapshots) -> None:
     """By the NameNode's clock; nobody has to look at another's."""
-    first = lead(snapshots, "a" * 64)
+    first = acquire(snapshots, "a" * 64)
     time.sleep(LEASE + 2)  # it is renewed meanwhile
     with pytest.raises(Busy):
-        lead(snapshots, "a" * 64)
+        acquire(snapshots, "a" * 64)
     first.hand_over()  # and nobody takes it
-    second = lead_or_wait(snapshots, "a" * 64, 4 * LEASE, lambda who: None)
+    second = acquire_or_wait(snapshots, "a" * 64, 4 * LEASE, lambda who: None)
     assert second is not None
     with pytest.raises(StoreError, match="was lost"):
         first.check()
