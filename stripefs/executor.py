@@ -10,8 +10,8 @@ another. trio's own threads are not used: all of a process share those.
 - An exception of a call reaches its caller. One that is no `Exception` (clients written in Rust panic that way) becomes
   StoreError, since it would pass every handler on its way and end the process.
 
-`Executor` has the lanes of one service or mount and repeats calls that raise Transient. Time is trio's clock, so tests
-use a virtual one.
+`Executor` has the lanes of one service or mount and repeats calls that raise Transient; `retry_task` repeats any other
+call of a task by the policy that its caller states. Time is trio's clock, so tests use a virtual one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 import trio
 
 from stripefs.errors import Abandoned, ServiceDown, StoreError, Transient
-from stripefs.retry import Backoff
+from stripefs.retry import Attempts, RetryPolicy
 
-__all__ = ["Executor", "Lane", "LaneBlocked", "LaneName", "persist"]
+__all__ = ["Executor", "Lane", "LaneBlocked", "LaneName", "persist", "retry_task"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -252,6 +252,27 @@ def _no_answer(what: str, timeout: float) -> ServiceDown:
     )
 
 
+async def retry_task(
+    attempt: Callable[[], Awaitable[_T]],
+    policy: RetryPolicy,
+    on_retry: Callable[[Exception, float], object] = lambda _error, _pause: None,
+) -> _T:
+    """`await attempt()`, tried again as `policy` says; raises what the last try raises.
+
+    on_retry(error, pause): called before each pause of so many seconds.
+    """
+    attempts = Attempts(policy, trio.current_time())
+    while True:
+        try:
+            return await attempt()
+        except Exception as error:
+            pause = attempts.failed(error, trio.current_time())
+            if pause is None:
+                raise
+            on_retry(error, pause)
+        await trio.sleep(pause)
+
+
 async def persist(
     what: str, attempt: Callable[[], Awaitable[_T]], timeout: float, on_retry: Callable[[], None] = lambda: None
 ) -> _T:
@@ -261,22 +282,17 @@ async def persist(
     ServiceDown. LaneBlocked stands at once. `what` names the call in messages.
     """
     deadline = trio.current_time() + timeout
-    backoff = Backoff()
-    while True:
+
+    async def in_time() -> _T:
         with trio.move_on_at(deadline):
-            try:
-                return await attempt()
-            except LaneBlocked:
-                raise
-            except Transient as error:
-                pause = backoff.failed(trio.current_time())
-                if trio.current_time() + pause >= deadline:
-                    raise
-                _log.info("%s failed, next try in %.1f s: %s", what, pause, error)
-            on_retry()
-            await trio.sleep(pause)
-            continue
+            return await attempt()
         raise _no_answer(what, timeout)
+
+    def retried(error: Exception, pause: float) -> None:
+        _log.info("%s failed, next try in %.1f s: %s", what, pause, error)
+        on_retry()
+
+    return await retry_task(in_time, RetryPolicy(timeout, fatal=(LaneBlocked,)), retried)
 
 
 class Executor:

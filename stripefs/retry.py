@@ -1,18 +1,36 @@
-"""Retry policy: pauses that grow while something keeps failing, rate-limited warnings, and the health of data hosts.
+"""Retry policy: which failures are tried again and after what pauses, rate-limited warnings, health of data hosts.
 
-No I/O. `HostHealth` has no clock of its own: it tells which data hosts are avoided for a while because they failed or
-fell silent.
+`RetryPolicy` states the policy of one kind of call as data, and `Attempts` decides by it. `retry` repeats a call that
+blocks; `stripefs.executor` repeats those of tasks by the same decisions. `Attempts`, `Backoff` and `HostHealth` have no
+clock of their own.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
-__all__ = ["AVOID_FIRST", "AVOID_LONGEST", "FORGOTTEN", "Backoff", "HostHealth", "Seldom"]
+from stripefs.errors import Transient
+
+__all__ = [
+    "AVOID_FIRST",
+    "AVOID_LONGEST",
+    "FORGOTTEN",
+    "Attempts",
+    "Backoff",
+    "HostHealth",
+    "RetryClock",
+    "RetryPolicy",
+    "Seldom",
+    "retry",
+]
+
+_T = TypeVar("_T")
 
 LOG_EVERY = 60.0
 """Seconds between two lines of one kind."""
@@ -69,6 +87,68 @@ class Backoff:
 
     def worked(self) -> None:
         self._pause = self._first
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """A call is tried again after one of `errors` that is none of `fatal`, as long as seconds and tries last.
+
+    seconds: from the first try to the latest begin of another one. tries: at most, the first one included. first,
+    longest: pauses between tries, as `Backoff` has them.
+    """
+
+    seconds: float = math.inf
+    tries: float = math.inf
+    first: float | None = None
+    longest: float | None = None
+    errors: tuple[type[Exception], ...] = (Transient,)
+    fatal: tuple[type[Exception], ...] = ()
+
+
+class Attempts:
+    """The tries of one call, the first of which begins now. `now` in seconds, of one clock."""
+
+    def __init__(self, policy: RetryPolicy, now: float) -> None:
+        self._policy = policy
+        self.restart(now)
+
+    def restart(self, now: float) -> None:
+        """The call has made progress: its time, its tries and its pauses begin anew."""
+        self.deadline = now + self._policy.seconds
+        self._tries_left = self._policy.tries
+        self._backoff = Backoff(self._policy.first, self._policy.longest)
+
+    def failed(self, error: Exception, now: float) -> float | None:
+        """Seconds until the next try, None where `error` stands."""
+        self._tries_left -= 1
+        if not isinstance(error, self._policy.errors) or isinstance(error, self._policy.fatal):
+            return None
+        pause = self._backoff.failed(now)
+        return pause if self._tries_left > 0 and now + pause < self.deadline else None
+
+
+class RetryClock(NamedTuple):
+    """The time in seconds, and a wait for so many."""
+
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def retry(call: Callable[[], _T], policy: RetryPolicy, clock: RetryClock | None = None) -> _T:
+    """`call()`, tried again as `policy` says. Raises what the last try raises. Blocks.
+
+    clock: the system's monotonic one unless given.
+    """
+    now, sleep = clock or RetryClock(time.monotonic, time.sleep)
+    attempts = Attempts(policy, now())
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            pause = attempts.failed(error, now())
+            if pause is None:
+                raise
+        sleep(pause)
 
 
 AVOID_FIRST = 5.0

@@ -11,10 +11,8 @@ that do not have the digest of the index are not copied. Memory is bounded by tw
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,8 +38,7 @@ from imagefs.repository.traces import Traces
 from imagefs.trace.imageview import FileExtent
 from imagefs.trace.planner import MergedTraces, combine, make_plan
 from imagefs.trace.references import TracedImage, open_image
-from stripefs.errors import Transient
-from stripefs.retry import Backoff
+from stripefs.retry import RetryPolicy, retry
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Buffer
 
@@ -226,8 +223,7 @@ _AT_ONCE = 8
 _BATCH = 256  # blocks: 32 MiB
 _RANGE = 4 << 20
 _GAP = 256 << 10  # bytes that are sooner read in vain than a second range is asked for
-_ATTEMPTS = 4
-_FIRST_PAUSE = 0.5  # seconds
+_RETRIES = RetryPolicy(tries=4, first=0.5)
 _PER_BLOCK = BLOCK // erofs.BLOCK
 Decoded = dict[int, bytes]
 
@@ -351,12 +347,7 @@ class _Packs:
         return found
 
     def _range(self, pack: Pack, offset: int, length: int) -> Buffer:
-        backoff = Backoff(_FIRST_PAUSE)
-        for _ in range(1, _ATTEMPTS):
-            with contextlib.suppress(Transient):
-                return self._source.read(pack, offset, length)
-            time.sleep(backoff.failed(time.monotonic()))
-        return self._source.read(pack, offset, length)
+        return retry(lambda: self._source.read(pack, offset, length), _RETRIES)
 
 
 def _decode(place: BlockLocation, stored: memoryview, where: str) -> bytes:

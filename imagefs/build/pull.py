@@ -21,7 +21,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -36,10 +35,12 @@ from imagefs.reference import Platform
 from imagefs.repository.registry_auth import DOCKER_HUB
 from imagefs.repository.registry_client import RegistryAccess, RegistryClient
 from stripefs.errors import StoreError, Transient
+from stripefs.retry import Attempts, RetryClock, RetryPolicy, retry
 
-__all__ = ["REAL_CLOCK", "Blobs", "Registry", "RegistryRefused", "RetryClock", "backoff", "fetch", "repository_of"]
+__all__ = ["Blobs", "Registry", "RegistryRefused", "fetch", "repository_of"]
 
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
+_REAL_CLOCK = RetryClock()
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0  # seconds
 
 
 class Registry(NamedTuple):
@@ -53,29 +54,18 @@ class Registry(NamedTuple):
     io_timeout: float = 90.0
 
 
-class RetryClock(NamedTuple):
-    """Time in seconds, and how to wait."""
-
-    now: Callable[[], float] = time.monotonic
-    sleep: Callable[[float], None] = time.sleep
-
-
-REAL_CLOCK = RetryClock()
-
-
 class RegistryRefused(Exception):
     """The registry does not give it to us as we are."""
 
 
-def backoff(tries: int) -> float:
-    """Seconds to wait before the next of these many tries in a row."""
-    return float(min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(tries - 1, 20)))
+class _Passing(BuildError):
+    """skopeo failed by something that may be well again soon."""
 
 
 class Blobs:
     """The blobs of the repository that `docker://REFERENCE` names. Used by several threads."""
 
-    def __init__(self, reference: str, registry: Registry, clock: RetryClock = REAL_CLOCK) -> None:
+    def __init__(self, reference: str, registry: Registry, clock: RetryClock = _REAL_CLOCK) -> None:
         self._registry, self._clock = registry, clock
         host, name = repository_of(reference)
         schemes = ("https",) if registry.tls_verify else ("https", "http")
@@ -104,8 +94,11 @@ class Blobs:
             part.unlink(missing_ok=True)
 
     def _receive(self, blob: LayoutDescriptor, file: Any, progress: Callable[[int], None]) -> str:
-        digest, done, tries = hashlib.sha256(), 0, 0
-        last = self._clock.now()
+        digest, done = hashlib.sha256(), 0
+        silence = RetryPolicy(
+            self._registry.io_timeout, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE, errors=(Transient, httpx.HTTPError)
+        )
+        attempts = Attempts(silence, self._clock.now())
         while True:
             error: Exception
             try:
@@ -122,19 +115,18 @@ class Blobs:
                         digest.update(data)
                         done += len(data)
                         progress(len(data))
-                        last, tries = self._clock.now(), 0
+                        attempts.restart(self._clock.now())
                         if done == blob.size:
                             break
                 if done == blob.size:
                     return digest.hexdigest()
-                error = OSError("the connection ended early")
+                error = Transient("the connection ended early")
             except (Transient, httpx.HTTPError) as met:
                 error = met
             except StoreError as met:
                 raise RegistryRefused(met.message) from met
-            tries += 1
-            pause = backoff(tries)
-            if self._clock.now() + pause - last >= self._registry.io_timeout:
+            pause = attempts.failed(error, self._clock.now())
+            if pause is None:
                 raise BuildError(
                     f"{blob.digest} cannot be fetched: {self._client.host} sent nothing for"
                     f" {self._registry.io_timeout:g} s ({error})",
@@ -155,7 +147,7 @@ def repository_of(reference: str) -> tuple[str, str]:
 
 _log = logging.getLogger(__name__)
 _LOOK = 0.2  # seconds between two looks at how much has arrived
-_TRIES = 5
+_SKOPEO_RETRIES = RetryPolicy(tries=5, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE, errors=(_Passing,))
 _LARGE = 1 << 20  # bytes of a layer that is worth a request of its own
 _AT_ONCE = 4
 _PASSING = re.compile(
@@ -170,7 +162,7 @@ def fetch(
     platform: Platform,
     registry: Registry,
     progress: Progress,
-    clock: RetryClock = REAL_CLOCK,
+    clock: RetryClock = _REAL_CLOCK,
     *,
     lowest: int = 0,
 ) -> str:
@@ -247,26 +239,24 @@ class _Skopeo:
 
     def _run(self, arguments: list[str]) -> bytes:
         """The output of it."""
-        for tries in range(1, _TRIES + 1):
-            with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
-                process = subprocess.Popen(
-                    [*self._command, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=said
-                )
-                try:
-                    self._follow(process)
-                finally:
-                    if process.poll() is None:
-                        process.kill()
-                    process.wait()
-                out.seek(0)
-                said.seek(0)
-                if not process.returncode:
-                    return out.read()
-                reason = _reason(said.read())
-            if tries == _TRIES or not _PASSING.search(reason):
-                break
-            self._clock.sleep(backoff(tries))
-        raise BuildError(f"{self._reference} cannot be fetched: {reason}")
+        return retry(lambda: self._run_once(arguments), _SKOPEO_RETRIES, self._clock)
+
+    def _run_once(self, arguments: list[str]) -> bytes:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+            process = subprocess.Popen([*self._command, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=said)
+            try:
+                self._follow(process)
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+            out.seek(0)
+            said.seek(0)
+            if not process.returncode:
+                return out.read()
+            reason = _reason(said.read())
+        failure = _Passing if _PASSING.search(reason) else BuildError
+        raise failure(f"{self._reference} cannot be fetched: {reason}")
 
     def _follow(self, process: subprocess.Popen[bytes]) -> None:
         """Until it ends. Raises BuildError where nothing comes any more."""

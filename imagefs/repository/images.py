@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -35,7 +34,7 @@ from imagefs.format.manifest import Manifest, Metadata
 from imagefs.reference import TAG
 from imagefs.repository.base import Repository
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
-from stripefs.retry import Backoff
+from stripefs.retry import RetryPolicy, retry
 from stripefs.store.base import Kind, Status
 
 __all__ = ["GRACE", "KINDS", "Images", "object_path"]
@@ -71,7 +70,7 @@ class Images:
         self._copies = copies
         self.damaged_packs: frozenset[bytes] = frozenset()
         """Digests of packs that count as missing: nothing shares their blocks, and what is stored replaces them."""
-        self._patience = patience
+        self._retries = RetryPolicy(patience, longest=_LONGEST_PAUSE, errors=(Transient, StaleVersion))
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -364,15 +363,7 @@ class Images:
             return False
 
     def _again(self, call: Callable[[], _T]) -> _T:
-        give_up, backoff = time.monotonic() + self._patience, Backoff(longest=_LONGEST_PAUSE)
-        while True:
-            try:
-                return call()
-            except (Transient, StaleVersion):
-                pause = backoff.failed(time.monotonic())
-                if time.monotonic() + pause > give_up:
-                    raise
-            time.sleep(pause)
+        return retry(call, self._retries)
 
 
 def object_path(kind: str, digest: str) -> bytes:

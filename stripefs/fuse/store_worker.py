@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from stripefs.errors import NotADirectory, ServiceDown, Transient, Unsupported
-from stripefs.executor import Lane
+from stripefs.errors import NotADirectory, ServiceDown, Unsupported
+from stripefs.executor import Lane, retry_task
 from stripefs.fuse import worker
 from stripefs.fuse.control_server import Request
 from stripefs.fuse.protocol import ServedTree
 from stripefs.read import Reader
+from stripefs.retry import RetryPolicy
 from stripefs.settings import Settings, default_budget, redact
 from stripefs.store.allocator import Heap, tune_allocator
 from stripefs.store.base import Kind, Store
@@ -143,18 +144,19 @@ class StoreBackend:
 
     async def _open_store(self) -> Store:
         """Connect; wait for a store that is away, because callers already wait for this worker."""
-        deadline = trio.current_time() + self._settings.read.io_timeout
         said = ""
-        while True:
-            try:
-                return await self._connecting.run("connecting", self._connect_as_before)
-            except Transient as error:
-                if trio.current_time() > deadline:
-                    raise
-                if str(error) != said:
-                    said = str(error)
-                    _log.warning("the store is away, requests wait for it: %s", error)
-            await trio.sleep(_RECONNECT_EVERY)
+
+        def tell(error: Exception, _pause: float) -> None:
+            nonlocal said
+            if str(error) != said:
+                said = str(error)
+                _log.warning("the store is away, requests wait for it: %s", error)
+
+        async def connect() -> Store:
+            return await self._connecting.run("connecting", self._connect_as_before)
+
+        policy = RetryPolicy(self._settings.read.io_timeout, first=_RECONNECT_EVERY, longest=_RECONNECT_EVERY)
+        return await retry_task(connect, policy, tell)
 
     def _connect_as_before(self) -> Store:
         """Raises ServiceDown as long as the service that gave the first worker its file ids is away.

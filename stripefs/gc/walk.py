@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from stripefs.errors import NotADirectory, NotFound, StoreError, Transient
 from stripefs.format.reserved_names import POOL_NAME
+from stripefs.retry import Attempts, RetryPolicy, retry
 from stripefs.store.base import Kind, Status, Store
 from stripefs.write.upload_names import join_path
 
@@ -20,11 +21,8 @@ __all__ = ["Listed", "retry_transient", "walk"]
 
 _T = TypeVar("_T")
 
-PATIENCE = 90.0
-"""Seconds for which a service that is away is asked again."""
-
-FIRST_PAUSE = 0.1
-_LONGEST_PAUSE = 2.0
+SERVICE_AWAY = RetryPolicy(seconds=90.0)
+"""A service that is away is asked again for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +49,20 @@ class _Level:
     below: list[Status] = field(default_factory=list)
 
 
-def walk(
-    store: Store, failed: Callable[[bytes, StoreError], None], *, pause: Callable[[float], None] = time.sleep
-) -> Iterator[Listed]:
+def walk(store: Store, failed: Callable[[bytes, StoreError], None]) -> Iterator[Listed]:
     """The tree from its root, without the pool and without those of mounts of directories further down.
 
     Calls `failed` with each directory that cannot be listed to its end; where that is the root it raises. Links are
     not followed.
     """
-    stack = [_Level(b"/", store.stat(b"/").mtime_ns, _batches(store, b"/", pause))]
+    stack = [_Level(b"/", store.stat(b"/").mtime_ns, _batches(store, b"/"))]
     while stack:
         frame = stack[-1]
         if frame.below:
             entry = frame.below.pop()
             folder = join_path(frame.folder, entry.name)
             changed_ns = entry.mtime_ns and frame.changed_ns and max(entry.mtime_ns, frame.changed_ns)
-            stack.append(_Level(folder, changed_ns, _batches(store, folder, pause)))
+            stack.append(_Level(folder, changed_ns, _batches(store, folder)))
             continue
         try:
             batch = next(frame.batches, None)
@@ -88,32 +84,25 @@ def walk(
         frame.below = [e for e in reversed(batch) if e.kind is Kind.DIRECTORY and e.name != POOL_NAME]
 
 
-def _batches(store: Store, folder: bytes, pause: Callable[[float], None]) -> Iterator[Sequence[Status]]:
+def _batches(store: Store, folder: bytes) -> Iterator[Sequence[Status]]:
     """The entries of `folder`; where the service went away, from where it had come to."""
-    after, end, wait = b"", time.monotonic() + PATIENCE, FIRST_PAUSE
+    after, attempts = b"", Attempts(SERVICE_AWAY, time.monotonic())
     while True:
         try:
             for batch in store.scandir(folder, after):
                 if batch:
                     yield batch
-                    after, end, wait = batch[-1].name, time.monotonic() + PATIENCE, FIRST_PAUSE
-        except Transient:
-            if time.monotonic() + wait >= end:
+                    after = batch[-1].name
+                    attempts.restart(time.monotonic())
+        except Transient as error:
+            pause = attempts.failed(error, time.monotonic())
+            if pause is None:
                 raise
-            pause(wait)
-            wait = min(2 * wait, _LONGEST_PAUSE)
+            time.sleep(pause)
         else:
             return
 
 
-def retry_transient(call: Callable[[], _T], *, pause: Callable[[float], None] = time.sleep) -> _T:
+def retry_transient(call: Callable[[], _T]) -> _T:
     """`call()`, tried again for a while where the service is away. Raises what it raises last."""
-    end, wait = time.monotonic() + PATIENCE, FIRST_PAUSE
-    while True:
-        try:
-            return call()
-        except Transient:
-            if time.monotonic() + wait >= end:
-                raise
-        pause(wait)
-        wait = min(2 * wait, _LONGEST_PAUSE)
+    return retry(call, SERVICE_AWAY)

@@ -11,13 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from typing import TypeVar
 
-import trio
-
 from stripefs.errors import Busy, NotADirectory, NotFound, StoreError, Transient
-from stripefs.executor import Executor
+from stripefs.executor import Executor, retry_task
 from stripefs.format.lock_and_record import LEASE
 from stripefs.format.reserved_names import is_hidden, parse_reserved
-from stripefs.retry import Backoff
+from stripefs.retry import RetryPolicy
 from stripefs.store.base import Kind, Store
 from stripefs.write.file_lock import lock_path, read_lock
 from stripefs.write.store_clock import StoreClock
@@ -86,11 +84,8 @@ class LostVersions:
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_PASSES = 5.0
-"""Seconds that locks get to go: that of a file that was closed just now goes after `close`."""
-
-_FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 0.2
+BUSY = RetryPolicy(seconds=5.0, first=0.02, longest=0.2, errors=(Busy,))
+"""Locks get so long to go: that of a file that was closed just now goes after `close`."""
 
 
 async def wait_for_writers(calls: Executor, refused: str, look: Callable[[bytes], str], *paths: bytes) -> None:
@@ -111,15 +106,11 @@ async def wait_for_writers(calls: Executor, refused: str, look: Callable[[bytes]
 
 async def until_free(refused: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
     """`attempt()`, which raises Busy as long as somebody else writes: they may be about to be done."""
-    deadline, backoff = trio.current_time() + _PASSES, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-    while True:
-        try:
-            return await attempt()
-        except Busy as error:
-            if trio.current_time() >= deadline:
-                _log.warning("%s: %s", refused, error)
-                raise Busy(f"{refused}: {error.message}", hint=error.hint) from None
-        await trio.sleep(backoff.failed(trio.current_time()))
+    try:
+        return await retry_task(attempt, BUSY)
+    except Busy as error:
+        _log.warning("%s: %s", refused, error)
+        raise Busy(f"{refused}: {error.message}", hint=error.hint) from None
 
 
 def find_writer_below(

@@ -11,7 +11,7 @@ import trio
 
 from stripefs.errors import Abandoned, Exists, HostFailed, NotFound, StoreError, Transient
 from stripefs.format.checksums import PartTable, digest_of, table_length
-from stripefs.retry import Backoff
+from stripefs.retry import Attempts
 from stripefs.store.base import Buffer, Status, Store
 
 __all__ = ["HostGroup", "HostSlots", "LazyDirectory", "PartUpload", "UploadAttempt", "send"]
@@ -75,8 +75,7 @@ class PartUpload:
     ended: trio.Event = field(default_factory=trio.Event)
     given_up: trio.Event = field(default_factory=trio.Event)
     attempt: UploadAttempt | None = None
-    first_failure: float | None = None  # trio's clock
-    backoff: Backoff = field(default_factory=Backoff)
+    attempts: Attempts | None = None  # from the first failure on, by trio's clock
     changed: trio.Event = field(default_factory=trio.Event)
     """Set, and replaced by another one, when all of it was sent, or it has ended."""
 

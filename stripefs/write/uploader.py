@@ -24,7 +24,7 @@ import trio
 
 from stripefs.errors import Exists, HostFailed, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
-from stripefs.retry import HostHealth
+from stripefs.retry import Attempts, HostHealth, RetryPolicy
 from stripefs.store.base import Host, Status, Store
 from stripefs.supervised import contain, supervise
 from stripefs.units import shown
@@ -159,7 +159,8 @@ class Uploader:
     def __init__(self, store: Store, ops: StoreOps, io_timeout: float) -> None:
         self._store = store
         self._ops = ops
-        self._io_timeout = io_timeout
+        # Exists: an answer was lost, and the name is taken by us.
+        self._retries = RetryPolicy(io_timeout, errors=(Transient, Exists))
         self.hosts = SendHosts(store.health)
         self.retries = 0
         self._slots: defaultdict[str, HostSlots] = defaultdict(HostSlots, {ANYWHERE: HostSlots(ANYWHERE_AT_ONCE)})
@@ -301,11 +302,10 @@ class Uploader:
                 self._slots[host].failed()
         if not part.cancelled:
             self._ops.stats.failed(f"{shown(attempt.path)} on {host or 'the store'}", error)
-        if part.first_failure is None:
-            part.first_failure = now
-        pause = part.backoff.failed(now)
-        passing = isinstance(error, (Transient, Exists))  # Exists: an answer was lost, and the name is taken by us
-        if part.cancelled or not passing or now + pause > part.first_failure + self._io_timeout:
+        if part.attempts is None:
+            part.attempts = Attempts(self._retries, now)
+        pause = part.attempts.failed(error, now)
+        if part.cancelled or pause is None:
             part.end(error)
             return
         self.retries += 1

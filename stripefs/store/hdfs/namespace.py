@@ -33,7 +33,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.format.reserved_names import new_version, part_name
-from stripefs.retry import Backoff
+from stripefs.retry import Backoff, RetryPolicy, retry
 from stripefs.store.base import Attributes, Identity, Kind, Status
 from stripefs.store.hdfs.namenode import NameNodeRest, Unanswered
 from stripefs.store.hdfs.wire import inode_path, passing_path
@@ -318,8 +318,8 @@ class Namespace:
     def _change(self, what: str, attempt: Callable[[], None], stands: Callable[[], bool]) -> None:
         """Make the change once. `stands` tells whether it was made; False where it may as well be made again."""
         deadline = time.monotonic() + self._settle
-        asked_before = False
         backoff = Backoff()
+        asked_before = False
         while True:
             try:
                 attempt()
@@ -340,16 +340,10 @@ class Namespace:
 
     def _became(self, what: str, stands: Callable[[], bool], deadline: float) -> bool:
         """True if the change was made, as soon as a NameNode can tell. Raises ServiceDown when none can in time."""
-        backoff = Backoff()
-        while True:
-            try:
-                return stands()
-            except ServiceDown as error:
-                now = time.monotonic()
-                pause = backoff.failed(now)
-                if now + pause > deadline:
-                    raise ServiceDown(f"{what}: not known whether it was done: {error.message}") from error
-            time.sleep(pause)
+        try:
+            return retry(stands, RetryPolicy(deadline - time.monotonic(), errors=(ServiceDown,)))
+        except ServiceDown as error:
+            raise ServiceDown(f"{what}: not known whether it was done: {error.message}") from error
 
 
 def _without_comma(path: str) -> str:

@@ -35,7 +35,7 @@ from stripefs.errors import (
 )
 from stripefs.executor import Lane
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
-from stripefs.retry import Backoff
+from stripefs.retry import RetryPolicy, retry
 from stripefs.store.base import Buffer, Kind, Status, Watch
 from stripefs.store.hdfs.blockcheck import BlockChecker, ClientArguments
 from stripefs.store.hdfs.hadoop_conf import Target
@@ -51,8 +51,8 @@ _PAGE = 1000  # entries of one batch; the NameNode's own page (dfs.ls.limit)
 _TRUSTED = 1.0  # seconds for which a NameNode that answered is taken to be there still
 _SMALL = 16 << 20  # longest document that is read in one piece
 _WARM_UPS = 3  # files whose DataNodes may be down before we stop trying
-_PUT_TRIES = 7
-_PUT_PAUSES = 0.1, 3.0  # seconds, the first and the longest; 6 in all
+_PUT_AGAIN = RetryPolicy(tries=7, first=0.1, longest=3.0, errors=(RuntimeError,))
+"""The library gives a file up when the NameNode has not heard of its last block yet; 6 s in all."""
 _WARM_UP = 0.5  # seconds for which an open waits for that
 _NO_REPLICA = 'DataTransferError("All DataNodes failed'
 _ADDRESS = re.compile(r'ip_addr: \\?"([^"\\]+)')
@@ -172,25 +172,23 @@ class NativeClient:
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
         """See `Store.put`: written under a hidden name beside `path`, then renamed. Holds all of `data` in memory."""
         pieces = [bytes(piece) for piece in data]
-        backoff = Backoff(*_PUT_PAUSES)
-        for tries_left in reversed(range(_PUT_TRIES)):
+
+        def attempt() -> None:
             passing = passing_path(path)
             self.look()
             try:
                 self._write(passing, pieces)
                 self._client.rename(passing, path, overwrite=replace)
-                return
-            except BaseException as error:
+            except BaseException:
                 # A process that dies here leaves a hidden file; one that fails does not, unless the NameNode failed.
                 with contextlib.suppress(OSError, RuntimeError):
                     self._client.delete(passing)
-                if isinstance(error, RuntimeError) and tries_left:
-                    # The library gives a file up when the NameNode has not heard of its last block yet.
-                    time.sleep(backoff.failed(time.monotonic()))
-                    continue
-                if isinstance(error, (OSError, RuntimeError, ValueError)):
-                    raise translate(error, path) from error
                 raise
+
+        try:
+            retry(attempt, _PUT_AGAIN)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise translate(error, path) from error
 
     def _write(self, path: str, pieces: Sequence[bytes]) -> None:
         writer = self._client.create(path, WriteOptions(create_parent=True))

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from stripefs import executor as module
-from stripefs.errors import ServiceDown, StoreError, Transient
-from stripefs.executor import Executor, Lane, LaneBlocked, persist
+from stripefs.errors import Busy, ServiceDown, StoreError, Transient
+from stripefs.executor import Executor, Lane, LaneBlocked, persist, retry_task
+from stripefs.retry import RetryPolicy
 from tests.support.waiting import eventually
 
 
@@ -243,6 +244,31 @@ async def test_the_last_error_stands_when_the_time_is_up(autojump_clock: MockClo
     with pytest.raises(ServiceDown, match="away"):
         await Executor(1000).persist("asking", attempt, 20)
     assert trio.current_time() <= 20
+
+
+async def test_an_attempt_that_does_not_come_back_is_cancelled_when_the_time_is_up(autojump_clock: MockClock) -> None:
+    async def attempt() -> None:
+        await trio.sleep(12)
+        raise Transient("away")
+
+    with pytest.raises(ServiceDown, match="asking: no answer within 20 s"):
+        await persist("asking", attempt, 20)
+    assert trio.current_time() == 20
+
+
+async def test_a_task_states_by_which_policy_it_is_tried_again(autojump_clock: MockClock) -> None:
+    told: list[tuple[str, float]] = []
+
+    async def attempt() -> None:
+        raise Busy("a writer")
+
+    policy = RetryPolicy(5.0, first=1.0, longest=1.0, errors=(Busy,))
+    with pytest.raises(Busy):
+        await retry_task(attempt, policy, lambda error, pause: told.append((str(error), pause)))
+    assert {error for error, _ in told} == {"a writer"}
+    assert all(0.75 <= pause <= 1.0 for _, pause in told)
+    assert trio.current_time() == pytest.approx(sum(pause for _, pause in told))
+    assert 4.0 <= trio.current_time() < 5.0
 
 
 async def test_a_blocked_lane_is_not_asked_again(autojump_clock: MockClock) -> None:

@@ -1,4 +1,4 @@
-"""The one table of hosts that are avoided: how long each is, what ends it, and who shares it."""
+"""When calls are tried again; the one table of hosts that are avoided: how long, what ends it, who shares it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,82 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stripefs.errors import HostFailed, ServiceDown, StoreError, Transient
 from stripefs.read.planner import HostTable
-from stripefs.retry import AVOID_FIRST, AVOID_LONGEST, FORGOTTEN, HostHealth
+from stripefs.retry import (
+    AVOID_FIRST,
+    AVOID_LONGEST,
+    FORGOTTEN,
+    Attempts,
+    HostHealth,
+    RetryClock,
+    RetryPolicy,
+    retry,
+)
 from stripefs.store.base import Host
 from stripefs.write.uploader import SendHosts
+
+
+class Trial:
+    """A call that fails with `errors` in turn, then answers; its clock moves by its pauses alone."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.tries = 0
+        self.pauses: list[float] = []
+        self.clock = RetryClock(lambda: sum(self.pauses), self.pauses.append)
+
+    def call(self) -> int:
+        self.tries += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.tries
+
+
+@given(st.floats(0.001, 5.0), st.floats(1.0, 50.0), st.integers(1, 12), st.floats(0.0, 200.0), st.integers(0, 14))
+def test_a_call_is_tried_until_its_tries_or_its_time_are_up(
+    first: float, growth: float, tries: int, seconds: float, failures: int
+) -> None:
+    trial = Trial(*(Transient(f"try {number}") for number in range(1, failures + 1)))
+    policy = RetryPolicy(seconds, tries, first, first * growth)
+    answer, failed = None, None
+    try:
+        answer = retry(trial.call, policy, trial.clock)
+    except Transient as error:
+        failed = error
+    if failed is None:
+        assert answer == failures + 1
+    else:
+        assert failed.message == f"try {trial.tries}"
+        latest = sum(trial.pauses) + min(first * 2 ** len(trial.pauses), first * growth)
+        assert trial.tries == tries or latest >= seconds
+    assert trial.tries == len(trial.pauses) + 1 <= tries
+    assert not trial.pauses or sum(trial.pauses) < seconds
+    for number, pause in enumerate(trial.pauses):
+        longest = min(first * 2**number, first * growth)
+        assert 0.75 * longest <= pause <= longest
+
+
+@pytest.mark.parametrize(
+    "error", [StoreError("damaged"), HostFailed("away"), KeyError("a bug")], ids=["other", "fatal", "unexpected"]
+)
+def test_other_errors_stand_at_once(error: Exception) -> None:
+    trial = Trial(ServiceDown("away"), error)
+    with pytest.raises(type(error)):
+        retry(trial.call, RetryPolicy(fatal=(HostFailed,)), trial.clock)
+    assert trial.tries == 2
+
+
+def test_progress_begins_the_time_the_tries_and_the_pauses_anew() -> None:
+    attempts = Attempts(RetryPolicy(10.0, 2, first=4.0), 0.0)
+    first = attempts.failed(Transient("away"), 1.0)
+    assert first is not None
+    attempts.restart(9.0)
+    assert attempts.deadline == 19.0
+    again = attempts.failed(Transient("away"), 9.0)
+    assert again is not None
+    assert 3.0 <= again <= 4.0
+    assert attempts.failed(Transient("away"), 10.0) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("fws"), st.floats(0.1, 400.0)), max_size=30))

@@ -8,6 +8,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import pytest
 import stripefs
 from stripefs.store.base import Status
 from stripefs.store.local import LocalStore
+from stripefs.write import namespace
 from tests.support.python_api import MIB, content, names, spread
 
 
@@ -159,7 +161,7 @@ def test_who_reads_a_striped_file_goes_on_when_it_is_replaced_or_removed(place: 
 
 
 def test_what_is_being_written_holds_up_renames(place: Path, fs: stripefs.FileSystem, monkeypatch) -> None:
-    monkeypatch.setattr("stripefs.write.namespace._PASSES", 0.1)
+    monkeypatch.setattr(namespace, "BUSY", replace(namespace.BUSY, seconds=0.1))
     fs.mkdir("folder")
     with fs.open("folder/file", "wb") as file:
         file.write(b"x")

@@ -104,7 +104,7 @@ def test_a_service_that_is_away_for_a_moment_is_waited_for(place: Place, monkeyp
             faults[path] -= 1
             raise ServiceDown("the NameNode is away")
 
-    monkeypatch.setattr("stripefs.gc.walk.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("stripefs.retry.FIRST_RETRY", 0.0)
     found = collect(place, Hooked(place.store, before))
     assert (removed(found), found.trouble) == (rubbish, [])
     assert not any(faults.values())

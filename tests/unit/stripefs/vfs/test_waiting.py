@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -30,7 +31,7 @@ def store() -> ChangingStore:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namespace, "_PASSES", 0.1)
+    monkeypatch.setattr(namespace, "BUSY", replace(namespace.BUSY, seconds=0.1))
 
 
 async def test_a_lock_of_another_node_is_waited_for(store: ChangingStore) -> None:
