@@ -47,8 +47,8 @@ from stripefs.settings import (
     redact,
 )
 from stripefs.store.base import Identity, Kind, Store
-from stripefs.store.striped import StripedStore
-from stripefs.store.url import elsewhere, open_store, opener
+from stripefs.store.striped import striped_view
+from stripefs.store.url import elsewhere, open_store
 from stripefs.supervised import contain
 from stripefs.write.upload_names import split_path
 
@@ -103,7 +103,7 @@ class ServiceConnection:
                 if root != b"/":
                     settings = settings._replace(url=elsewhere(settings.url, with_bucket(settings.url, root)))
                 store = await _connected(settings, self._read.io_timeout)
-                view = StripedStore(store, trusted, opener(settings))
+                view = striped_view(store, settings, trusted)
                 files = view if self._cache is None else CachedStore(view, self._cache)
                 source = Source(self._nursery, view, files, await self._readers(files))
                 self._sources[root, trusted] = source

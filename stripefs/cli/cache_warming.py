@@ -15,12 +15,13 @@ import trio
 
 from stripefs.cache.cache import Cache
 from stripefs.cache.cached_store import CachedHandle, CachedStore
-from stripefs.cli.paths import open_tree, view_of
+from stripefs.cli.paths import open_tree
 from stripefs.errors import StoreError, StripefsError
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import MIB, ReadSettings, Settings, default_budget
 from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Kind, Status, Store
+from stripefs.store.striped import striped_view
 from stripefs.units import format_size, shown
 
 __all__ = ["Choose", "Pace", "Steady", "Warmed", "warm_tree"]
@@ -96,7 +97,7 @@ def warm_tree(
     half = max(64 * MIB, (settings.read.memory or default_budget()) // 2)
     with (
         closing(Cache(settings.cache, queue=2 * half)) as cache,
-        closing(CachedStore(view_of(store, settings), cache)) as cached,
+        closing(CachedStore(striped_view(store, settings.store, settings.write.trust_pool), cache)) as cached,
     ):
         files = choose(cached, list(_files_below(cached, top)))
         _ensure_room(sum(status.length for path, status in files if cached.keeps(path, status)), cache)

@@ -10,7 +10,7 @@ import click
 from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.output import status_line
-from stripefs.cli.paths import opened_source, place, view_of
+from stripefs.cli.paths import opened_source, place
 from stripefs.errors import StoreError
 from stripefs.units import format_size, shown
 
@@ -44,10 +44,11 @@ def command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json
     settings, inside = place(source, given(ctx), config)
     from stripefs import logs
     from stripefs.gc.collect import Collection
+    from stripefs.store.striped import striped_view
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_source(settings, inside) as store, status_line() as show:
-        view = view_of(store, settings)
+        view = striped_view(store, settings.store, settings.write.trust_pool)
         found = Collection(store, view, force=force, dry_run=dry_run, progress=lambda path: show(shown(path))).run()
     if as_json:
         click.echo(json.dumps(as_dict(store.url, found, dry_run=dry_run, force=force), indent=2))

@@ -14,11 +14,11 @@ import click
 from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.output import columns, table
-from stripefs.cli.paths import opened_file, place, view_of
+from stripefs.cli.paths import opened_file, place
 from stripefs.errors import IsADirectory, StoreError
 from stripefs.format.manifest import Manifest
 from stripefs.store.base import Block, Kind, Store
-from stripefs.store.striped import StripedStore
+from stripefs.store.striped import StripedStore, striped_view
 from stripefs.units import format_size, shown
 
 __all__ = ["Facts", "PartPlacement", "command", "describe", "gather"]
@@ -202,7 +202,7 @@ def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_file(settings, inside) as (store, file):
-        facts = gather(view_of(store, settings), file)
+        facts = gather(striped_view(store, settings.store, settings.write.trust_pool), file)
     click.echo(json.dumps(facts.as_dict(), indent=2) if as_json else describe(facts))
     for trouble in facts.trouble:
         tell(trouble)

@@ -25,7 +25,6 @@ from stripefs.store.base import Kind, Store
 if TYPE_CHECKING:
     from stripefs.api import FileSystem
     from stripefs.api.place import Place
-    from stripefs.store.striped import StripedStore
 
 __all__ = [
     "Troubles",
@@ -41,7 +40,6 @@ __all__ = [
     "plainly",
     "reason",
     "unfollowed",
-    "view_of",
     "written_name",
 ]
 
@@ -130,14 +128,6 @@ def open_tree(settings: Settings, inside: bytes) -> tuple[Store, bytes]:
     store, path = open_at(settings.store)
     store.close()
     return _with_pool(settings, url if path == b"/" else parent_and_name(url)[0], path)
-
-
-def view_of(store: Store, settings: Settings) -> StripedStore:
-    """The view of the striped files in an opened store, with the pools that the user trusts."""
-    from stripefs.store.striped import StripedStore
-    from stripefs.store.url import opener
-
-    return StripedStore(store, settings.write.trust_pool, opener(settings.store))
 
 
 def _nearest(settings: Settings) -> tuple[Store, bytes]:

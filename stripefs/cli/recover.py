@@ -10,7 +10,7 @@ import click
 from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.output import status_line
-from stripefs.cli.paths import opened_file, place, view_of
+from stripefs.cli.paths import opened_file, place
 from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, shown
 
@@ -41,6 +41,7 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
     settings, inside = place(path, given(ctx), config)
     from stripefs import logs
     from stripefs.gc.recover import recover
+    from stripefs.store.striped import striped_view
     from stripefs.write.upload_names import join_path, split_path
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
@@ -53,7 +54,8 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
             show(f"checked {format_size(checked)}")
 
         target = join_path(split_path(file)[0], name) if name else b""
-        plan = recover(store, view_of(store, settings), file, to=target, dry_run=dry_run, progress=progress)
+        view = striped_view(store, settings.store, settings.write.trust_pool)
+        plan = recover(store, view, file, to=target, dry_run=dry_run, progress=progress)
     if as_json:
         click.echo(json.dumps(as_dict(store.url, plan, target or file, dry_run=dry_run), indent=2))
     else:

@@ -21,8 +21,8 @@ from stripefs.retry import RetryPolicy
 from stripefs.settings import Settings, default_budget, redact
 from stripefs.store.allocator import Heap, tune_allocator
 from stripefs.store.base import Kind, Store
-from stripefs.store.striped import StripedStore
-from stripefs.store.url import open_store, opener
+from stripefs.store.striped import StripedStore, striped_view
+from stripefs.store.url import open_store
 from stripefs.vfs import InodeTable, Tree
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class StoreBackend:
     async def open(self) -> None:
         tune_allocator()
         store = await (self._check_source() if self._start.first else self._open_store())
-        self._store = StripedStore(store, self._settings.write.trust_pool, opener(self._settings.store))
+        self._store = striped_view(store, self._settings.store, self._settings.write.trust_pool)
         if self._settings.cache.directory:
             from stripefs.cache.cache import Cache, queue_for  # a worker without a cache starts without it
             from stripefs.cache.cached_store import CachedStore

@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl, quote_from_bytes, unquote_to_bytes
@@ -29,7 +29,7 @@ from stripefs.store.local import LocalStore
 from stripefs.store.wrapper import Parser, one_of, switch
 from stripefs.testing import WRAPPERS
 
-__all__ = ["SCHEMES", "StoreUrl", "elsewhere", "open_store", "opener", "parse_url", "prepare", "refuse_half_url"]
+__all__ = ["SCHEMES", "StoreUrl", "elsewhere", "open_store", "parse_url", "prepare", "refuse_half_url"]
 
 _URL = re.compile(
     r"(?P<layers>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL
@@ -141,11 +141,6 @@ def elsewhere(text: str, place: bytes) -> str:
         authority, path = os.fsdecode(bucket), b"/" + below
     _, mark, query = rest.partition("?")
     return f"{layers}://{authority}{quote_from_bytes(path)}{mark}{query}"
-
-
-def opener(settings: StoreSettings) -> Callable[[bytes], Store]:
-    """Opens stores at other places of the service that `settings` name: see `elsewhere`."""
-    return lambda place: open_store(settings._replace(url=elsewhere(settings.url, place)))
 
 
 def _parameters(text: str, query: str) -> dict[str, str]:

@@ -10,8 +10,8 @@ import pytest
 from stripefs.errors import ConfigError, StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
-from stripefs.store.striped import StripedStore, pool_of
-from stripefs.store.url import elsewhere, open_store, opener
+from stripefs.store.striped import StripedStore, pool_of, striped_view
+from stripefs.store.url import elsewhere, open_store
 from tests.integration.store.striped.material import DATA, OTHER, whole
 from tests.support.striped_files import write_striped
 
@@ -37,7 +37,7 @@ def test_urls_of_other_places(url: str, place: bytes, there: str) -> None:
 
 def trusting(source: str, *pools: bytes) -> StripedStore:
     settings = StoreSettings(url=source)
-    return StripedStore(open_store(settings), pools, opener(settings))
+    return striped_view(open_store(settings), settings, pools)
 
 
 def reads(above: Store, source: str) -> None:
