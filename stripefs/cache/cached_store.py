@@ -178,7 +178,7 @@ class CachedStore(WrappedStore):
     def __init__(self, inner: Store, cache: Cache) -> None:
         super().__init__(inner)
         self.url = inner.url
-        self.near = inner.near | {CACHE}
+        self.local_hosts = inner.local_hosts | {CACHE}
         self.cache = cache
         self._settings = cache.settings
 

@@ -67,7 +67,7 @@ class BlockLocator:
         return await self._ask(self._handle.locate, offset, length)
 
     async def placed(self, offset: int, length: int) -> Sequence[Block]:
-        """As `locate`, without near hosts."""
+        """As `locate`, without local hosts."""
         return await self._ask(self._handle.placed, offset, length)
 
     async def _ask(self, look: Callable[[int, int], Sequence[Block]], offset: int, length: int) -> Sequence[Block]:

@@ -153,7 +153,7 @@ class Reader:
                 io_timeout=settings.io_timeout,
                 hedge=settings.hedge,
                 choose_host=store.capabilities.choose_host,
-                near=store.near,
+                local_hosts=store.local_hosts,
             ),
             store.health,
         )

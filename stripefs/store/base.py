@@ -194,7 +194,7 @@ class Handle(ABC):
         """
 
     def placed(self, offset: int, length: int) -> Sequence[Block]:
-        """As `locate`, for people: where the store has them, without near hosts."""
+        """As `locate`, for people: where the store has them, without local hosts."""
         return self.locate(offset, length)
 
     @abstractmethod
@@ -262,7 +262,7 @@ class Store(ABC):
 
     url: str
     capabilities: Capabilities
-    near: frozenset[str] = frozenset()
+    local_hosts: frozenset[str] = frozenset()
     """Hosts of `Handle.locate` that are no burden to others, such as a disk of this machine: of a block's hosts they
     are asked alone as long as they answer."""
 

@@ -64,7 +64,7 @@ class WrappedStore(Store):
         self.inner = inner
         self.url = f"{self.NAME}+{inner.url}"
         self.capabilities = inner.capabilities
-        self.near = inner.near
+        self.local_hosts = inner.local_hosts
 
     @cached_property
     def health(self) -> HostHealth:

@@ -43,7 +43,7 @@ fewer of them run at each host: memory that reads of some hosts hold is missing 
 of 4 MiB on 8 hosts, that is three ranges of 2 MiB each and 0.99 of the hosts' rate (simulated, 5 ms a request; 0.84
 without).
 
-**Near hosts.** Blocks may also lie on a host that is no burden to anybody: a disk of this machine. They are read there
+**Local hosts.** Blocks may also lie on a host that is no burden to anybody: a disk of this machine. They are read there
 alone, however busy it is, since asking others would spend what keeping them was to spare. It is a host like any other
 in that it is avoided after a failure and hedged when it is silent or slow, measured against its own kind; then the
 others serve. All its reads are quick, so it is read 64 MiB ahead and no further, and what it brought goes first once it

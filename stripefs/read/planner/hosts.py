@@ -23,9 +23,9 @@ placed at random, honest ranges were measured up to 2.5 times their median."""
 
 MIN_SAMPLES = 8
 
-NEAR_AT_ONCE = 6
-"""Reads under way at a near host: 3 and 6 of 8 MiB got 1.16 and 1.30 GB/s from a shared virtual disk (medians of three;
-the disk itself varied by a quarter)."""
+LOCAL_AT_ONCE = 6
+"""Reads under way at a local host: 3 and 6 of 8 MiB got 1.16 and 1.30 GB/s from a shared virtual disk (medians of
+three; the disk itself varied by a quarter)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,13 +38,13 @@ class HostState:
 
 
 class HostTable:
-    """`per_host` reads at one host and `total` reads at all may be under way. `near` hosts go before all others.
+    """`per_host` reads at one host and `total` reads at all may be under way. `local` hosts go before all others.
 
     health: of the store's hosts, its own unless given.
     """
 
     def __init__(
-        self, *, per_host: int, total: int, near: Collection[str] = (), health: HostHealth | None = None
+        self, *, per_host: int, total: int, local: Collection[str] = (), health: HostHealth | None = None
     ) -> None:
         self.health = health or HostHealth()
         # Half of all reads at most: one silent host must leave the others their threads.
@@ -53,10 +53,10 @@ class HostTable:
         """Number of them that may be for look-ahead."""
         self.total = total
         self.in_flight = 0
-        self._near = frozenset(near)
+        self._local = frozenset(local)
         self._hosts: dict[str, HostState] = {}
-        self._far_pace: deque[float] = deque(maxlen=64)
-        self._near_pace: deque[float] = deque(maxlen=64)
+        self._remote_pace: deque[float] = deque(maxlen=64)
+        self._local_pace: deque[float] = deque(maxlen=64)
 
     def __getitem__(self, name: str) -> HostState:
         state = self._hosts.get(name)
@@ -70,7 +70,7 @@ class HostTable:
     def limit(self, name: str) -> int:
         if name == ANY_HOST:
             return self.total
-        return max(1, min(NEAR_AT_ONCE, self.total // 2)) if name in self._near else self.per_host
+        return max(1, min(LOCAL_AT_ONCE, self.total // 2)) if name in self._local else self.per_host
 
     def room(self, name: str, now: float, *, demanded: bool) -> bool:
         """True if one more read may start at `name`. A demanded range may exceed the host's own limit."""
@@ -79,20 +79,20 @@ class HostTable:
         if demanded:
             limit = max(limit, self.total // 2)
         elif name != ANY_HOST:
-            ahead = limit if name in self._near else min(limit, self.ahead)
+            ahead = limit if name in self._local else min(limit, self.ahead)
             limit = 1 if self.health.on_probation(name, now) else ahead
         return state.in_flight < limit
 
     def serving(self, names: Sequence[str], now: float) -> Sequence[str]:
-        """Those of `names` that reads go to now: a near host alone, unless it is avoided."""
-        near = self.near_of(names, now)
-        return names if near is None else (near,)
+        """Those of `names` that reads go to now: a local host alone, unless it is avoided."""
+        local = self.local_of(names, now)
+        return names if local is None else (local,)
 
-    def near_of(self, names: Sequence[str], now: float) -> str | None:
-        """The near host among `names`, unless it is avoided."""
-        if self._near:
+    def local_of(self, names: Sequence[str], now: float) -> str | None:
+        """The local host among `names`, unless it is avoided."""
+        if self._local:
             for name in names:
-                if name in self._near and not self.health.avoided(name, now):
+                if name in self._local and not self.health.avoided(name, now):
                     return name
         return None
 
@@ -101,15 +101,15 @@ class HostTable:
 
         Untried ones first, then those not avoided, then the least busy. When every replica is avoided a demanded
         range takes the one whose time runs out first: a bad answer is tried again, no answer would be a hang.
-        A near host is waited for, however busy it is, but for one that was tried or has yet to show that it is back.
+        A local host is waited for, however busy it is, but for one that was tried or has yet to show that it is back.
         """
         if not names:
             return ANY_HOST if self.room(ANY_HOST, now, demanded=demanded) else None
-        near = self.near_of(names, now)
-        if near is not None and near not in tried:
-            if self.room(near, now, demanded=demanded):
-                return near
-            if not self.health.on_probation(near, now):
+        local = self.local_of(names, now)
+        if local is not None and local not in tried:
+            if self.room(local, now, demanded=demanded):
+                return local
+            if not self.health.on_probation(local, now):
                 return None
         best: tuple[bool, bool, int, int] | None = None
         chosen = None
@@ -156,7 +156,7 @@ class HostTable:
     def slow_after(self, name: str, length: int) -> float:
         """Seconds after which a range of `length` bytes from this host counts as slow.
 
-        Near hosts have peers of their own. Infinite while there is nothing to compare.
+        Local hosts have peers of their own. Infinite while there is nothing to compare.
         """
         pace = self._pace(name)
         if len(pace) < MIN_SAMPLES:
@@ -165,13 +165,13 @@ class HostTable:
 
     def _pace(self, name: str) -> deque[float]:
         """Seconds a byte of what came lately from hosts of this kind."""
-        return self._near_pace if name in self._near else self._far_pace
+        return self._local_pace if name in self._local else self._remote_pace
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of the planner; see `ReadSettings`. choose_host: reads go to the host the planner names, else to one
-    of the client's choice. near: hosts that are asked alone as long as they answer."""
+    of the client's choice. local_hosts: those that are asked alone as long as they answer."""
 
     budget: int
     range_size: int
@@ -180,4 +180,4 @@ class Limits:
     io_timeout: float
     hedge: bool = True
     choose_host: bool = True
-    near: frozenset[str] = frozenset()
+    local_hosts: frozenset[str] = frozenset()

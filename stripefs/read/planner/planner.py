@@ -8,7 +8,7 @@ from stripefs.errors import Corrupt, HostFailed, NotFound, StaleVersion, StoreEr
 from stripefs.format.blocks import CHUNK, Block
 from stripefs.read.planner.cursors import ACTIVE, Cursor
 from stripefs.read.planner.hosts import ANY_HOST, STALL, HostTable, Limits
-from stripefs.read.planner.range_buffer import NEAR_KEPT, RangeBuffer
+from stripefs.read.planner.range_buffer import LOCAL_KEPT, RangeBuffer
 from stripefs.read.planner.ranges import LATELY, Attempt, FilePlan, Range, RangeState, trusted_ahead
 from stripefs.read.planner.readahead import BudgetShare, nearest
 from stripefs.retry import HostHealth
@@ -21,7 +21,7 @@ CURSOR_IDLE = 30.0
 CONSUMED_IDLE = 5.0
 """Seconds that consumed ranges stay without being touched: long enough for a second process a little behind."""
 
-NEAR_BEHIND = 16 << 20
+LOCAL_BEHIND = 16 << 20
 """Bytes behind each stream that stay of them at least: the kernel's requests overtake one another by some MiB."""
 
 READ_BEFORE_NEXT = 16 << 20
@@ -43,7 +43,7 @@ class Planner:
     def __init__(self, limits: Limits, health: HostHealth | None = None) -> None:
         self.limits = limits
         self.pool = RangeBuffer(limits.budget)
-        self.hosts = HostTable(per_host=limits.per_host, total=limits.threads, near=limits.near, health=health)
+        self.hosts = HostTable(per_host=limits.per_host, total=limits.threads, local=limits.local_hosts, health=health)
         self.files: dict[FilePlan, None] = {}
         self.attempts: dict[Attempt, None] = {}
         self.unlocated: dict[FilePlan, int] = {}
@@ -212,9 +212,9 @@ class Planner:
 
     def _choice(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
         """The hosts that we choose from; none when the client library chooses, also in the place of far ones."""
-        near = self.limits.near.intersection(hosts)
-        if near and (not self.limits.choose_host or len(hosts) == len(near)):
-            return (*near, ANY_HOST)
+        local = self.limits.local_hosts.intersection(hosts)
+        if local and (not self.limits.choose_host or len(hosts) == len(local)):
+            return (*local, ANY_HOST)
         return hosts if self.limits.choose_host or len(hosts) == 1 else ()
 
     def _look_ahead(self, now: float) -> list[Attempt]:
@@ -226,10 +226,10 @@ class Planner:
         range_size = self.range_size()
         busy: set[tuple[str, ...]] = set()
 
-        def near(hosts: tuple[str, ...]) -> bool:
-            return self.hosts.near_of(hosts, now) is not None
+        def local(hosts: tuple[str, ...]) -> bool:
+            return self.hosts.local_of(hosts, now) is not None
 
-        for file, cursor, span in nearest(self.files, share, range_size, now, self.unlocated, near):
+        for file, cursor, span in nearest(self.files, share, range_size, now, self.unlocated, local):
             if self.hosts.in_flight >= self.look_ahead_threads:
                 break
             if span.hosts in busy:
@@ -299,7 +299,7 @@ class Planner:
                 self.hosts.suspect(other.host, now, "was overtaken by another replica")
         self.hedge_wins += attempt.hedge
         range_.state, range_.data, range_.demanded, range_.used = RangeState.READY, data, False, now
-        range_.host, range_.near = host, host in self.limits.near
+        range_.host, range_.local = host, host in self.limits.local_hosts
         if range_.cursor is not None and (range_.cursor.forgotten or range_.cursor.left(range_)):
             range_.cursor = None
         self.pool.arrived(range_)
@@ -383,7 +383,7 @@ class Planner:
 
     def _make_room(self, length: int, now: float, *, demanded: bool) -> bool:
         """True if `length` bytes fit; look-ahead leaves the heads' room alone."""
-        return self.pool.make_room(length, now, keep=0 if demanded else self._shares.heads, sacrifice=demanded)
+        return self.pool.make_room(length, now, keep=0 if demanded else self._shares.heads, of_active=demanded)
 
     def range_size(self) -> int:
         """Bytes of a full range now."""
@@ -391,7 +391,7 @@ class Planner:
 
     def _count(self, now: float) -> None:
         self._shares.count(self.files, now - ACTIVE, lambda hosts: self.hosts.serving(hosts, now))
-        self.pool.near_kept = max(NEAR_KEPT, self._shares.streams * NEAR_BEHIND)
+        self.pool.local_kept = max(LOCAL_KEPT, self._shares.streams * LOCAL_BEHIND)
 
     def _release_cursor(self, cursor: Cursor) -> None:
         for range_ in self.pool.ahead_of(cursor):

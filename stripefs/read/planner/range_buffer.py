@@ -12,10 +12,10 @@ __all__ = ["RangeBuffer"]
 LEFT = 1.0
 """Seconds after which a range that was read in part gives its room to others: its reader has gone elsewhere."""
 
-NEAR_KEPT = 64 << 20
-"""Bytes of consumed ranges that stay of what came from near: it is soon read again, while memory that is used for the
-first time costs as much as reading it. Reading 1 GiB from a disk of 1.2 GB/s took 1.3 s in a budget of 1 GiB, whose
-pages all had to be made first, and 1.0 s in one of 128 MiB (medians of five)."""
+LOCAL_KEPT = 64 << 20
+"""Bytes of consumed ranges that stay of what came from local hosts: it is soon read again, while memory that is used
+for the first time costs as much as reading it. Reading 1 GiB from a disk of 1.2 GB/s took 1.3 s in a budget of 1 GiB,
+whose pages all had to be made first, and 1.0 s in one of 128 MiB (medians of five)."""
 
 
 class RangeBuffer:
@@ -31,10 +31,10 @@ class RangeBuffer:
         self.peak = 0
         self.dropped = 0
         """Ranges of look-ahead that gave way although their stream was on its way to them."""
-        self.near_kept = NEAR_KEPT
+        self.local_kept = LOCAL_KEPT
         self._consumed: dict[Range, None] = {}
-        self._near: dict[Range, None] = {}
-        """Those of the consumed ranges that came from near."""
+        self._local: dict[Range, None] = {}
+        """Those of the consumed ranges that came from local hosts."""
         self._ahead: dict[Range, None] = {}
 
     @property
@@ -56,23 +56,23 @@ class RangeBuffer:
             self._ahead[range_] = None
 
     def _keep(self, range_: Range) -> None:
-        self._shelf(range_)[range_] = None
-        if range_.near:
-            excess = sum(one.length for one in self._near) - self.near_kept
-            for victim in [one for one in self._near if not one.waiters]:
+        self._lru(range_)[range_] = None
+        if range_.local:
+            excess = sum(one.length for one in self._local) - self.local_kept
+            for victim in [one for one in self._local if not one.waiters]:
                 if excess <= 0:
                     break
                 excess -= victim.length
                 self.drop(victim)
 
-    def _shelf(self, range_: Range) -> dict[Range, None]:
-        return self._near if range_.near else self._consumed
+    def _lru(self, range_: Range) -> dict[Range, None]:
+        return self._local if range_.local else self._consumed
 
     def touch(self, range_: Range) -> None:
-        shelf = self._shelf(range_)
-        if range_ in shelf:
-            del shelf[range_]
-            shelf[range_] = None
+        lru = self._lru(range_)
+        if range_ in lru:
+            del lru[range_]
+            lru[range_] = None
 
     def consumed(self, range_: Range) -> None:
         """No cursor will come to this range any more, as far as is known."""
@@ -81,8 +81,8 @@ class RangeBuffer:
             del self._ahead[range_]
             self._keep(range_)
 
-    def make_room(self, length: int, now: float, *, keep: int, sacrifice: bool = False) -> bool:
-        """Drop what is least needed until `length` bytes fit beside `keep`; `sacrifice`: look-ahead of streams that
+    def make_room(self, length: int, now: float, *, keep: int, of_active: bool = False) -> bool:
+        """Drop what is least needed until `length` bytes fit beside `keep`; `of_active`: look-ahead of streams that
         move as well."""
         if self.free - keep >= length:
             return True
@@ -90,8 +90,8 @@ class RangeBuffer:
             self.drop(victim)
             if self.free - keep >= length:
                 return True
-        if sacrifice:
-            for victim in self._sacrifices():
+        if of_active:
+            for victim in self._ahead_victims():
                 self.drop(victim)
                 self.dropped += 1
                 if self.free - keep >= length:
@@ -108,9 +108,9 @@ class RangeBuffer:
 
     def forget(self, range_: Range) -> None:
         """Drop a range that is here and give its memory back."""
-        for shelf in (self._ahead, self._consumed, self._near):
-            if range_ in shelf:
-                del shelf[range_]
+        for lru in (self._ahead, self._consumed, self._local):
+            if range_ in lru:
+                del lru[range_]
                 self.used -= range_.length
         range_.data = None
 
@@ -120,19 +120,19 @@ class RangeBuffer:
 
     def idle(self, before: float) -> list[Range]:
         """Consumed ranges that nobody touched since `before`."""
-        consumed = (*self._near, *self._consumed)
+        consumed = (*self._local, *self._consumed)
         return [range_ for range_ in consumed if range_.used < before and not range_.waiters]
 
     def _victims(self, active: float, idle: float) -> Iterator[Range]:
-        """Ranges that nobody waits for or reads now: consumed ranges, those from near first and least recently used
-        first, then look-ahead that one stream was to read and another has read, not since `idle`, then the look-ahead
-        of cursors not seen since `active`."""
-        yield from [range_ for range_ in (*self._near, *self._consumed) if not range_.waiters]
+        """Ranges that nobody waits for or reads now: consumed ranges, those from local hosts first and least recently
+        used first, then look-ahead that one stream was to read and another has read, not since `idle`, then the
+        look-ahead of cursors not seen since `active`."""
+        yield from [range_ for range_ in (*self._local, *self._consumed) if not range_.waiters]
         read = [one for one in self._ahead if one.wanted and one.used < idle and not one.waiters]
         yield from sorted(read, key=lambda range_: range_.used)
-        yield from self._sacrifices(active)
+        yield from self._ahead_victims(active)
 
-    def _sacrifices(self, before: float = float("inf")) -> list[Range]:
+    def _ahead_victims(self, before: float = float("inf")) -> list[Range]:
         """Look-ahead without waiters of cursors not seen since `before`, farthest ahead of its cursor first."""
         found = [
             (range_.cursor.ahead(range_), range_)

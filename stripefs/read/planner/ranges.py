@@ -43,7 +43,7 @@ class Range:
     demanded: bool = False
     wanted: bool = False  # True if a reader ever asked for a byte of it
     host: str = ""  # which its bytes came from; "" for one of the client's choice
-    near: bool = False  # True if its bytes came from a host that is near
+    local: bool = False  # True if its bytes came from a local host
     slowest: tuple[float, str] = (0.0, "")  # the longest that a host was waited for, in seconds, and that host
     attempts: list[Attempt] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)

@@ -183,12 +183,12 @@ def _ahead(file: FilePlan, cursor: Cursor, reach: int) -> list[Block]:
     return found
 
 
-NEAR_AHEAD = 64 << 20
-"""Bytes ahead of a stream up to which near hosts are read: more than they have under way and than a reader takes in the
-time that one read needs. They have no slow ones among them that must be looked past."""
+LOCAL_AHEAD = 64 << 20
+"""Bytes ahead of a stream up to which local hosts are read: more than they have under way and than a reader takes in
+the time that one read needs. They have no slow ones among them that must be looked past."""
 
-Near = Callable[[tuple[str, ...]], bool]
-"""True if a block on these hosts would be read from near."""
+IsLocal = Callable[[tuple[str, ...]], bool]
+"""True if a block on these hosts would be read from a local one."""
 
 
 class _Unlocated(Exception):
@@ -200,7 +200,7 @@ class _Unlocated(Exception):
 
 
 def nearest(
-    files: Iterable[FilePlan], share: int, range_size: int, now: float, unlocated: dict[FilePlan, int], near: Near
+    files: Iterable[FilePlan], share: int, range_size: int, now: float, unlocated: dict[FilePlan, int], local: IsLocal
 ) -> Iterator[tuple[FilePlan, Cursor, ByteRange]]:
     """Ranges worth fetching for all streams that move, each within `share` bytes; the nearest to its stream first.
 
@@ -223,7 +223,7 @@ def nearest(
             for cursor in file.cursors:
                 if cursor.active(now - ACTIVE):
                     since = now if cursor.rereads else now - LATELY
-                    push(_absent(file, cursor, cursor.reach(share), range_size, since, near), file, cursor)
+                    push(_absent(file, cursor, cursor.reach(share), range_size, since, local), file, cursor)
     while queue:
         _, _, span, spans, file, cursor = heapq.heappop(queue)
         yield file, cursor, span
@@ -231,19 +231,19 @@ def nearest(
 
 
 def _absent(
-    file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: float, near: Near
+    file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: float, local: IsLocal
 ) -> Iterator[ByteRange]:
     """Ranges within `reach` bytes of the cursor that are not here and were not read after `since`, nearest first.
 
     Raises _Unlocated where it does not know what comes next.
     """
     if cursor.backward:
-        return _below(file, cursor, max(cursor.start - reach, 0), range_size, since, near)
-    return _above(file, cursor, min(cursor.position + reach, file.length), range_size, since, near)
+        return _below(file, cursor, max(cursor.start - reach, 0), range_size, since, local)
+    return _above(file, cursor, min(cursor.position + reach, file.length), range_size, since, local)
 
 
 def _above(
-    file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near
+    file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, local: IsLocal
 ) -> Iterator[ByteRange]:
     position = cursor.position
     while position < limit:
@@ -251,7 +251,7 @@ def _above(
         if block is None:
             raise _Unlocated(position)
         end = block.offset + block.length
-        if position - cursor.position >= NEAR_AHEAD and near(block.hosts):
+        if position - cursor.position >= LOCAL_AHEAD and local(block.hosts):
             position = end
             continue
         span = next(file.fresh(position - (position - block.offset) % CHUNK, end, range_size, since), None)
@@ -265,14 +265,14 @@ def _above(
 
 
 def _below(
-    file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near
+    file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, local: IsLocal
 ) -> Iterator[ByteRange]:
     position = cursor.start
     while position > limit:
         block = file.blocks.find(position - 1)
         if block is None:
             raise _Unlocated(position - 1)
-        if cursor.start - position >= NEAR_AHEAD and near(block.hosts):
+        if cursor.start - position >= LOCAL_AHEAD and local(block.hosts):
             position = block.offset
             continue
         begin = position - 1 - (position - 1 - block.offset) % range_size

@@ -1,4 +1,4 @@
-"""The planner in a simulated world where some blocks also lie on a host that is near: a disk of this machine."""
+"""The planner in a simulated world where some blocks also lie on a local host: a disk of this machine."""
 
 from __future__ import annotations
 
@@ -10,78 +10,78 @@ from hypothesis import strategies as st
 
 from stripefs.errors import HostFailed
 from stripefs.read.planner import FilePlan, HostTable
-from stripefs.read.planner.range_buffer import NEAR_KEPT
-from stripefs.read.planner.readahead import NEAR_AHEAD
+from stripefs.read.planner.range_buffer import LOCAL_KEPT
+from stripefs.read.planner.readahead import LOCAL_AHEAD
 from stripefs.store.base import Block
 from tests.unit.stripefs.read.planner.world import MIB, Host, World, eight, limits, placed, sequential
 
-NEAR = "near"
+LOCAL = "local"
 
 
 def cached(blocks: Sequence[Block], which: Sequence[bool]) -> list[Block]:
     return [
-        Block(block.offset, block.length, (NEAR, *block.hosts) if near else block.hosts)
-        for block, near in zip(blocks, which, strict=True)
+        Block(block.offset, block.length, (LOCAL, *block.hosts) if local else block.hosts)
+        for block, local in zip(blocks, which, strict=True)
     ]
 
 
-def world(near: Host, **changes: object) -> World:
-    return World(limits(near=frozenset((NEAR,)), **changes), {NEAR: near, **eight()})
+def world(local: Host, **changes: object) -> World:
+    return World(limits(local_hosts=frozenset((LOCAL,)), **changes), {LOCAL: local, **eight()})
 
 
 def fetched_from(world: World, name: str) -> int:
     return world.planner.hosts[name].bytes_total
 
 
-def test_what_is_near_is_read_there_alone_however_busy_it_is() -> None:
+def test_what_is_local_is_read_there_alone_however_busy_it_is() -> None:
     length = 256 * MIB
     blocks = placed(length, 8 * MIB, 8, 2, 1)
     slow = world(Host(30e6))
     client = slow.client(slow.open(cached(blocks, [True] * len(blocks))), sequential(length))
     slow.run()
     assert not client.errors
-    assert fetched_from(slow, NEAR) == length
+    assert fetched_from(slow, LOCAL) == length
     assert slow.planner.bytes_fetched == length
 
 
-def test_near_and_far_blocks_flow_side_by_side() -> None:
+def test_local_and_remote_blocks_flow_side_by_side() -> None:
     length = 512 * MIB
     blocks = placed(length, 8 * MIB, 8, 1, 2)
-    far = world(Host(300e6))
-    far.client(far.open(blocks), sequential(length))
-    far.run()
+    remote = world(Host(300e6))
+    remote.client(remote.open(blocks), sequential(length))
+    remote.run()
     mixed = world(Host(300e6))
     mixed.client(mixed.open(cached(blocks, [index % 2 == 0 for index in range(len(blocks))])), sequential(length))
     mixed.run()
-    assert fetched_from(mixed, NEAR) == length // 2
-    assert mixed.now < 0.75 * far.now
+    assert fetched_from(mixed, LOCAL) == length // 2
+    assert mixed.now < 0.75 * remote.now
 
 
-def test_a_near_host_that_fails_is_replaced_by_the_others() -> None:
+def test_a_local_host_that_fails_is_replaced_by_the_others() -> None:
     length = 128 * MIB
     blocks = placed(length, 8 * MIB, 8, 2, 3)
     broken = world(Host(300e6))
     client = broken.client(broken.open(cached(blocks, [True] * len(blocks))), sequential(length))
-    broken.at(0.1, lambda: setattr(broken.hosts[NEAR], "dead", True))
+    broken.at(0.1, lambda: setattr(broken.hosts[LOCAL], "dead", True))
     broken.run()
     assert not client.errors
     # The calls under way failed, and none was tried there again.
-    assert 5.0 < broken.planner.hosts.health.seconds(NEAR, 0.0) < 5.0 + broken.now
-    assert 0 < fetched_from(broken, NEAR) < length
+    assert 5.0 < broken.planner.hosts.health.seconds(LOCAL, 0.0) < 5.0 + broken.now
+    assert 0 < fetched_from(broken, LOCAL) < length
 
 
-def test_a_near_host_that_hangs_is_hedged_and_then_avoided() -> None:
+def test_a_local_host_that_hangs_is_hedged_and_then_avoided() -> None:
     length = 128 * MIB
     blocks = placed(length, 8 * MIB, 8, 1, 4)
     hanging = world(Host(300e6))
-    hanging.at(0.1, lambda: setattr(hanging.hosts[NEAR], "frozen", True))
+    hanging.at(0.1, lambda: setattr(hanging.hosts[LOCAL], "frozen", True))
     client = hanging.client(hanging.open(cached(blocks, [True] * len(blocks))), sequential(length))
     hanging.run(until=30)
     assert not client.errors
     assert hanging.planner.hedge_wins > 0
 
 
-def test_a_near_host_that_comes_back_is_used_again() -> None:
+def test_a_local_host_that_comes_back_is_used_again() -> None:
     length = 512 * MIB
     blocks = placed(length, 8 * MIB, 8, 2, 5)
     back = world(Host(100e6, dead=True))
@@ -89,86 +89,87 @@ def test_a_near_host_that_comes_back_is_used_again() -> None:
     file = back.open(cached(blocks, [True] * len(blocks)))
     back.client(file, reads[: len(reads) // 8])
     back.run()
-    assert fetched_from(back, NEAR) == 0
-    back.hosts[NEAR].dead = False
+    assert fetched_from(back, LOCAL) == 0
+    back.hosts[LOCAL].dead = False
     back.now += 20.0  # past the 5 s for which it is avoided
     back.client(file, reads[len(reads) // 2 :])
     back.run()
-    assert fetched_from(back, NEAR) > length // 4
+    assert fetched_from(back, LOCAL) > length // 4
 
 
 @pytest.mark.parametrize("choose_host", [True, False])
-@pytest.mark.parametrize("hosts", [(NEAR,), (NEAR, "h1", "h2")])
-def test_where_the_client_chooses_it_does_so_when_the_near_host_fails(
+@pytest.mark.parametrize("hosts", [(LOCAL,), (LOCAL, "h1", "h2")])
+def test_where_the_client_chooses_it_does_so_when_the_local_host_fails(
     hosts: tuple[str, ...], choose_host: bool
 ) -> None:
     tried = World(
-        limits(near=frozenset((NEAR,)), choose_host=choose_host), {NEAR: Host(1e8, dead=True), "": Host(1e8), **eight()}
+        limits(local_hosts=frozenset((LOCAL,)), choose_host=choose_host),
+        {LOCAL: Host(1e8, dead=True), "": Host(1e8), **eight()},
     )
     client = tried.client(tried.open([Block(0, 64 * MIB, hosts)]), sequential(64 * MIB))
     tried.run()
     assert not client.errors
-    chosen_by_client = not choose_host or hosts == (NEAR,)
+    chosen_by_client = not choose_host or hosts == (LOCAL,)
     assert fetched_from(tried, "") == (64 * MIB if chosen_by_client else 0)
 
 
 def test_hosts_are_slow_by_the_pace_of_their_own_kind() -> None:
-    table = HostTable(per_host=3, total=32, near=(NEAR,))
+    table = HostTable(per_host=3, total=32, local=(LOCAL,))
     for _ in range(20):
-        table.succeeded(NEAR, MIB, 0.0005)
+        table.succeeded(LOCAL, MIB, 0.0005)
         table.succeeded("h1", MIB, 0.5)
     assert table.slow_after("h2", MIB) == pytest.approx(2.0)
-    assert table.slow_after(NEAR, MIB) == 1.0
+    assert table.slow_after(LOCAL, MIB) == 1.0
 
 
-def test_a_busy_near_host_is_waited_for_but_not_one_that_was_tried() -> None:
-    table = HostTable(per_host=1, total=2, near=(NEAR,))
-    names = ("h1", NEAR, "h2")
-    assert table.choose(names, 0.0, demanded=False) == NEAR
-    table.started(NEAR)
+def test_a_busy_local_host_is_waited_for_but_not_one_that_was_tried() -> None:
+    table = HostTable(per_host=1, total=2, local=(LOCAL,))
+    names = ("h1", LOCAL, "h2")
+    assert table.choose(names, 0.0, demanded=False) == LOCAL
+    table.started(LOCAL)
     assert table.choose(names, 0.0, demanded=False) is None
-    assert table.choose(names, 0.0, demanded=True, tried=[NEAR]) == "h1"
-    table.ended(NEAR)
-    table.failed(NEAR, 0.0, "refused")
+    assert table.choose(names, 0.0, demanded=True, tried=[LOCAL]) == "h1"
+    table.ended(LOCAL)
+    table.failed(LOCAL, 0.0, "refused")
     assert table.choose(names, 0.1, demanded=False) == "h1"
     assert table.serving(names, 0.1) == names
     # On probation one read goes there, and the others do not wait for it.
-    assert table.choose(names, 6.0, demanded=False) == NEAR
-    table.started(NEAR)
+    assert table.choose(names, 6.0, demanded=False) == LOCAL
+    table.started(LOCAL)
     assert table.choose(names, 6.0, demanded=False) == "h1"
 
 
-def test_a_stream_is_served_from_near_with_little_memory() -> None:
+def test_a_stream_is_served_from_a_local_host_with_little_memory() -> None:
     length = 768 * MIB
-    blocks = [Block(at, 64 * MIB, (NEAR,)) for at in range(0, length, 64 * MIB)]
-    quick = World(limits(near=frozenset((NEAR,)), budget=1024 * MIB), {NEAR: Host(400e6), **eight()})
+    blocks = [Block(at, 64 * MIB, (LOCAL,)) for at in range(0, length, 64 * MIB)]
+    quick = World(limits(local_hosts=frozenset((LOCAL,)), budget=1024 * MIB), {LOCAL: Host(400e6), **eight()})
     client = quick.client(quick.open(blocks), sequential(length))
     quick.run()
     assert not client.errors
     assert quick.planner.bytes_fetched == length
-    assert quick.planner.pool.peak <= NEAR_AHEAD + NEAR_KEPT + 3 * 8 * MIB
+    assert quick.planner.pool.peak <= LOCAL_AHEAD + LOCAL_KEPT + 3 * 8 * MIB
     assert quick.now < 1.1 * length / 400e6
 
 
-def test_far_blocks_are_looked_for_beyond_near_ones() -> None:
-    near = [Block(at, 64 * MIB, (NEAR,)) for at in range(0, 256 * MIB, 64 * MIB)]
-    far = [Block(at, 8 * MIB, (f"h{at // (8 * MIB) % 8}",)) for at in range(256 * MIB, 384 * MIB, 8 * MIB)]
+def test_remote_blocks_are_looked_for_beyond_local_ones() -> None:
+    local = [Block(at, 64 * MIB, (LOCAL,)) for at in range(0, 256 * MIB, 64 * MIB)]
+    remote = [Block(at, 8 * MIB, (f"h{at // (8 * MIB) % 8}",)) for at in range(256 * MIB, 384 * MIB, 8 * MIB)]
     mixed = world(Host(100e6), budget=512 * MIB)
-    file = mixed.open([*near, *far])
+    file = mixed.open([*local, *remote])
     mixed.client(file, sequential(128 * MIB))
     mixed.run()
-    assert fetched_from(mixed, NEAR) <= 128 * MIB + NEAR_AHEAD + 8 * MIB
+    assert fetched_from(mixed, LOCAL) <= 128 * MIB + LOCAL_AHEAD + 8 * MIB
     assert sum(fetched_from(mixed, f"h{number}") for number in range(8)) == 128 * MIB
 
 
-def test_a_backward_stream_from_near_looks_no_further_ahead_either() -> None:
+def test_a_backward_stream_from_a_local_host_looks_no_further_ahead_either() -> None:
     length = 512 * MIB
-    blocks = [Block(at, 64 * MIB, (NEAR,)) for at in range(0, length, 64 * MIB)]
+    blocks = [Block(at, 64 * MIB, (LOCAL,)) for at in range(0, length, 64 * MIB)]
     back = world(Host(400e6), budget=512 * MIB)
     client = back.client(back.open(blocks), sequential(length)[::-1][:200])
     back.run()
     assert not client.errors
-    assert fetched_from(back, NEAR) <= 200 * MIB + NEAR_AHEAD + 2 * 8 * MIB
+    assert fetched_from(back, LOCAL) <= 200 * MIB + LOCAL_AHEAD + 2 * 8 * MIB
 
 
 @given(
@@ -180,26 +181,26 @@ def test_a_backward_stream_from_near_looks_no_further_ahead_either() -> None:
     readers=st.integers(1, 3),
     budget=st.integers(8, 128),
 )
-def test_every_read_ends_whatever_the_near_host_does(
+def test_every_read_ends_whatever_the_local_host_does(
     blocks: int, which: list[bool], trouble: str, at: float, choose_host: bool, readers: int, budget: int
 ) -> None:
     length = blocks * 4 * MIB
-    near = Host(200e6)
+    local = Host(200e6)
     drawn = World(
-        limits(near=frozenset((NEAR,)), choose_host=choose_host, budget=budget * MIB),
-        {NEAR: near, "": Host(100e6), **eight()},
+        limits(local_hosts=frozenset((LOCAL,)), choose_host=choose_host, budget=budget * MIB),
+        {LOCAL: local, "": Host(100e6), **eight()},
     )
     file: FilePlan = drawn.open(cached(placed(length, 4 * MIB, 8, 2, 6), which[:blocks]))
     clients = [drawn.client(file, sequential(length)) for _ in range(readers)]
     if trouble == "flaky":
-        near.flaky = 0.5
+        local.flaky = 0.5
     elif trouble == "late":
-        near.latency = 3.0
+        local.latency = 3.0
     elif trouble != "none":
-        drawn.at(at, lambda: setattr(near, trouble, True))
+        drawn.at(at, lambda: setattr(local, trouble, True))
     drawn.run(until=600)
     assert not any(isinstance(error, HostFailed) for client in clients for error in client.errors)
     if trouble == "none":
-        far = sum(state.bytes_total for state in drawn.planner.hosts.states() if state.name != NEAR)
+        remote = sum(state.bytes_total for state in drawn.planner.hosts.states() if state.name != LOCAL)
         if readers == 1:
-            assert far == sum(4 * MIB for near_too in which[:blocks] if not near_too)
+            assert remote == sum(4 * MIB for local_too in which[:blocks] if not local_too)

@@ -55,7 +55,7 @@ def test_consumed_ranges_go_first_and_the_oldest_of_them(shelf):
 def test_what_a_reader_waits_for_stays(shelf):
     for mib in range(4):
         shelf.here(mib, waiters=1)
-    assert not shelf.pool.make_room(MIB, 100.0, keep=0, sacrifice=True)
+    assert not shelf.pool.make_room(MIB, 100.0, keep=0, of_active=True)
     assert shelf.pool.free == 0
 
 
@@ -64,7 +64,7 @@ def test_look_ahead_of_a_stream_that_moves_gives_way_to_demand_alone(shelf):
     ranges = [shelf.here(mib, cursor) for mib in range(1, 5)]
     assert not shelf.pool.make_room(MIB, 101.0, keep=0)
     assert shelf.pool.dropped == 0
-    assert shelf.pool.make_room(MIB, 101.0, keep=0, sacrifice=True)
+    assert shelf.pool.make_room(MIB, 101.0, keep=0, of_active=True)
     assert [range_.state is RangeState.DROPPED for range_ in ranges] == [False, False, False, True]
     assert shelf.pool.dropped == 1
 
@@ -85,10 +85,10 @@ def test_what_nobody_asked_for_costs_trust_when_it_is_dropped(shelf):
     assert shelf.file.cursors.trust.unwanted == MIB
 
 
-def test_of_what_came_from_near_little_stays_once_consumed(shelf):
-    shelf.pool.budget, shelf.pool.near_kept = 64 * MIB, 2 * MIB
+def test_of_what_came_from_local_hosts_little_stays_once_consumed(shelf):
+    shelf.pool.budget, shelf.pool.local_kept = 64 * MIB, 2 * MIB
     far = shelf.here(0)
-    first, waited, third, fourth = (shelf.here(mib, near=True, waiters=int(mib == 2)) for mib in range(1, 5))
+    first, waited, third, fourth = (shelf.here(mib, local=True, waiters=int(mib == 2)) for mib in range(1, 5))
     assert (first.state, far.state) == (RangeState.DROPPED, RangeState.READY)
     assert [one.state for one in (waited, third, fourth)] == [RangeState.READY, RangeState.DROPPED, RangeState.READY]
     shelf.pool.touch(fourth)
