@@ -174,7 +174,7 @@ class _Web:
         return self._client().open_checked(path, pack.length).read(offset, length)
 
     def document(self, path: bytes) -> Buffer:
-        return self._client().glance(self._path(path), LARGEST_DOCUMENT)
+        return self._client().read_small(self._path(path), LARGEST_DOCUMENT)
 
     def report_damage(self, pack: Pack) -> None:
         """Nothing stays open."""

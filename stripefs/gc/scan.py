@@ -244,7 +244,7 @@ class Scan:
 
     def _manifest(self, path: bytes) -> Manifest:
         """The manifest at `path`, in one round trip where the list of parts is in it. Raises ManifestError."""
-        data = bytes(self._store.glance(path, MANIFEST_MAX))
+        data = bytes(self._store.read_small(path, MANIFEST_MAX))
         heading = ManifestHeader.from_bytes(data)
         return self._view.manifest_in(path, data) if heading.outside else Manifest.from_bytes(data)
 

@@ -306,7 +306,7 @@ class Store(ABC):
         finally:
             handle.close()
 
-    def glance(self, path: bytes, length: int) -> Buffer:
+    def read_small(self, path: bytes, length: int) -> Buffer:
         """All of a file of at most `length` bytes, unconfirmed: for documents that check themselves, of any version.
 
         Raises what `get` raises, StaleVersion where the file is longer.
@@ -316,15 +316,15 @@ class Store(ABC):
             raise StaleVersion(f"{path!r} has {len(data)} bytes, more than the {length} that were expected")
         return data
 
-    def glance_each(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
-        """`glance` at each of `paths`, one after the other: its answer, or the error that it raises, for each.
+    def read_small_files(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
+        """`read_small` of each of `paths`, one after the other: the bytes, or the error that it raises, for each.
 
         A store may save here what each call by itself would cost.
         """
         answers: list[Buffer | StoreError] = []
         for path in paths:
             try:
-                answers.append(self.glance(path, length))
+                answers.append(self.read_small(path, length))
             except StoreError as error:
                 answers.append(error)
         return answers

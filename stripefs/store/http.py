@@ -126,7 +126,7 @@ class HttpStore(Store):
     def get(self, path: bytes) -> Buffer:
         return self._whole(path, sys.maxsize)
 
-    def glance(self, path: bytes, length: int) -> Buffer:
+    def read_small(self, path: bytes, length: int) -> Buffer:
         return self._whole(path, length)
 
     def _whole(self, path: bytes, most: int) -> Buffer:

@@ -170,7 +170,7 @@ class StripedStore(WrappedStore):
         folder = posixpath.dirname(path)
         seen = self._seen.get(folder, status)
         if seen is None:
-            seen = too_long(status) or header_in(bytes(self.inner.glance(path, MANIFEST_MAX)))
+            seen = too_long(status) or header_in(bytes(self.inner.read_small(path, MANIFEST_MAX)))
             self._seen.keep(folder, status, seen)
         return seen
 
@@ -178,7 +178,7 @@ class StripedStore(WrappedStore):
         """The manifest at `path`, which had this status just now; StaleVersion where a longer file took its place."""
         if (damage := too_long(status)) is not None:
             raise StoreError(f"{shown(path)}: {damage.damage}", hint=damage.hint)
-        return self.manifest_in(path, self.inner.glance(path, MANIFEST_MAX))
+        return self.manifest_in(path, self.inner.read_small(path, MANIFEST_MAX))
 
     def manifest_in(self, path: bytes, document: Buffer) -> Manifest:
         """The manifest of which `document` is all. Reads its list, where that is outside."""

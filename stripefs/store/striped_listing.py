@@ -258,7 +258,7 @@ class StripedListing:
     def _look(self, group: Sequence[Status]) -> list[Status]:
         paths = [below(self._folder, status.name) for status in group]
         found = []
-        for path, status, answer in zip(paths, group, self._store.glance_each(paths, MANIFEST_MAX), strict=True):
+        for path, status, answer in zip(paths, group, self._store.read_small_files(paths, MANIFEST_MAX), strict=True):
             if isinstance(answer, StoreError):
                 log.info("listing %s: %s", shown(path), answer)
                 found.append(listed_as(status, ListedHeader(damage=answer.message)))

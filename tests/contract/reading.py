@@ -165,27 +165,27 @@ class StoreConformance(VersionConformance):
         with pytest.raises(IsADirectory):
             store.get(folder)
 
-    def test_a_glance_at_a_small_file(self, store: Store, populate: Populate, folder: bytes) -> None:
+    def test_a_read_of_a_small_file(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/file", content(5000))
         populate.write(folder + b"/empty", b"")
-        assert bytes(store.glance(folder + b"/file", 5000)) == content(5000)
-        assert bytes(store.glance(folder + b"/empty", 0)) == b""
+        assert bytes(store.read_small(folder + b"/file", 5000)) == content(5000)
+        assert bytes(store.read_small(folder + b"/empty", 0)) == b""
         with pytest.raises(StaleVersion):
-            store.glance(folder + b"/file", 4999)
+            store.read_small(folder + b"/file", 4999)
         with pytest.raises(NotFound):
-            store.glance(folder + b"/nothing", 10)
+            store.read_small(folder + b"/nothing", 10)
         with pytest.raises(IsADirectory):
-            store.glance(folder, 10)
+            store.read_small(folder, 10)
 
-    def test_glances_at_several_files(self, store: Store, populate: Populate, folder: bytes) -> None:
+    def test_reads_of_several_small_files(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/file", content(5000))
         populate.write(folder + b"/long", content(5001))
         populate.write(folder + b"/empty", b"")
         names = (b"/file", b"/nothing", b"/long", b"", b"/\xff", b"/empty", b"/file")
-        answers = store.glance_each([folder + name for name in names], 5000)
+        answers = store.read_small_files([folder + name for name in names], 5000)
         found = [type(answer) if isinstance(answer, StoreError) else bytes(answer) for answer in answers]
         assert found == [content(5000), NotFound, StaleVersion, IsADirectory, NotFound, b"", content(5000)]
-        assert store.glance_each([], 10) == []
+        assert store.read_small_files([], 10) == []
 
     def test_empty_file(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/empty", b"")

@@ -144,27 +144,27 @@ class NativeClient:
         same = (before.length, before.mtime_ns) == (after.length, after.mtime_ns)
         return data if same and len(data) == before.length else None
 
-    def glance_each(self, paths: Sequence[str], length: int) -> list[Buffer | StoreError]:
-        """See `Store.glance_each`: one thread makes all calls; after one that takes too long another thread goes on."""
+    def read_small_files(self, paths: Sequence[str], length: int) -> list[Buffer | StoreError]:
+        """See `Store.read_small_files`: one thread reads all; another goes on after a read that takes too long."""
         answers: list[Buffer | StoreError] = []
         while len(answers) < len(paths):
-            answers += self.glance_some(paths[len(answers) :], length, self._timeout)
+            answers += self.read_some_small(paths[len(answers) :], length, self._timeout)
         return answers
 
-    def glance_some(self, paths: Sequence[str], length: int, patience: float) -> list[Buffer | StoreError]:
+    def read_some_small(self, paths: Sequence[str], length: int, patience: float) -> list[Buffer | StoreError]:
         """Answers about the first of `paths`, at least one: up to that which took longer than `patience` seconds."""
         try:
             self.look()
         except ServiceDown as error:
             return [error] * len(paths)
-        glances = _Glances(self._client, paths, length)
+        reads = _SmallReads(self._client, paths, length)
         answers: list[Buffer | StoreError]
         try:
-            self._lane.call(f"NameNode of {paths[0]}", glances.make, patience)
+            self._lane.call(f"NameNode of {paths[0]}", reads.make, patience)
             self._answered = time.monotonic()
-            answers = glances.answers
+            answers = reads.answers
         except ServiceDown as error:
-            answers = [*glances.give_up(), error]
+            answers = [*reads.give_up(), error]
         if isinstance(answers[-1], ServiceDown):
             self._answered = float("-inf")
         return answers
@@ -294,8 +294,8 @@ class _NativeFile:
         return data
 
 
-class _Glances:
-    """One glance after the other at files of at most `length` bytes, up to one for which the NameNode cannot answer."""
+class _SmallReads:
+    """Reads of one file of at most `length` bytes after the other, up to one for which the NameNode cannot answer."""
 
     def __init__(self, client: Client, paths: Sequence[str], length: int) -> None:
         self.answers: list[Buffer | StoreError] = []
@@ -306,7 +306,7 @@ class _Glances:
 
     def make(self) -> None:
         for path in self._paths:
-            answer = self._glance(path)
+            answer = self._read_one(path)
             if self._over:
                 return
             self.answers.append(answer)
@@ -318,7 +318,7 @@ class _Glances:
         self._over = True
         return list(self.answers)
 
-    def _glance(self, path: str) -> Buffer | StoreError:
+    def _read_one(self, path: str) -> Buffer | StoreError:
         try:
             reader = self._client.read(path)
             length = len(reader)

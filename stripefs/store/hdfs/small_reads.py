@@ -72,17 +72,17 @@ class SmallReader:
         """`read()`, with ServiceDown after PATIENCE seconds; it goes on without its caller. Raises what it raises."""
         return self._first.call(what, read, PATIENCE)
 
-    def glance_each(self, native: NativeClient, paths: Sequence[str], length: int) -> list[Buffer | StoreError]:
-        """See `Store.glance_each`."""
+    def read_small_files(self, native: NativeClient, paths: Sequence[str], length: int) -> list[Buffer | StoreError]:
+        """See `Store.read_small_files`."""
         answers: list[Buffer | StoreError] = []
         while len(answers) < len(paths):
             rest = paths[len(answers) :]
             if self.avoiding:
-                answers.append(self._glance_elsewhere(native, rest[0], length, late=False))
+                answers.append(self._read_elsewhere(native, rest[0], length, late=False))
                 continue
-            for path, answer in zip(rest, native.glance_some(rest, length, PATIENCE), strict=False):
+            for path, answer in zip(rest, native.read_some_small(rest, length, PATIENCE), strict=False):
                 failed = isinstance(answer, HostFailed | ServiceDown)
-                answers.append(self._glance_elsewhere(native, path, length, late=True) if failed else answer)
+                answers.append(self._read_elsewhere(native, path, length, late=True) if failed else answer)
         return answers
 
     def elsewhere(self, place: SmallRange, *, late: bool) -> Buffer | None:
@@ -118,7 +118,7 @@ class SmallReader:
                 failure = error
         raise failure or HostFailed(f"{place.where}: no DataNode has the block at byte {place.offset}")
 
-    def _glance_elsewhere(self, native: NativeClient, path: str, length: int, *, late: bool) -> Buffer | StoreError:
+    def _read_elsewhere(self, native: NativeClient, path: str, length: int, *, late: bool) -> Buffer | StoreError:
         """See `elsewhere`; by hdfs-native, for as long as the time-out, where that answers nothing."""
         try:
             status = self._stat(path)
@@ -132,7 +132,7 @@ class SmallReader:
                     return data
         except StoreError as error:
             return error
-        [answer] = native.glance_each([path], length)
+        [answer] = native.read_small_files([path], length)
         return answer
 
     def _ask(self, place: SmallRange, host: str) -> Buffer:

@@ -177,19 +177,19 @@ class HdfsStore(Store):
                 document = self.small.try_first(full, lambda: native.get(full))
         return super().get(path) if document is None else document
 
-    def glance(self, path: bytes, length: int) -> Buffer:
-        answers = self._glanced([path], length)
+    def read_small(self, path: bytes, length: int) -> Buffer:
+        answers = self._small_by_native([path], length)
         if answers is None:
-            return super().glance(path, length)
+            return super().read_small(path, length)
         if isinstance(answers[0], StoreError):
             raise answers[0]
         return answers[0]
 
-    def glance_each(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
-        answers = self._glanced(paths, length)
-        return super().glance_each(paths, length) if answers is None else answers
+    def read_small_files(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
+        answers = self._small_by_native(paths, length)
+        return super().read_small_files(paths, length) if answers is None else answers
 
-    def _glanced(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError] | None:
+    def _small_by_native(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError] | None:
         """The answers of hdfs-native for all at once; None without it, or where one is no name of HDFS."""
         native = self._native
         if native is None:
@@ -198,7 +198,9 @@ class HdfsStore(Store):
             full = [self._full(path) for path in paths]
         except NotFound:
             return None
-        return self.small.glance_each(native, full, length) if self.chooses_host else native.glance_each(full, length)
+        if self.chooses_host:
+            return self.small.read_small_files(native, full, length)
+        return native.read_small_files(full, length)
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         self._writer.put(self._full(path), data, replace=replace)

@@ -83,11 +83,11 @@ def silent_first(*others: Manner) -> Iterator[tuple[FakeCluster, HdfsStore]]:
 
 
 def read_manifest(store: HdfsStore) -> bytes:
-    return bytes(store.glance(b"/file", 1000))
+    return bytes(store.read_small(b"/file", 1000))
 
 
 def list_manifests(store: HdfsStore) -> bytes:
-    answers = store.glance_each([b"/file"] * 8, 1000)
+    answers = store.read_small_files([b"/file"] * 8, 1000)
     assert len({bytes(answer) for answer in answers}) == 1  # type: ignore[arg-type]  # none is an error
     return bytes(answers[0])  # type: ignore[arg-type]
 
@@ -178,14 +178,14 @@ def test_when_all_are_silent_the_first_read_is_waited_for(library: Library) -> N
 
 
 @pytest.mark.parametrize("transport", ["auto", "webhdfs"])
-def test_a_glance_at_a_name_that_hdfs_cannot_have(library: Library, transport: str) -> None:
+def test_a_small_read_of_a_name_that_hdfs_cannot_have(library: Library, transport: str) -> None:
     library.answers.set()
     with FakeCluster.running(DOCUMENT, good) as cluster:
         store = HdfsStore(settings_for(cluster, transport=transport))
         try:
             with pytest.raises(NotFound):
-                store.glance(b"/\xff", 1000)
-            [refused, answer] = store.glance_each([b"/\xff", b"/file"], 1000)
+                store.read_small(b"/\xff", 1000)
+            [refused, answer] = store.read_small_files([b"/\xff", b"/file"], 1000)
             assert isinstance(refused, NotFound)
             assert answer == DOCUMENT
         finally:

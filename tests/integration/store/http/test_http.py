@@ -118,9 +118,9 @@ def test_a_reader_that_checks_bytes_has_each_range_by_one_request(server: WebSer
 
 
 def test_a_document_longer_than_expected_is_not_received(server: WebServer, store: Store) -> None:
-    assert bytes(store.glance(b"/file", SIZE)) == content(SIZE)
+    assert bytes(store.read_small(b"/file", SIZE)) == content(SIZE)
     with pytest.raises(StaleVersion, match="more than the 99999"):
-        store.glance(b"/file", SIZE - 1)
+        store.read_small(b"/file", SIZE - 1)
 
 
 def test_a_proxy_that_is_named_takes_the_place_of_the_environment_s(

@@ -48,7 +48,7 @@ class Pages(WrappedStore):
                 raise ServiceDown("away")
             yield [Status(name, Kind.FILE, len(MANIFEST), 1, file_id=f"{name!r}", marked=self.marked) for name in page]
 
-    def glance_each(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
+    def read_small_files(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
         self.looked.append([path.rpartition(b"/")[2] for path in paths])
         assert self.gate.wait(PATIENCE)
         return [MANIFEST for _ in paths]

@@ -265,10 +265,10 @@ def test_a_longer_file_that_takes_the_place_of_a_manifest_is_seen(inner: LocalSt
     class Replacing(WrappedStore):
         NAME = "replacing"
 
-        def glance(self, path: bytes, length: int) -> Buffer:
+        def read_small(self, path: bytes, length: int) -> Buffer:
             self.inner.put(path, [DATA], replace=True)
             self.inner.put(path, [DATA * 10], replace=True)
-            return self.inner.glance(path, length)
+            return self.inner.read_small(path, length)
 
     store = StripedStore(Replacing(inner))
     for ask in (lambda: store.stat(b"/f").length, lambda: store.manifest(b"/f"), lambda: listing(store, b"/")[0].name):

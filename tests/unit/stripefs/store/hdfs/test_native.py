@@ -63,7 +63,7 @@ def kinds(answers: Sequence[Buffer | StoreError]) -> list[object]:
 
 def test_each_has_its_answer_or_its_error(library: Library) -> None:
     library.files = {"/a": b"a", "/empty": b"", "/long": bytes(11), "/lost": b"lost", "/z": b"z"}
-    answers = client().glance_each(["/a", "/none", "/empty", "/long", "/lost", "/z"], 10)
+    answers = client().read_small_files(["/a", "/none", "/empty", "/long", "/lost", "/z"], 10)
     assert kinds(answers) == [b"a", NotFound, b"", StaleVersion, HostFailed, b"z"]
     assert [path for path, _ in library.asked] == ["/a", "/none", "/empty", "/long", "/lost", "/z"]
     assert len({thread for _, thread in library.asked}) == 1
@@ -72,8 +72,8 @@ def test_each_has_its_answer_or_its_error(library: Library) -> None:
 
 def test_one_alone_has_its_error(library: Library) -> None:
     library.files = {"/a": b"a"}
-    assert client().glance_each(["/a"], 10) == [b"a"]
-    [error] = client().glance_each(["/b"], 10)
+    assert client().read_small_files(["/a"], 10) == [b"a"]
+    [error] = client().read_small_files(["/b"], 10)
     assert isinstance(error, NotFound)
     assert "/b does not exist" in str(error)
     assert isinstance(error.__cause__, FileNotFoundError)
@@ -87,7 +87,7 @@ def test_behind_one_that_hangs_the_others_are_answered(library: Library) -> None
         return Reader(b"late")
 
     library.files = {"/a": b"a", "/hangs": hang, "/b": b"b", "/c": b"c"}
-    answers = client(timeout=0.1).glance_each(["/a", "/hangs", "/b", "/c"], 10)
+    answers = client(timeout=0.1).read_small_files(["/a", "/hangs", "/b", "/c"], 10)
     end.set()
     assert kinds(answers) == [b"a", ServiceDown, b"b", b"c"]
     assert [path for path, _ in library.asked] == ["/a", "/hangs", "/b", "/c"]
@@ -102,12 +102,12 @@ def test_one_that_is_given_up_asks_for_nothing_more(library: Library) -> None:
         return Reader(b"late")
 
     library.files = {"/a": b"a", "/hangs": hang, "/b": b"b"}
-    glances = native._Glances(library, ["/a", "/hangs", "/b"], 10)  # type: ignore[arg-type]  # a client of ours
-    asking = threading.Thread(target=glances.make)
+    reads = native._SmallReads(library, ["/a", "/hangs", "/b"], 10)  # type: ignore[arg-type]  # a client of ours
+    asking = threading.Thread(target=reads.make)
     asking.start()
     while len(library.asked) < 2:
         pass
-    assert glances.give_up() == [b"a"]
+    assert reads.give_up() == [b"a"]
     end.set()
     asking.join()
     assert over.is_set()
@@ -123,7 +123,7 @@ def test_a_namenode_that_goes_away_is_not_asked_for_the_rest(library: Library, m
         raise ConnectionRefusedError("connection refused")
 
     library.files = {"/a": b"a", "/b": gone, "/c": b"c", "/d": b"d"}
-    answers = client().glance_each(["/a", "/b", "/c", "/d"], 10)
+    answers = client().read_small_files(["/a", "/b", "/c", "/d"], 10)
     assert kinds(answers) == [b"a", ServiceDown, ServiceDown, ServiceDown]
     assert [path for path, _ in library.asked] == ["/a", "/b"]
     assert "nothing listens at nn:8020" in str(answers[3])
