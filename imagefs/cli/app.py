@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from imagefs.cli.main import COMMANDS, PROGRAM
 from imagefs.config import nearest
-from stripefs.cli.click_group import group, run_group
-from stripefs.cli.completion import completion
+from stripefs.cli.click_group import completion, group, run_group
 
 __all__ = ["app", "completion_command", "main"]
 

@@ -1,15 +1,15 @@
-"""The click group behind `stripefs` (see `stripefs.cli.click_group`)."""
+"""The click group behind `stripefs` (see `stripefs.cli.click_group`), and `stripefs completion`."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
-from stripefs.cli.click_group import group, run_group
+from stripefs.cli.click_group import completion, group, run_group
 from stripefs.cli.main import COMMANDS, PROGRAM
 from stripefs.config import nearest
 
-__all__ = ["app", "main"]
+__all__ = ["app", "completion_command", "main"]
 
 
 def _hint(word: str) -> str:
@@ -18,6 +18,7 @@ def _hint(word: str) -> str:
 
 
 app = group(PROGRAM, _hint)
+completion_command = completion(PROGRAM)
 
 
 def main(arguments: Sequence[str]) -> int:

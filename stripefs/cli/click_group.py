@@ -1,4 +1,7 @@
-"""The click group behind a `Program`: imports the module of one command alone and turns misuse into ConfigError."""
+"""The click group behind a `Program`: imports the module of one command alone and turns misuse into ConfigError.
+
+With it comes the command that every program has, `completion`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ import click
 
 import stripefs
 from stripefs.cli.exit_errors import guarded, wants_debug
+from stripefs.cli.flags import SettingsCommand
 from stripefs.cli.program import Program
 from stripefs.errors import ConfigError
 
-__all__ = ["group", "run_group"]
+__all__ = ["completion", "group", "run_group"]
 
 
 class _Lazy(click.Group):
@@ -69,3 +73,25 @@ def run_group(app: click.Group, program: Program, arguments: Sequence[str]) -> i
         return answer if isinstance(answer, int) else 0
 
     return guarded(body, debug=wants_debug(arguments, program.name), program=program.name)
+
+
+def completion(program: Program) -> click.Command:
+    """The command `PROGRAM completion`: prints click's own script."""
+    name = program.name
+
+    @click.command(
+        "completion",
+        cls=SettingsCommand,
+        help=f"Print the completion script for SHELL; a shell that evaluates it completes {name} commands.",
+        epilog=f'For bash: eval "$({name} completion bash)"',
+    )
+    @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+    def command(shell: str) -> None:
+        from click.shell_completion import get_completion_class
+
+        app = importlib.import_module(f"{program.package}.app").app
+        found = get_completion_class(shell)
+        assert found is not None  # click brings all three
+        click.echo(found(app, {}, name, f"_{name.upper()}_COMPLETE").source())
+
+    return command

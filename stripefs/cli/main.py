@@ -23,7 +23,16 @@ COMMANDS = {
     "cache": "What is kept on local disk: list, check, remove, pin.",
     "completion": "Print the completion script for bash, zsh or fish.",
 }
-"""Name and one line of each command; `stripefs.cli.NAME` holds its click command as `command`."""
+"""Name and one line of each command."""
+
+_FAMILIES = {
+    "app": ("completion",),
+    "cache": ("cache", "warm"),
+    "files": ("ls", "cat", "rm", "du"),
+    "gc": ("gc", "recover"),
+    "mount": ("mount", "umount"),
+}
+"""By module of `stripefs.cli`, the commands that it holds, each as NAME_command."""
 
 _PAGE = """\
 Usage: stripefs COMMAND [OPTIONS] [ARGUMENTS]
@@ -42,7 +51,7 @@ Example:
   stripefs mount hdfs://namenode:8020/checkpoints /mnt/checkpoints
 """
 
-PROGRAM = Program("stripefs", "stripefs.cli", COMMANDS, _PAGE)
+PROGRAM = Program("stripefs", "stripefs.cli", COMMANDS, _PAGE, families=_FAMILIES)
 
 
 def page() -> str:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
 
 import click
 
@@ -19,7 +20,7 @@ from stripefs.cli.flags import given
 from stripefs.cli.mounting import absolute
 from stripefs.errors import ConfigError, NotADirectory, NotFound, PermissionDenied, StoreError, StripefsError
 from stripefs.format.reserved_names import POOL
-from stripefs.settings import CacheSettings, Settings, redact
+from stripefs.settings import CacheSettings, Settings, StoreSettings, redact
 from stripefs.store.base import Kind, Store
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ __all__ = [
     "ensure_writable",
     "inside_mount",
     "named",
+    "open_at",
     "open_tree",
     "opened_file",
     "opened_source",
+    "parent_and_name",
     "place",
     "plainly",
     "reason",
@@ -119,7 +122,6 @@ def opened_file(settings: Settings, inside: bytes) -> Iterator[tuple[Store, byte
 
 def open_tree(settings: Settings, inside: bytes) -> tuple[Store, bytes]:
     """As `opened_file`, of a file or a directory that is there: also the one that holds the pool itself."""
-    from stripefs.cli.probe_measure import open_at, parent_and_name
     from stripefs.store.url import open_store
 
     if inside:
@@ -130,9 +132,37 @@ def open_tree(settings: Settings, inside: bytes) -> tuple[Store, bytes]:
     return _with_pool(settings, url if path == b"/" else parent_and_name(url)[0], path)
 
 
-def _nearest(settings: Settings) -> tuple[Store, bytes]:
-    from stripefs.cli.probe_measure import parent_and_name
+def open_at(settings: StoreSettings) -> tuple[Store, bytes]:
+    """The store that holds what the URL names, and its path in there: a URL may name a file, a store is a directory."""
+    from stripefs.store.url import open_store
 
+    try:
+        store = open_store(settings)
+        try:
+            # Without listings no file can be looked for, so the URL names the file.
+            if store.capabilities.listing and store.stat(b"/").kind is Kind.DIRECTORY:
+                return store, b"/"
+        except BaseException:
+            store.close()
+            raise
+        store.close()
+    except NotADirectory:
+        pass
+    url, path = parent_and_name(settings.url)
+    return open_store(settings._replace(url=url)), path
+
+
+def parent_and_name(url: str) -> tuple[str, bytes]:
+    """The URL of the directory around what `url` names, and its path in there; a root has b"/" in itself."""
+    place, mark, query = url.partition("?") if "://" in url else (url, "", "")
+    head, slashes, tail = place.partition("://") if "://" in place else ("", "", place)
+    folder, slash, name = tail.rstrip("/").rpartition("/")
+    if not slash or not name:
+        return url, b"/"
+    return f"{head}{slashes}{folder}/{mark}{query}", b"/" + (unquote_to_bytes(name) if head else os.fsencode(name))
+
+
+def _nearest(settings: Settings) -> tuple[Store, bytes]:
     first, path = parent_and_name(settings.store.url)
     if path == b"/":
         raise ConfigError(f"{redact(first)} names no file", hint="give the URL of a file")
@@ -142,7 +172,6 @@ def _nearest(settings: Settings) -> tuple[Store, bytes]:
 def _with_pool(settings: Settings, first: str, path: bytes) -> tuple[Store, bytes]:
     """The store of the nearest directory with a pool, from that at the URL `first` up, else that; and `path` of that in
     it."""
-    from stripefs.cli.probe_measure import parent_and_name
     from stripefs.store.url import open_store
 
     def opened(url: str) -> Store:

@@ -13,7 +13,7 @@ import click
 
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.output import rate, table
-from stripefs.cli.paths import place
+from stripefs.cli.paths import open_at, place
 from stripefs.errors import ConfigError
 from stripefs.settings import MIB
 from stripefs.units import format_size, parse_size
@@ -45,7 +45,7 @@ def command(ctx: click.Context, path: str, size: str, as_json: bool, config: str
     import trio
 
     from stripefs import logs
-    from stripefs.cli.probe_measure import open_at, probe
+    from stripefs.cli.probe_measure import probe
     from stripefs.store.url import open_store
 
     # The reader's retries are part of the answer; a user asks for their log by name.

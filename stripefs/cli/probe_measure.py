@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote_to_bytes
 
 import trio
 
 from stripefs.cli.bottleneck import Bottleneck, Sample, judge, utilisation
-from stripefs.errors import ConfigError, HostFailed, NotADirectory, NotFound, StoreError
+from stripefs.errors import ConfigError, HostFailed, NotFound, StoreError
 from stripefs.read import Reader
-from stripefs.settings import MIB, Settings, StoreSettings
+from stripefs.settings import MIB, Settings
 from stripefs.store.base import Handle, Host, Kind, Status, Store
-from stripefs.store.url import open_store
 from stripefs.units import shown
 
-__all__ = ["Report", "big_file", "open_at", "parent_and_name", "probe", "unreachable"]
+__all__ = ["Report", "big_file", "probe", "unreachable"]
 
 REQUEST = MIB
 """Bytes the kernel asks for at most at once, hence what the parallel reading asks of the reader."""
@@ -81,34 +79,6 @@ class Report:
             "advice": self.verdict.advice,
             "notes": self.notes,
         }
-
-
-def open_at(settings: StoreSettings) -> tuple[Store, bytes]:
-    """The store that holds what the URL names, and its path in there: a URL may name a file, a store is a directory."""
-    try:
-        store = open_store(settings)
-        try:
-            # Without listings no file can be looked for, so the URL names the file.
-            if store.capabilities.listing and store.stat(b"/").kind is Kind.DIRECTORY:
-                return store, b"/"
-        except BaseException:
-            store.close()
-            raise
-        store.close()
-    except NotADirectory:
-        pass
-    url, path = parent_and_name(settings.url)
-    return open_store(settings._replace(url=url)), path
-
-
-def parent_and_name(url: str) -> tuple[str, bytes]:
-    """The URL of the directory around what `url` names, and its path in there; a root has b"/" in itself."""
-    place, mark, query = url.partition("?") if "://" in url else (url, "", "")
-    head, slashes, tail = place.partition("://") if "://" in place else ("", "", place)
-    folder, slash, name = tail.rstrip("/").rpartition("/")
-    if not slash or not name:
-        return url, b"/"
-    return f"{head}{slashes}{folder}/{mark}{query}", b"/" + (unquote_to_bytes(name) if head else os.fsencode(name))
 
 
 def big_file(store: Store, path: bytes) -> tuple[bytes, Status]:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import pytest
 
-from stripefs.cli.probe_measure import open_at
+from stripefs.cli.paths import open_at
 from stripefs.errors import (
     ConfigError,
     IsADirectory,

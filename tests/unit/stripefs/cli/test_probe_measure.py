@@ -11,8 +11,9 @@ import trio
 
 from stripefs import logs
 from stripefs.cli import app, probe_measure
+from stripefs.cli.paths import open_at, parent_and_name
 from stripefs.cli.probe import describe
-from stripefs.cli.probe_measure import Report, big_file, open_at, parent_and_name, probe, unreachable
+from stripefs.cli.probe_measure import Report, big_file, probe, unreachable
 from stripefs.errors import ConfigError, HostFailed, NotFound
 from stripefs.settings import MIB, ReadSettings, Settings, StoreSettings
 from stripefs.store.base import Host
