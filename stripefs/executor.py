@@ -309,7 +309,7 @@ class Executor:
         self.retries = 0
         self._failed = failed
         self._lanes: dict[LaneName, Lane] = {} if threads is None else {"metadata": Lane("metadata", threads)}
-        self._flights: dict[object, _PendingCall[Any]] = {}
+        self._shared_calls: dict[object, _PendingCall[Any]] = {}
 
     def lane(self, name: LaneName) -> Lane:
         lane = self._lanes.get(name)
@@ -369,28 +369,28 @@ class Executor:
 
     async def shared(self, key: object, call: Callable[[], Awaitable[_T]]) -> _T:
         """`await call()`, or the result of the call under way for an equal `key`."""
-        under_way: _PendingCall[_T] | None = self._flights.get(key)
+        under_way: _PendingCall[_T] | None = self._shared_calls.get(key)
         if under_way is not None:
-            await under_way.landed.wait()
+            await under_way.ended.wait()
             if under_way.value:
                 return under_way.value[0]
             raise under_way.error
-        flight: _PendingCall[_T] = _PendingCall()
-        self._flights[key] = flight
+        pending: _PendingCall[_T] = _PendingCall()
+        self._shared_calls[key] = pending
         try:
-            flight.value = [await call()]
+            pending.value = [await call()]
         except Exception as error:
-            flight.error = error
+            pending.error = error
             raise
         finally:
-            if self._flights.get(key) is flight:
-                del self._flights[key]
-            flight.landed.set()
-        return flight.value[0]
+            if self._shared_calls.get(key) is pending:
+                del self._shared_calls[key]
+            pending.ended.set()
+        return pending.value[0]
 
     def outdate(self, key: object) -> None:
         """Let no caller join the call under way for `key`, because its subject has changed since."""
-        self._flights.pop(key, None)
+        self._shared_calls.pop(key, None)
 
     def _retried(self) -> None:
         self.retries += 1
@@ -398,6 +398,6 @@ class Executor:
 
 class _PendingCall(Generic[_T]):
     def __init__(self) -> None:
-        self.landed = trio.Event()
+        self.ended = trio.Event()
         self.value: list[_T] = []
         self.error: Exception = Abandoned("the call was given up")

@@ -77,9 +77,9 @@ class Copied:
 class Copier:
     """Copies once."""
 
-    def __init__(self, wishes: CopyOptions) -> None:
+    def __init__(self, options: CopyOptions) -> None:
         self.found = Copied()
-        self._wishes = wishes
+        self._options = options
         self._journal: CopyJournal | None = None
         self._umask = umask()
         self._lock = threading.Lock()
@@ -109,13 +109,13 @@ class Copier:
         finally:
             if self._journal is not None:
                 self._journal.end(all_done=not self._stopped.is_set() and not self.found.failed)
-        if self._wishes.preserve:
+        if self._options.preserve:
             self._finish([item for item in items if isinstance(item, DirectoryToMake)])
 
     def _all(self, show: Callable[[Copied], None]) -> None:
-        with ThreadPoolExecutor(self._wishes.at_once, thread_name_prefix="copy") as pool:
+        with ThreadPoolExecutor(self._options.at_once, thread_name_prefix="copy") as pool:
             try:
-                under_way = {pool.submit(self._work) for _ in range(min(self._wishes.at_once, len(self._queue)))}
+                under_way = {pool.submit(self._work) for _ in range(min(self._options.at_once, len(self._queue)))}
                 while under_way:
                     ended: set[Future[None]]
                     ended, under_way = wait(under_way, _LOOK_EVERY, FIRST_COMPLETED)
@@ -206,7 +206,7 @@ class Copier:
             try:
                 self._move(source, output)
                 self._ensure_unchanged(file, seen)
-                output.publish(self._compared if self._wishes.compare else None)
+                output.publish(self._compared if self._options.compare else None)
             except BaseException as error:
                 if where := output.give_up(error):
                     kept.append(where)
@@ -214,7 +214,7 @@ class Copier:
         with self._lock:
             self.found.done += 1
             self.found.resumed += output.done
-            if output.plain and self._wishes.preserve:
+            if output.plain and self._options.preserve:
                 self.found.plain.add(file.target.key[0])
         self._note(file, seen)
 
@@ -246,7 +246,7 @@ class Copier:
 
     def _looks(self, seen: Entry, there: Entry | None) -> FileMetadata:
         """As cp(1): a new file has the mode of the source but for the umask, one that is replaced keeps its own."""
-        if self._wishes.preserve:
+        if self._options.preserve:
             return FileMetadata(seen.mode, seen.mtime_ns)
         if there is not None and there.type == "file":
             return FileMetadata(there.mode)
@@ -257,7 +257,7 @@ class Copier:
     def _is_done(self, file: FileToCopy, there: Entry) -> bool:
         """True if this version of the source was copied to what is there now."""
         line = self._journal.before.get(os.fsdecode(file.target.path)) if self._journal else None
-        if line is None or (self._wishes.compare > line.compared) or (self._wishes.preserve > line.preserved):
+        if line is None or (self._options.compare > line.compared) or (self._options.preserve > line.preserved):
             return False
         return (line.source, line.copy) == (file.entry.version, there.version)
 
@@ -266,7 +266,7 @@ class Copier:
             return
         try:
             if (there := file.target.stat()) is not None:
-                line = JournalEntry(seen.version, there.version, self._wishes.compare, self._wishes.preserve)
+                line = JournalEntry(seen.version, there.version, self._options.compare, self._options.preserve)
                 self._journal.note(os.fsdecode(file.target.path), line)
         except OSError as error:
             self.found.unnoted = error

@@ -245,14 +245,14 @@ class OpenFile:
             range_ = self._reader.planner.need(self.plan, offset, time.monotonic())
             if range_.state is RangeState.WANTED:
                 self._reader.pump()
-            state = range_.state if range_.state is RangeState.READY else await self._settled(range_)
+            state = range_.state if range_.state is RangeState.READY else await self._outcome(range_)
             if state is RangeState.FAILED and range_.error is not None:
                 raise range_.error
             # A range may have lost its tail for want of memory: then the byte is asked for anew.
             if state is RangeState.READY and offset < range_.end:
                 return range_
 
-    async def _settled(self, range_: Range) -> RangeState:
+    async def _outcome(self, range_: Range) -> RangeState:
         """Wait until something happened to the range. Its data stays at least until the next await."""
         if range_.signal is None:
             range_.signal = trio.Event()

@@ -163,7 +163,7 @@ class Reader:
         self._trimming = Lane("memory", 1)
         self._fetcher: FetchPool | None = None
         self._nursery: trio.Nursery | None = None
-        self._stir = trio.Event()
+        self._started = trio.Event()
         self._heap = heap
         self.figures = ReadStats()
 
@@ -274,7 +274,7 @@ class Reader:
             if self.store.capabilities.cancel:
                 attempt.progress_at = attempt.started
             self._fetcher.start(attempt, self._files[attempt.range.file].handle)
-        self._stir.set()
+        self._started.set()
 
     def _done(self, attempt: Attempt, outcome: Outcome) -> None:
         now = time.monotonic()
@@ -316,8 +316,8 @@ class Reader:
         while True:
             if not self.planner.attempts and not self.planner.waiting:
                 with trio.move_on_after(TICK_EVERY):
-                    await self._stir.wait()
-            self._stir = trio.Event()
+                    await self._started.wait()
+            self._started = trio.Event()
             now = time.monotonic()
             self._start(self.planner.overdue(now))
             if now >= next_tick:

@@ -61,7 +61,7 @@ class Planner:
             limits.budget, limits.range_size, threads=self.look_ahead_threads, per_host=self.hosts.per_host
         )
         self._looked = 0.0
-        self._settled = False
+        self._readahead_done = False
         """Nothing that matters has changed since look-ahead found nothing to start."""
 
     # -- files ---------------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ class Planner:
     def close(self, file: FilePlan) -> None:
         """Forget the file: its attempts are cancelled, its memory comes back as they end."""
         file.closed = True
-        self._settled = False
+        self._readahead_done = False
         self.files.pop(file, None)
         self.unlocated.pop(file, None)
         self.outdated.pop(file, None)
@@ -85,7 +85,7 @@ class Planner:
     def located(self, file: FilePlan, blocks: Sequence[Block]) -> None:
         """Blocks of the file have become known, or lie elsewhere now."""
         file.blocks.add(blocks)
-        self._settled = False
+        self._readahead_done = False
 
     @property
     def waiting(self) -> bool:
@@ -119,7 +119,7 @@ class Planner:
             self._count(now)
         passed = (cursor.start, max(low, end)) if cursor.backward else (min(high, offset), cursor.position)
         if self._pass(file, *passed, cursor, now) or starved or not streaming:
-            self._settled = False
+            self._readahead_done = False
 
     def nearing_end(self, file: FilePlan) -> Cursor | None:
         """The foremost cursor where its look-ahead has come to the file's end, and enough was read to trust that its
@@ -136,7 +136,7 @@ class Planner:
     def announce(self, file: FilePlan, before: Cursor, length: int, now: float) -> None:
         """Look ahead in `file` as far as the window of `before` goes beyond its own file, of `length` bytes."""
         file.cursors.announce(before, length, now)
-        self._settled = False
+        self._readahead_done = False
 
     def _follow(self, file: FilePlan, position: int, cursor: Cursor) -> None:
         """A new cursor that begins in the look-ahead of another takes over what lies ahead of both."""
@@ -219,7 +219,7 @@ class Planner:
 
     def _look_ahead(self, now: float) -> list[Attempt]:
         started: list[Attempt] = []
-        if self._settled or self.hosts.in_flight >= self.look_ahead_threads:
+        if self._readahead_done or self.hosts.in_flight >= self.look_ahead_threads:
             return started
         share = self._shares.share
         self.hosts.ahead = self._shares.per_host
@@ -243,7 +243,7 @@ class Planner:
                 if not self._make_room(rest.length, now, demanded=False):
                     break
                 started.append(self._start(file.plan(rest, hosts, cursor), host, now))
-        self._settled = not started
+        self._readahead_done = not started
         return started
 
     def _start(self, range_: Range, host: str, now: float, *, hedge: bool = False) -> Attempt:
@@ -343,7 +343,7 @@ class Planner:
         return []
 
     def _ended(self, attempt: Attempt, now: float) -> Range:
-        self._settled = False
+        self._readahead_done = False
         del self.attempts[attempt]
         self.hosts.ended(attempt.host)
         attempt.range.attempts.remove(attempt)
@@ -399,7 +399,7 @@ class Planner:
 
     def tick(self, now: float) -> None:
         """Housekeeping: forget idle cursors, give back memory that nobody used for a while."""
-        self._settled = False  # a host's time to be avoided may be over
+        self._readahead_done = False  # a host's time to be avoided may be over
         for file in self.files:
             for cursor in file.cursors.forget_idle(now - CURSOR_IDLE):
                 self._release_cursor(cursor)
