@@ -1,7 +1,8 @@
 """Every option of imagefs, declared once, and how the settings come from what was given.
 
-`IMAGEFS` is the one declaration, made of the parts in `stripefs.options`: flags, `IMAGEFS_*` variables, TOML keys,
-`--help` and docs/reference all come from it. `resolve` turns what was given into `Settings`.
+`IMAGEFS` is the one declaration, made of the parts in `stripefs.options` and the parsers of `stripefs.parsers`: flags,
+`IMAGEFS_*` variables, TOML keys, `--help` and docs/reference all come from it. `resolve` turns what was given into
+`Settings`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,8 @@ from imagefs.reference import parse_store
 from imagefs.settings import DaemonSettings, LayerLimits, SnapshotterSettings, default_cache, default_runtime
 from stripefs.config import LOG, STORE
 from stripefs.errors import ConfigError
-from stripefs.options import (
-    Given,
-    Option,
-    Options,
+from stripefs.options import Given, Option, Options
+from stripefs.parsers import (
     count,
     duration,
     kib,

@@ -1,7 +1,8 @@
 """Every option of stripefs, declared once, and how the settings come from what was given.
 
-`OPTIONS` is the one declaration, made of the parts in `stripefs.options`: flags, `STRIPEFS_*` variables, TOML keys,
-`-o` words, `--help` and docs/reference all come from it. `resolve` turns what was given into `Settings`.
+`OPTIONS` is the one declaration, made of the parts in `stripefs.options` and the parsers of `stripefs.parsers`: flags,
+`STRIPEFS_*` variables, TOML keys, `-o` words, `--help` and docs/reference all come from it. `resolve` turns what was
+given into `Settings`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from stripefs.options import (
-    Given,
-    Option,
-    Options,
+from stripefs.options import Given, Option, Options
+from stripefs.parsers import (
     by_pattern,
     choice,
     count,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from stripefs.errors import ConfigError
-from stripefs.options import count, size
+from stripefs.parsers import count, size
 
 __all__ = ["AUTO", "IDS", "Bind", "Network", "ResourceLimits", "RunOptions", "parse_cgroup", "parse_userns"]
 
