@@ -138,7 +138,7 @@ class ReadStreams:
             mine = self._streams.get(key, ())
             ahead = [one for one in mine if one.fits(offset, length) and offset - one.tail <= near]
             if ahead:
-                return self._in_line(min(ahead, key=lambda one: offset - one.tail), offset, length, watch)
+                return self._queued(min(ahead, key=lambda one: offset - one.tail), offset, length, watch)
             if any(0 <= one.begin - (offset + length) <= near for one in mine):
                 return None  # the first of several, overtaken by the others
             if end <= offset + length or self._closed or not self._room():
@@ -146,10 +146,10 @@ class ReadStreams:
             stream = ReadStream(key, ask(offset, end - offset, WINDOW), offset, end, self._lock)
             stream.tail = offset + length
             self._streams.setdefault(key, []).append(stream)
-            self._sweep_from_now_on()
+            self._start_sweeper()
             return stream
 
-    def _in_line(self, stream: ReadStream, offset: int, length: int, watch: Watch | None) -> ReadStream | None:
+    def _queued(self, stream: ReadStream, offset: int, length: int, watch: Watch | None) -> ReadStream | None:
         deadline = time.monotonic() + ORDER
         with _woken(watch, stream.changed):
             while stream.tail < offset and not stream.gone and (left := deadline - time.monotonic()) > 0:
@@ -238,7 +238,7 @@ class ReadStreams:
             self._end(idle, None)
         return idle is not None
 
-    def _sweep_from_now_on(self) -> None:
+    def _start_sweeper(self) -> None:
         if not self._sweeping:
             self._sweeping = True
             threading.Thread(target=self._sweep, name="streams", daemon=True).start()

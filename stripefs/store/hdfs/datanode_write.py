@@ -94,13 +94,13 @@ class DataNodeSink(Sink):
         self._silent_since: float | None = None
         self._received = b""
         self._answered = False
-        self._aside = False
+        self._close_later = False
         self._over = ""
         how = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
         head = f"PUT {target} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/octet-stream\r\n{how}\r\n\r\n"
         self._address, self._head = address, head.encode("ascii")
         self._sock = self._asked()
-        self._see_that_it_goes_on()
+        self._check_accepted()
 
     def _asked(self) -> socket.socket:
         """A connection over which the file is announced."""
@@ -116,10 +116,10 @@ class DataNodeSink(Sink):
             raise self._failed(error) from error
         return sock
 
-    def _see_that_it_goes_on(self) -> None:
+    def _check_accepted(self) -> None:
         """Nothing was written. Another connection takes the place of one that a hanging thread serves."""
         for left in reversed(range(_CONNECTIONS)):
-            if not self._pipelines.doubted or self._ready(select.POLLIN, _CONTINUED):
+            if not self._pipelines.any_silent or self._ready(select.POLLIN, _CONTINUED):
                 return
             self._sock.close()
             if left:
@@ -135,10 +135,10 @@ class DataNodeSink(Sink):
         if self._length is not None and self._written + len(view) > self._length:
             raise StoreError(f"{self._where}: more is written than the {self._length} bytes that were announced")
         if not self._written:
-            self._see_that_it_goes_on()
+            self._check_accepted()
         self._written += len(view)
         try:
-            if self._spoke():
+            if self._has_answered_now():
                 raise self._refused()
             if self._length is None:
                 self._send(b"%x\r\n" % len(view), view, b"\r\n")
@@ -158,8 +158,8 @@ class DataNodeSink(Sink):
                 self._send(b"0\r\n\r\n")
             elif self._length:
                 self._look(self._block(self._length - 1))
-            while not self._speaks(self._timeout):
-                self._silence()
+            while not self._has_answered(self._timeout):
+                self._timed_out()
             self._read_answer()
         except OSError as error:
             raise self._why(error) from error
@@ -195,14 +195,14 @@ class DataNodeSink(Sink):
             try:
                 sent = self._sock.sendmsg(rest, (), socket.MSG_DONTWAIT)
             except BlockingIOError:
-                self._await_room()
+                self._wait_until_writable()
                 continue
             while rest and sent >= len(rest[0]):
                 sent -= len(rest.pop(0))
             if sent:
                 rest[0] = rest[0][sent:]
 
-    def _await_room(self) -> None:
+    def _wait_until_writable(self) -> None:
         """Until it may be that more can be sent."""
         unsent, moved = _unsent(self._sock), time.monotonic()
         while not self._ready(select.POLLOUT, self._timeout / _LOOKS):
@@ -211,23 +211,23 @@ class DataNodeSink(Sink):
                 unsent, moved = left, now
                 self._silent_since = None
             elif now - moved >= self._timeout:
-                if self._spoke():
+                if self._has_answered_now():
                     raise self._refused()
-                self._silence()
+                self._timed_out()
                 return
         self._silent_since = None
 
-    def _silence(self) -> None:
+    def _timed_out(self) -> None:
         """A time-out has passed without a byte. Raises HostFailed as soon as it is known of whom."""
         now = time.monotonic()
         if self._silent_since is None:
             self._silent_since = now - self._timeout
         silent_for = now - self._silent_since
-        culprits = self._pipelines.culprits(self._where, self._name)
-        waiting = bool(culprits) and self._name not in culprits
+        silent_hosts = self._pipelines.silent_hosts(self._where, self._name)
+        waiting = bool(silent_hosts) and self._name not in silent_hosts
         if waiting and self._length is not None:
-            raise self._given_up(culprits[0])
-        if self._name in culprits or silent_for >= (_MENDING if waiting else self._timeout * self._patience):
+            raise self._given_up(silent_hosts[0])
+        if self._name in silent_hosts or silent_for >= (_MENDING if waiting else self._timeout * self._patience):
             self._answered = True  # it will not be waited for again
             raise HostFailed(
                 f"DataNode {self._name}, writing {self._where}: no answer within {silent_for:.0f} s",
@@ -235,17 +235,19 @@ class DataNodeSink(Sink):
                 stalled=True,
             )
         if waiting:
-            _log.info("DataNode %s, writing %s, waits for %s, which is silent", self._name, self._where, culprits[0])
+            _log.info(
+                "DataNode %s, writing %s, waits for %s, which is silent", self._name, self._where, silent_hosts[0]
+            )
 
     def _block(self, offset: int) -> int:
         return offset // self._block_size if self._block_size else 0
 
     def _look(self, block: int) -> None:
         """Raises HostFailed when a DataNode that is known to be silent has part in this block, the newest."""
-        if block < self._looked or not self._pipelines.doubted:
+        if block < self._looked or not self._pipelines.any_silent:
             return
         end = time.monotonic() + self._timeout
-        while not self._speaks(_BETWEEN_LOOKS) and time.monotonic() < end:
+        while not self._has_answered(_BETWEEN_LOOKS) and time.monotonic() < end:
             count, names = self._pipelines.of(self._where)
             if count > block and names:
                 self._looked = block + 1
@@ -253,19 +255,19 @@ class DataNodeSink(Sink):
                     raise self._given_up(silent[0])
                 return
 
-    def _given_up(self, culprit: str) -> HostFailed:
-        """The file need not be written here, since `culprit` has part in its block."""
-        self._answered = self._aside = True
+    def _given_up(self, silent: str) -> HostFailed:
+        """The file need not be written here, since `silent` has part in its block."""
+        self._answered = self._close_later = True
         return HostFailed(
-            f"DataNode {self._name}, writing {self._where}, waits for {culprit}, which is silent",
-            host=culprit,
+            f"DataNode {self._name}, writing {self._where}, waits for {silent}, which is silent",
+            host=silent,
             stalled=True,
         )
 
-    def _speaks(self, timeout: float) -> bool:
+    def _has_answered(self, timeout: float) -> bool:
         """True if anything of its answer is there, within so many seconds."""
         end = time.monotonic() + timeout
-        while not self._spoke():
+        while not self._has_answered_now():
             if not self._ready(select.POLLIN, max(0.0, end - time.monotonic())):
                 return False
         return True
@@ -275,7 +277,7 @@ class DataNodeSink(Sink):
         poll.register(self._sock, event)
         return bool(poll.poll(timeout * 1000))
 
-    def _spoke(self) -> bool:
+    def _has_answered_now(self) -> bool:
         """True if the DataNode has said more than 100 Continue: before the body's end that it failed."""
         with contextlib.suppress(BlockingIOError):
             more = self._sock.recv(_PEEK, socket.MSG_DONTWAIT)
@@ -313,7 +315,7 @@ class DataNodeSink(Sink):
             self._answered = True
             return self._failed(error)
         try:
-            if self._spoke():
+            if self._has_answered_now():
                 return self._refused()
         except OSError:
             pass
@@ -326,8 +328,8 @@ class DataNodeSink(Sink):
 
     def _end(self, why: str) -> None:
         self._over = why
-        if self._aside:
-            self._pipelines.lay_aside(self._sock)
+        if self._close_later:
+            self._pipelines.close_later(self._sock)
         else:
             self._sock.close()
 

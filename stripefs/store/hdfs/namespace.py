@@ -36,7 +36,7 @@ from stripefs.format.reserved_names import new_version, part_name
 from stripefs.retry import Backoff, RetryPolicy, retry
 from stripefs.store.base import Attributes, Identity, Kind, Status
 from stripefs.store.hdfs.namenode import NameNodeRest, Unanswered
-from stripefs.store.hdfs.wire import inode_path, passing_path
+from stripefs.store.hdfs.wire import inode_path, temporary_path
 
 __all__ = ["Namespace", "NamespaceCalls", "WebNamespaceCalls"]
 
@@ -350,7 +350,7 @@ def _without_comma(path: str) -> str:
     """A hidden name in the same directory; a hidden file keeps the shape by which gc knows what a crash left."""
     folder, _, name = path.rpartition("/")
     plain = name.replace(",", "~")
-    return f"{folder}/{plain}" if name.startswith(".") else passing_path(f"{folder}/{plain}")
+    return f"{folder}/{plain}" if name.startswith(".") else temporary_path(f"{folder}/{plain}")
 
 
 def _same(now: Status | None, before: Status) -> bool:

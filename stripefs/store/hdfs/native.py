@@ -39,9 +39,9 @@ from stripefs.retry import RetryPolicy, retry
 from stripefs.store.base import Buffer, Kind, Status, Watch
 from stripefs.store.hdfs.blockcheck import BlockChecker, ClientArguments
 from stripefs.store.hdfs.hadoop_conf import Target
-from stripefs.store.hdfs.native_user import hold_user
+from stripefs.store.hdfs.native_user import claim_user
 from stripefs.store.hdfs.probe import check_rpc
-from stripefs.store.hdfs.wire import passing_path, remote_error
+from stripefs.store.hdfs.wire import remote_error, temporary_path
 
 __all__ = ["NativeClient", "PinnedClient", "PinnedFile", "translate"]
 
@@ -87,7 +87,7 @@ class NativeClient:
         self._answered = float("-inf")
         self._warming = _WARM_UPS
         self.look()
-        self.close = hold_user(target.user, self)
+        self.close = claim_user(target.user, self)
         """To be called when nothing is asked of it any more; a second call does nothing."""
         connection = ClientArguments(
             f"hdfs://{target.authority}",
@@ -174,15 +174,15 @@ class NativeClient:
         pieces = [bytes(piece) for piece in data]
 
         def attempt() -> None:
-            passing = passing_path(path)
+            temporary = temporary_path(path)
             self.look()
             try:
-                self._write(passing, pieces)
-                self._client.rename(passing, path, overwrite=replace)
+                self._write(temporary, pieces)
+                self._client.rename(temporary, path, overwrite=replace)
             except BaseException:
                 # A process that dies here leaves a hidden file; one that fails does not, unless the NameNode failed.
                 with contextlib.suppress(OSError, RuntimeError):
-                    self._client.delete(passing)
+                    self._client.delete(temporary)
                 raise
 
         try:

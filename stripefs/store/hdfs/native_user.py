@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from stripefs.errors import ConfigError
 
-__all__ = ["hold_user"]
+__all__ = ["claim_user"]
 
 NAME = "HADOOP_USER_NAME"
 
@@ -27,7 +27,7 @@ _user = ""
 _clients = 0
 
 
-def hold_user(user: str, client: object) -> Callable[[], object]:
+def claim_user(user: str, client: object) -> Callable[[], object]:
     """All connections are of `user` from now on, until the result is called or `client` is gone.
 
     Raises ConfigError while clients of another user live in this process.

@@ -33,13 +33,13 @@ __all__ = ["Addresses", "PipelineHealth"]
 _SIGN = 1.0
 """Seconds that a sign of life may take: an HTTP answer that costs the DataNode nothing."""
 
-_KNOCKS = 3
+_PROBES = 3
 """Connections by which it is asked for: each lands on another thread of the DataNode's, one of which may hang."""
 
 _TRUSTED = 5.0
 """Seconds after which a DataNode that was silent is asked again."""
 
-_LAID_ASIDE = 80.0
+_CLOSED_AFTER = 80.0
 """Seconds: 60 s and 5 s for each replica is how long a DataNode waits for the next (dfs.client.socket-timeout)."""
 
 
@@ -61,10 +61,10 @@ class PipelineHealth:
         self._health = health
         self._sign = min(_SIGN, timeout)
         self._lock = threading.Lock()
-        self._aside: list[tuple[float, socket.socket]] = []
+        self._closing: list[tuple[float, socket.socket]] = []
 
     @property
-    def doubted(self) -> bool:
+    def any_silent(self) -> bool:
         """True if any DataNode is known to be silent."""
         return self._health.any_silent(time.monotonic())
 
@@ -80,7 +80,7 @@ class PipelineHealth:
         self._datanodes.learn(replicas)
         return count, tuple(replica.name for replica in replicas)
 
-    def culprits(self, path: str, first: str) -> list[str]:
+    def silent_hosts(self, path: str, first: str) -> list[str]:
         """Those that give no sign of life among `first`, where `path` is being written, and the others of its block."""
         return self._ask(dict.fromkeys([first, *self.of(path)[1]]))
 
@@ -110,20 +110,20 @@ class PipelineHealth:
             address = self._datanodes.address(name)
         except HostFailed:
             return True  # it has no web port that could be asked
-        return answers(address, self._sign, _KNOCKS)
+        return answers(address, self._sign, _PROBES)
 
-    def lay_aside(self, sock: socket.socket) -> None:
+    def close_later(self, sock: socket.socket) -> None:
         """Close it when its DataNode waits for nobody any more."""
         now = time.monotonic()
         with self._lock:
-            self._aside.append((now + _LAID_ASIDE, sock))
-            over = [each for until, each in self._aside if until <= now]
-            self._aside = [(until, each) for until, each in self._aside if until > now]
+            self._closing.append((now + _CLOSED_AFTER, sock))
+            over = [each for until, each in self._closing if until <= now]
+            self._closing = [(until, each) for until, each in self._closing if until > now]
         for each in over:
             each.close()
 
     def close(self) -> None:
         with self._lock:
-            aside, self._aside = self._aside, []
+            aside, self._closing = self._closing, []
         for _, sock in aside:
             sock.close()

@@ -43,10 +43,10 @@ __all__ = [
     "last_block_of",
     "located_of",
     "page_of",
-    "passing_path",
     "remote_error",
     "request_target",
     "status_of",
+    "temporary_path",
 ]
 
 _KINDS = {"FILE": Kind.FILE, "DIRECTORY": Kind.DIRECTORY, "SYMLINK": Kind.SYMLINK}
@@ -97,7 +97,7 @@ def request_target(path: str, operation: str, user: str, parameters: Mapping[str
     return f"/webhdfs/v1{quote(path, safe='/')}?{query}"
 
 
-def passing_path(path: str) -> str:
+def temporary_path(path: str) -> str:
     """A hidden name beside `path`, for what is renamed to it once it is whole; no two are alike.
 
     HDFS takes names of 255 bytes, and this one keeps 200 of those of `path`.

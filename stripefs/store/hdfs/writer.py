@@ -28,7 +28,7 @@ from stripefs.store.hdfs.namespace import Namespace, WebNamespaceCalls
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.native_write import NativeNamespaceCalls, NativeSink
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
-from stripefs.store.hdfs.wire import Replica, defaults_of, passing_path, request_target
+from stripefs.store.hdfs.wire import Replica, defaults_of, request_target, temporary_path
 
 __all__ = ["DataNodeDirectory", "HdfsWriter"]
 
@@ -179,10 +179,10 @@ class HdfsWriter:
 
     def _put_at(self, host: str, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool) -> None:
         """Written under a hidden name beside `path`, then renamed. Raises HostFailed before anything is at `path`."""
-        passing = passing_path(path)
+        temporary = temporary_path(path)
 
         def write() -> None:
-            self._placed(passing, host, *self._new_files, length, document=True).complete(pieces)
+            self._placed(temporary, host, *self._new_files, length, document=True).complete(pieces)
 
         try:
             write()
@@ -190,10 +190,10 @@ class HdfsWriter:
             self._changes.make_directories(path.rpartition("/")[0] or "/")
             write()
         try:
-            self._rename(passing, path, replace=replace)
+            self._rename(temporary, path, replace=replace)
         except BaseException:
             with contextlib.suppress(StoreError):
-                self._changes.remove(passing)
+                self._changes.remove(temporary)
             raise
 
     def remove(self, path: str) -> None:

@@ -16,7 +16,7 @@ from stripefs.errors import ConfigError, StripefsError
 from stripefs.store.hdfs import native
 from stripefs.store.hdfs.hadoop_conf import NameNode, Target
 from stripefs.store.hdfs.native import NativeClient
-from stripefs.store.hdfs.native_user import NAME, hold_user
+from stripefs.store.hdfs.native_user import NAME, claim_user
 
 
 class Greeted:
@@ -112,7 +112,7 @@ def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(NAME, before)
     seen = dict(os.environ)
     holder = Greeted.__new__(Greeted)
-    release = hold_user("alice", holder)
+    release = claim_user("alice", holder)
     assert dict(os.environ) == seen
     release()
     assert user_of_a_child() == (before or "")
@@ -122,6 +122,6 @@ def test_children_inherit_nothing_where_nothing_need_be_set(monkeypatch: pytest.
     monkeypatch.delenv(NAME, raising=False)
     holder = Greeted.__new__(Greeted)
     me = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-    release = hold_user(me, holder)
+    release = claim_user(me, holder)
     assert user_of_a_child() == ""
     release()

@@ -80,7 +80,7 @@ class Doubts:
     """A fake of `PipelineHealth`. blocks: of the file, one after the other, the last one again and again."""
 
     def __init__(self) -> None:
-        self.doubted = False
+        self.any_silent = False
         self.blocks: list[tuple[int, tuple[str, ...]]] = [(0, ())]
         self.down: list[str] = []
         self.asked = 0
@@ -94,13 +94,13 @@ class Doubts:
     def silent(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name in self.down]
 
-    def culprits(self, path: str, first: str) -> list[str]:
+    def silent_hosts(self, path: str, first: str) -> list[str]:
         assert (path, first) == ("/file", "dn:9866")
         self.asked += 1
         self.on_asked(self.asked)
         return self.down
 
-    def lay_aside(self, sock: socket.socket) -> None:
+    def close_later(self, sock: socket.socket) -> None:
         self.aside.append(sock)
 
 

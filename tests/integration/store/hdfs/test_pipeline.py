@@ -96,17 +96,17 @@ def pipelines(cluster: Cluster) -> Iterator[PipelineHealth]:
 def test_the_silent_one_of_a_pipeline_is_found(cluster: Cluster, pipelines: PipelineHealth) -> None:
     cluster.begin("a", "frozen")
     assert pipelines.of("/file") == (1, ("a", "frozen"))
-    assert pipelines.culprits("/file", "a") == ["frozen"]
+    assert pipelines.silent_hosts("/file", "a") == ["frozen"]
     assert cluster.learnt == ["a", "frozen", "a", "frozen"]
-    assert pipelines.doubted
+    assert pipelines.any_silent
     assert pipelines.silent(["a", "b", "frozen"]) == ["frozen"]
 
 
 def test_a_file_that_was_not_even_made(cluster: Cluster, pipelines: PipelineHealth) -> None:
     assert pipelines.of("/none") == (0, ())
     assert pipelines.of("/file") == (0, ())
-    assert pipelines.culprits("/none", "a") == []
-    assert pipelines.culprits("/none", "frozen") == ["frozen"]
+    assert pipelines.silent_hosts("/none", "a") == []
+    assert pipelines.silent_hosts("/none", "frozen") == ["frozen"]
 
 
 def test_who_cannot_be_asked_is_not_silent(cluster: Cluster, pipelines: PipelineHealth) -> None:
@@ -116,42 +116,42 @@ def test_who_cannot_be_asked_is_not_silent(cluster: Cluster, pipelines: Pipeline
     down.address = closed_port()
     cluster.nodes["down"] = down
     try:
-        assert pipelines.culprits("/file", "a") == []
+        assert pipelines.silent_hosts("/file", "a") == []
     finally:
         del cluster.nodes["down"]
 
 
 def test_one_that_lives_again(cluster: Cluster, pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pipelines.culprits("/file", "frozen") == ["frozen"]
+    assert pipelines.silent_hosts("/file", "frozen") == ["frozen"]
     cluster.nodes["frozen"].frozen = False
     asked = cluster.nodes["frozen"].asked
     assert pipelines.silent(["frozen"]) == ["frozen"]
     assert cluster.nodes["frozen"].asked == asked
     monkeypatch.setattr(pipeline_health, "_TRUSTED", 0.0)
     assert pipelines.silent(["frozen"]) == []
-    assert not pipelines.doubted
+    assert not pipelines.any_silent
 
 
 def test_one_that_nobody_meets_is_forgotten(pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipelines.culprits("/file", "frozen")
+    pipelines.silent_hosts("/file", "frozen")
     monkeypatch.setattr(retry, "FORGOTTEN", 0.0)
-    assert not pipelines.doubted
+    assert not pipelines.any_silent
 
 
 def test_a_thread_that_hangs_is_no_silent_datanode(cluster: Cluster, pipelines: PipelineHealth) -> None:
     """The first connections to one that lives are never answered."""
-    cluster.nodes["a"].mute = pipeline_health._KNOCKS - 1
-    assert pipelines.culprits("/file", "a") == []
-    assert cluster.nodes["a"].asked == pipeline_health._KNOCKS
+    cluster.nodes["a"].mute = pipeline_health._PROBES - 1
+    assert pipelines.silent_hosts("/file", "a") == []
+    assert cluster.nodes["a"].asked == pipeline_health._PROBES
 
 
 def test_what_is_laid_aside_is_closed_in_time(pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
-    pipelines.lay_aside(ours)
+    pipelines.close_later(ours)
     assert ours.fileno() >= 0
-    monkeypatch.setattr(pipeline_health, "_LAID_ASIDE", 0.0)
+    monkeypatch.setattr(pipeline_health, "_CLOSED_AFTER", 0.0)
     other, another = socket.socketpair()
-    pipelines.lay_aside(other)
+    pipelines.close_later(other)
     assert other.fileno() < 0
     assert ours.fileno() >= 0
     pipelines.close()

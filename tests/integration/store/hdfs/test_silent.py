@@ -105,7 +105,7 @@ def test_who_begins_a_block_with_a_silent_datanode_begins_anew(size: int) -> Non
         over.wait(10)
 
     with place(silent) as running:
-        running.pipelines.doubted = True
+        running.pipelines.any_silent = True
         running.pipelines.blocks = [(0, ()), (0, ()), (1, ("dn:9866", OTHER))]
         running.pipelines.down = [OTHER]
         sink = running.sink(size)
@@ -127,7 +127,7 @@ def test_each_block_is_looked_at_once() -> None:
         talk.say(CREATED)
 
     with place(good) as running:
-        running.pipelines.doubted = True
+        running.pipelines.any_silent = True
         blocks = [(number, ("dn:9866", OTHER)) for number in (1, 2, 3)]
         running.pipelines.blocks = [*blocks, (0, ())]
         running.stands = 5 * MIB
@@ -157,9 +157,9 @@ def test_threads_of_a_datanode_that_hang(monkeypatch: pytest.MonkeyPatch, hangin
         talk.say(CREATED)
 
     def begin() -> DataNodeSink:
-        running.pipelines.doubted = known == "before"
+        running.pipelines.any_silent = known == "before"
         sink = running.sink(1)
-        running.pipelines.doubted = True
+        running.pipelines.any_silent = True
         sink.write(b"x")
         return sink
 

@@ -24,10 +24,10 @@ from stripefs.store.hdfs.wire import (
     last_block_of,
     located_of,
     page_of,
-    passing_path,
     remote_error,
     request_target,
     status_of,
+    temporary_path,
 )
 
 FILE = {
@@ -154,10 +154,10 @@ def test_what_a_java_exception_becomes(exception: str, message: str, kind: type[
 
 
 @pytest.mark.parametrize("name", ["a", "n" * 255, "名" * 85, "é" * 127, "a" + "名" * 84])
-def test_passing_names_are_hidden_no_longer_than_hdfs_takes_and_never_alike(name):
-    passing = {passing_path(f"/folder/{name}") for _ in range(3)}
-    assert len(passing) == 3
-    for path in passing:
+def test_temporary_names_are_hidden_no_longer_than_hdfs_takes_and_never_alike(name):
+    names = {temporary_path(f"/folder/{name}") for _ in range(3)}
+    assert len(names) == 3
+    for path in names:
         folder, _, hidden = path.rpartition("/")
         assert folder == "/folder"
         assert hidden.startswith("." + name[:60])
