@@ -214,7 +214,7 @@ async def _parallel(
 
     All bytes that arrived meanwhile count: the reader also looks ahead past the part that is read here.
     """
-    reader = Reader(store, settings.read, foretells=False)
+    reader = Reader(store, settings.read, open_next=False)
     async with trio.open_nursery() as nursery:
         await nursery.start(reader.run)
         file = await reader.open(path)

@@ -223,7 +223,7 @@ class OpenFile:
         await self.locator.known(offset, end)
         self._check()
         planner.read(self.plan, offset, end - offset, time.monotonic())
-        if self._next_files is not None and self._next_files.foretell(self):
+        if self._next_files is not None and self._next_files.open_next(self):
             self._next_files = None
         while offset < end:
             range_ = await self._ready(offset)

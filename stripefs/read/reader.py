@@ -51,7 +51,7 @@ class NextFiles:
         self._waiting: dict[OpenFile, Cursor] = {}
         """Files whose reader has not come, and its cursor in the file before."""
 
-    def foretell(self, file: OpenFile) -> bool:
+    def open_next(self, file: OpenFile) -> bool:
         """After a read of `file`: have the next one opened where that is known. True when there is no more to learn."""
         series = self._series.setdefault(file.store, FileSeries())
         halfway = file.plan.cursors.trust.read * 2 >= file.status.length
@@ -64,7 +64,7 @@ class NextFiles:
         if path is None:
             return halfway
         series.read(file.path)  # as far as can be seen
-        self._reader.beside(f"opening {shown(path)} ahead", self._open, path, file, cursor)
+        self._reader.start_task(f"opening {shown(path)} ahead", self._open, path, file, cursor)
         return True
 
     async def _open(self, path: bytes, before: OpenFile, cursor: Cursor) -> None:
@@ -86,7 +86,7 @@ class NextFiles:
         if not file.plan.cursors.announced:
             self._reader.planner.announce(file.plan, cursor, before.status.length, time.monotonic())
             self._reader.pump()
-            self.foretell(file)  # the window may go beyond this one too
+            self.open_next(file)  # the window may go beyond this one too
 
     async def taken(self, opened: OpenFile) -> OpenFile:
         """The file that a reader has just opened, or the same version of it, if that was opened ahead."""
@@ -100,7 +100,7 @@ class NextFiles:
     async def close_unread(self, now: float) -> None:
         """Look beyond those whose readers are on their way, and close those whose readers did not come."""
         for file, cursor in list(self._waiting.items()):
-            self.foretell(file)
+            self.open_next(file)
             if max(cursor.seen, file.since) < now - KEPT:
                 self._series[file.store].missed(file.path)
                 await self._close(file)
@@ -125,7 +125,7 @@ class Reader:
 
     store: one of that service; others reached in the same way can do the same. heap: of a process that keeps freed
     buffers for this reader; it is trimmed while buffers come and go, and when the last is gone. observer: is told of
-    files and waits. foretells: True if numbered files that are read in order are opened ahead.
+    files and waits. open_next: True if numbered files that are read in order are opened ahead.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Reader:
         heap: Heap | None = None,
         observer: ReadObserver | None = None,
         *,
-        foretells: bool = True,
+        open_next: bool = True,
     ) -> None:
         self.store = store
         self.observer = observer
@@ -158,7 +158,7 @@ class Reader:
             store.health,
         )
         self._files: dict[FilePlan, OpenFile] = {}
-        self.next_files = NextFiles(self) if foretells else None
+        self.next_files = NextFiles(self) if open_next else None
         self.executor = Executor(settings.io_timeout)
         self._trimming = Lane("memory", 1)
         self._fetcher: FetchPool | None = None
@@ -240,7 +240,7 @@ class Reader:
         """The open versions of a file."""
         return [file for file in self._files.values() if file.path == path and file.store is store]
 
-    def beside(self, what: str, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+    def start_task(self, what: str, work: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Do that beside all else, while the reader runs. An error in it is logged."""
         if self._nursery is not None:
             self._nursery.start_soon(contain, what, work, *args)
@@ -259,7 +259,7 @@ class Reader:
         if self._nursery is not None and not locator.busy:
             locator.busy = True
             look = locator.look_again if again else locator.look_ahead
-            self.beside(f"locating blocks of {self._files[plan].name}", self._located, look, offset)
+            self.start_task(f"locating blocks of {self._files[plan].name}", self._located, look, offset)
 
     async def _located(self, look: Callable[[int], Awaitable[None]], offset: int) -> None:
         await look(offset)
