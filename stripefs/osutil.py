@@ -92,7 +92,7 @@ def ours(descriptor: int) -> None:
 
 
 def not_ours(descriptor: int) -> None:
-    """It is about to be closed."""
+    """The descriptor is about to be closed."""
     _ours.discard(descriptor)
 
 

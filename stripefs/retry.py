@@ -233,9 +233,9 @@ class HostHealth:
         return any(now < found.end for found in list(self._avoidances.values()))
 
     def well(self, hosts: Iterable[str], now: float) -> list[str]:
-        """Those that are not avoided."""
+        """The hosts that are not avoided."""
         return [host for host in hosts if not self.avoided(host, now)]
 
     def order(self, hosts: Sequence[str], now: float) -> list[str]:
-        """Those that are not avoided first, else in the same order."""
+        """The hosts that are not avoided first, else in the same order."""
         return sorted(hosts, key=lambda host: self.avoided(host, now))

@@ -38,7 +38,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _flags(function: _F) -> _F:
-    """Those that all of these commands have."""
+    """The flags that all of these commands have."""
     function = settings_flags(also=["cache", "cache-size", "log-level"])(function)
     function = click.option(
         "--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones."
@@ -90,8 +90,8 @@ def ls(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -
 def verify(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -> int:
     """Read all that is kept and compare it with its checksums.
 
-    Reads do so by themselves; this finds out before they come. What is damaged is dropped and fetched again when it is
-    wanted. The exit code is 3 if anything was.
+    Reads do so by themselves; this finds out before they come. Damaged blocks are dropped, and fetched again when
+    they are wanted. The exit code is 3 if any were.
     """
     from stripefs.cache.cachedir import verify_version
 
@@ -147,7 +147,7 @@ def evict(
 @_flags
 @click.pass_context
 def pin(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -> None:
-    """Keep versions, whatever room is needed, until they are unpinned. What is not here yet of them may still come."""
+    """Keep versions, whatever room is needed, until they are unpinned. Their missing blocks may still come."""
     _pins(ctx, which, as_json, config, lambda place, key: place.pin(key), "pinned")
 
 
@@ -257,8 +257,9 @@ def warm_command(ctx: click.Context, paths: tuple[str, ...], wait: bool, rate: s
     """Bring files into the cache on local disk, all files of directories too, so that reading them asks no data host.
 
     Each PATH is a file or directory inside a stripefs mount, a store's URL, or a local path. A mount's own cache is
-    used unless --cache names another. What is here already is left as it is, so that warming may be broken off and
-    begun anew. Without --wait it goes on in the background; the same command with --wait then waits for it.
+    used unless --cache names another. Blocks that are here already are left as they are, so that warming may
+    be broken off and begun anew. Without --wait it goes on in the background; the same command with --wait then waits
+    for it.
     """
     limit = int(parse_rate(rate))
     flags = given(ctx)

@@ -189,7 +189,7 @@ def _write(file: ReadFile, at: int, end: int) -> None:
 @settings_flags("store", also=["grace", "log-level", "trust-pool"])
 @click.pass_context
 def rm_command(ctx: click.Context, paths: tuple[str, ...], recursive: bool, force: bool, config: str) -> int:
-    """Remove files, and directories with -r. What somebody writes is left alone.
+    """Remove files, and directories with -r. Files that somebody writes are left alone.
 
     Each PATH is inside a stripefs mount, a URL or a local path; links of this host are removed, not followed. Parts of
     striped files stay for those who read them, until a gc a day later; with --grace 0s they go at once.

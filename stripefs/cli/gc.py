@@ -32,7 +32,7 @@ _WHY = {
 @click.command("gc", cls=SettingsCommand)
 @click.argument("source")
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would go and remove nothing.")
-@click.option("--force", is_flag=True, help="Take what is younger than a day, and what could be recovered, too.")
+@click.option("--force", is_flag=True, help="Remove also data younger than a day, and data that could be recovered.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
 @settings_flags("store", also=["log-level", "trust-pool"])
@@ -40,8 +40,9 @@ _WHY = {
 def gc_command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json: bool, config: str) -> int:
     """Remove what writers that died have left in SOURCE, a URL or a mountpoint.
 
-    What a file needs, what a living writer has, and what changed within a day by the store's clock stays; so does, for
-    a week, what `stripefs recover` could bring back. Writers and readers may go on meanwhile, also with --force.
+    Parts that a file needs, files of living writers, and everything that changed within a day by the store's clock
+    stay; data that `stripefs recover` could bring back stays for a week. Writers and readers may go on meanwhile, also
+    with --force.
     """
     settings, inside = place(source, given(ctx), config)
     from stripefs import logs
@@ -103,8 +104,8 @@ def recover_command(ctx: click.Context, path: str, to: str, dry_run: bool, as_js
     """Make a file of what fsync made durable at PATH before its writer died.
 
     PATH is a file inside a stripefs mount, a URL or a local path; the newest record of an fsync is taken. Lengths and
-    checksums are compared; what is not intact ends the file. It is published in one step, under its own name or --to;
-    a file that stands under its own name meanwhile is not replaced unless --to names it.
+    checksums are compared; the file ends at the first damaged part. It is published in one step, under its own name or
+    --to; a file that stands under its own name meanwhile is not replaced unless --to names it.
     """
     name = to.encode("utf-8", "surrogateescape")
     if b"/" in name or name in (b".", b".."):

@@ -281,7 +281,7 @@ def _make(folder: DirectoryToMake) -> None:
 
 
 class _Stopped(Exception):
-    """It is not wanted any more."""
+    """The copy is not wanted any more."""
 
 
 class Named(NamedTuple):

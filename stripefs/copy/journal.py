@@ -44,7 +44,7 @@ class JournalEntry(NamedTuple):
 
 
 class CopyJournal:
-    """That of the command which copies `sources` to `target`, a directory; `begin` makes it. For many threads.
+    """The journal of the command that copies `sources` to `target`, a directory; `begin` makes it. For many threads.
 
     begun: True if there is one. whole: True if `target` is the copy of one directory, not one that takes copies; to be
     set before. before: entries of copied files, by path in the service.
@@ -74,11 +74,11 @@ class CopyJournal:
             self._append({"format": FORMAT, "whole": self.whole})
 
     def note(self, path: str, line: JournalEntry) -> None:
-        """That a file was copied. Raises OSError."""
+        """Note that a file was copied. Raises OSError."""
         self._append({"path": path, **line._asdict()})
 
     def end(self, *, all_done: bool) -> None:
-        """Nothing more will be noted; with all done it goes. Raises OSError."""
+        """Close the journal, and remove it where all was copied. Raises OSError."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

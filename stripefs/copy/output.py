@@ -84,8 +84,8 @@ class Partial:
         self.done += len(data)
 
     def publish(self, mode: int, mtime_ns: int | None, tell: Tell | None = None) -> int | None:
-        """It is the file from now on, durably: None; or, with `tell`, where what the disk has begins to differ from
-        what was written, and then it is not.
+        """Make the copy the file, durably. With `tell` the bytes on disk are compared with those that were written:
+        the offset of the first difference, and then the copy does not become the file; None where there is none.
 
         mode: permission bits. mtime_ns since 1970, None for now. tell: hears of bytes that were compared. They come
         from the disk, as far as the file system lets its pages go.
@@ -253,14 +253,14 @@ class Output(Protocol):
         """`data`, whose checksums (`check_sums`) are `sums`, goes behind what is there."""
 
     def publish(self, tell: Tell | None) -> None:
-        """It is the file from now on. tell: compare what is stored with the checksums, and say so.
+        """Make the copy the file. tell: compare what is stored with the checksums, and say so.
 
         Raises what keeps it from being the file; of what is not right nothing stays under the name.
         """
 
     def give_up(self, error: BaseException) -> str:
-        """It will not be the file, for `error`: where what has come is kept to be gone on with, "" for nowhere. Raises
-        nothing."""
+        """Leave the copy unfinished, for `error`; the path at which its bytes are kept for a later try, "" for none.
+        Raises nothing."""
 
 
 class Spoiled(StoreError):

@@ -39,7 +39,7 @@ def _context(*_what: object) -> ssl.SSLContext:
 
 
 def credentials(userinfo: str) -> httpx.Auth | None:
-    """Those of the URL, else those that a netrc file has for the hosts. Raises ConfigError."""
+    """The credentials of the URL, else those that a netrc file has for the hosts. Raises ConfigError."""
     if userinfo:
         user, colon, password = userinfo.partition(":")
         if not colon:

@@ -84,7 +84,7 @@ class HostTable:
         return state.in_flight < limit
 
     def serving(self, names: Sequence[str], now: float) -> Sequence[str]:
-        """Those of `names` that reads go to now: a local host alone, unless it is avoided."""
+        """The hosts of `names` that reads go to now: a local host alone, unless it is avoided."""
         local = self.local_of(names, now)
         return names if local is None else (local,)
 

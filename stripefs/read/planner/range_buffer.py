@@ -34,7 +34,7 @@ class RangeBuffer:
         self.local_kept = LOCAL_KEPT
         self._consumed: dict[Range, None] = {}
         self._local: dict[Range, None] = {}
-        """Those of the consumed ranges that came from local hosts."""
+        """Consumed ranges that came from local hosts."""
         self._ahead: dict[Range, None] = {}
 
     @property

@@ -111,7 +111,7 @@ class ReadStreams:
             return answer.take(length, watch)
 
     def all(self) -> list[ReadStream]:
-        """Those that are open now."""
+        """The streams that are open now."""
         with self._lock:
             return [stream for streams in self._streams.values() for stream in streams]
 

@@ -222,7 +222,7 @@ class RpcAddress:
         return self._known[active]
 
     def forget(self) -> None:
-        """It may be another when the NameNodes are back."""
+        """Ask again: the active NameNode may be another when they are back."""
         self._known.clear()
 
 

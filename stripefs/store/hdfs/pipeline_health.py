@@ -81,11 +81,11 @@ class PipelineHealth:
         return count, tuple(replica.name for replica in replicas)
 
     def silent_hosts(self, path: str, first: str) -> list[str]:
-        """Those that give no sign of life among `first`, where `path` is being written, and the others of its block."""
+        """The silent ones among `first`, where `path` is being written, and the other DataNodes of its last block."""
         return self._ask(dict.fromkeys([first, *self.of(path)[1]]))
 
     def silent(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that are known to be silent, and are so still."""
+        """The DataNodes of `names` that are known to be silent, and are so still."""
         now = time.monotonic()
         found_at = {name: self._health.silent_since(name) for name in names}
         known = {name: now - since > _TRUSTED for name, since in found_at.items() if since is not None}
