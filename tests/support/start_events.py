@@ -6,7 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-__all__ = ["events_in", "pairs"]
+from stripefs.startup_events import LINE_BYTES
+
+__all__ = ["TRACE", "events", "events_in", "pairs"]
+
+TRACE = "00-" + "4" * 32 + "-" + "b" * 16 + "-01"
+"""Of W3C: trace 44…, parent bb…."""
 
 
 def events_in(folder: Path) -> list[dict[str, Any]]:
@@ -28,3 +33,19 @@ def pairs(events: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[dict[str,
         assert begin["mono_ns"] <= ends[span]["mono_ns"]
         assert begin["stage"] == ends[span]["stage"]
     return {(one["stage"], one.get("name", "")): (one, ends[span]) for span, one in begins.items()}
+
+
+def _no_constant(text: str) -> None:
+    raise AssertionError(f"{text} is no JSON")
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """The events of all files, in the order of the files; each line is whole and strictly JSON."""
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        data = path.read_bytes()
+        assert data.endswith(b"\n") or not data
+        for line in data.splitlines():
+            assert len(line) < LINE_BYTES
+            found.append(json.loads(line.decode(), parse_constant=_no_constant))
+    return found

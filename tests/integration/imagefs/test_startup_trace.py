@@ -20,9 +20,9 @@ from imagefs.startup.processes import Watcher
 from stripefs.startup_events import ProcessIdentity, Writer, identity
 from tests.contract.commands import program
 from tests.integration.mount.conftest import mounts
+from tests.support.start_events import TRACE, events
 from tests.support.waiting import PATIENCE, eventually
 from tests.tools.mounts import Mounts
-from tests.unit.stripefs.test_startup_events import TRACE, events
 
 __all__ = ["mounts"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.start_events import events
 from tests.support.waiting import PATIENCE
-from tests.unit.stripefs.test_startup_events import events
 
 SLOW = "import time; time.sleep({})\n"
 BEGIN = "from stripefs.startup_imports import time_imports\ntimed = time_imports(threshold=0, unused=True)\n"
