@@ -175,7 +175,9 @@ class Snapshotters(RuleBasedStateMachine):
             assert (mount.type, "ro" in mount.options) == ("bind", True), "there is nothing to extract"
         else:
             options = dict(one.partition("=")[::2] for one in mount.options)
-            assert (options["lowerdir"], options["upperdir"]) == (str(self.folder / "root/empty"), str(self._own(key)))
+            own = self._own(key)
+            assert (options["lowerdir"], options["upperdir"]) == (str(self.folder / "root/empty"), str(own))
+            assert options["workdir"] == str(own.with_name("work"))
 
     @rule(key=NAMES, above=PICKS, view=st.booleans())
     def crash_in_prepare(self, key: str, above: int, view: bool) -> None:
@@ -331,6 +333,7 @@ class Snapshotters(RuleBasedStateMachine):
         else:
             assert options["lowerdir"].split(":") == lowers
             assert options.get("upperdir") == (None if view else own)
+            assert options.get("workdir") == (None if view else str(self._own(key).with_name("work")))
 
     def _own(self, name: str) -> Path:
         return self.folder / "root/snapshots" / str(self.real.stat(name).id) / "fs"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Mount, Snapshotter
+from imagefs.snapshotter.core import TARGET, Mount, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from imagefs.snapshotter.metastore import Kind, Layer, Metastore, SnapshotRecord, Tree, Usage
 from stripefs.errors import MountError, StripefsError
@@ -49,21 +49,6 @@ def test_the_first_layer_is_a_bind_mount_that_may_be_written(core: Snapshotter, 
     assert core.prepare("key", "", {}) == [Mount("bind", files(core, tmp_path, "key"), ("rw", "rbind"))]
 
 
-def test_layers_are_stacked_with_the_nearest_parent_first(core: Snapshotter, tmp_path: Path) -> None:
-    layers(core, "one", "two", "three")
-    found = options(core.prepare("key", "three", {}))
-    assert found["lowerdir"] == ":".join(files(core, tmp_path, name) for name in ("three", "two", "one"))
-    assert found["upperdir"] == files(core, tmp_path, "key")
-    assert os.path.isdir(found["workdir"])
-
-
-def test_a_view_has_no_upperdir(core: Snapshotter, tmp_path: Path) -> None:
-    layers(core, "one", "two")
-    assert core.view("low", "one", {}) == [Mount("bind", files(core, tmp_path, "one"), ("ro", "rbind"))]
-    assert options(core.view("high", "two", {})).keys() == {"lowerdir"}
-    assert core.view("empty", "", {}) == [Mount("bind", files(core, tmp_path, "empty"), ("ro", "rbind"))]
-
-
 def test_mounts_are_the_same_when_they_are_asked_for_again(core: Snapshotter) -> None:
     layers(core, "one", "two")
     assert core.prepare("key", "two", {}) == core.mounts("key") == core.mounts("key")
@@ -73,36 +58,6 @@ def test_a_committed_snapshot_has_no_mounts(core: Snapshotter) -> None:
     layers(core, "one")
     with pytest.raises(FailedPrecondition, match="committed"):
         core.mounts("one")
-
-
-@pytest.mark.parametrize("parent", ["nothing", "active", "view"])
-def test_a_parent_must_be_committed(core: Snapshotter, parent: str) -> None:
-    core.prepare("active", "", {})
-    core.view("view", "", {})
-    with pytest.raises(SnapshotNotFound if parent == "nothing" else InvalidArgument):
-        core.prepare("key", parent, {})
-    assert [one.name for one in core.walk([])] == ["active", "view"]
-
-
-def test_names_are_unique_among_all_kinds(core: Snapshotter) -> None:
-    layers(core, "one")
-    core.prepare("active", "", {})
-    for taken in ("one", "active"):
-        with pytest.raises(AlreadyExists):
-            core.prepare(taken, "", {})
-        with pytest.raises(AlreadyExists):
-            core.view(taken, "", {})
-    with pytest.raises(AlreadyExists):
-        core.commit("one", "active", {})
-
-
-def test_what_is_committed_cannot_be_committed_or_changed_again(core: Snapshotter) -> None:
-    layers(core, "one")
-    with pytest.raises(FailedPrecondition):
-        core.commit("other", "one", {})
-    core.view("view", "one", {})
-    with pytest.raises(FailedPrecondition):
-        core.commit("other", "view", {})
 
 
 def test_a_snapshot_with_children_stays(core: Snapshotter) -> None:
@@ -115,16 +70,6 @@ def test_a_snapshot_with_children_stays(core: Snapshotter) -> None:
         core.remove("one")
 
 
-def test_a_commit_has_the_labels_and_the_parent_that_come_with_it(core: Snapshotter) -> None:
-    layers(core, "one")
-    core.prepare("key", "", {"of": "prepare"})
-    core.commit("two", "key", {"of": "commit"}, "one")
-    assert (core.stat("two").parent, dict(core.stat("two").labels)) == ("one", {"of": "commit"})
-    core.prepare("key", "one", {})
-    with pytest.raises(InvalidArgument):
-        core.commit("three", "key", {}, "two")
-
-
 def test_times_are_of_the_change(tmp_path: Path) -> None:
     store, now = Metastore(tmp_path / "db", clock=lambda: now), 1
     made = store.create("a", "", Kind.ACTIVE, {})
@@ -134,22 +79,6 @@ def test_times_are_of_the_change(tmp_path: Path) -> None:
     committed = store.commit("b", "a", {}, Usage())
     store.close()
     assert [(one.created, one.updated) for one in (made, changed, committed)] == [(1, 1), (1, 2), (3, 3)]
-
-
-@pytest.mark.parametrize(
-    ("paths", "left"),
-    [
-        ([], {"b": "2", "c": "3"}),
-        (["labels"], {"b": "2", "c": "3"}),
-        (["labels.b"], {"a": "0", "b": "2"}),
-        (["labels.a"], {"b": "0"}),
-        (["labels.b", "labels.c"], {"a": "0", "b": "2", "c": "3"}),
-    ],
-)
-def test_labels_are_changed_by_their_names(core: Snapshotter, paths: list[str], left: dict[str, str]) -> None:
-    core.prepare("key", "", {"a": "0", "b": "0"})
-    assert dict(core.update("key", {"b": "2", "c": "3"}, paths).labels) == left
-    assert dict(core.stat("key").labels) == left
 
 
 @pytest.mark.parametrize("path", ["name", "parent", "kind", "labels.", "other.a"])
@@ -215,15 +144,6 @@ def test_two_clients_race_on_one_key(core: Snapshotter) -> None:
     assert len(list(core.walk(["kind==active"]))) == 20
 
 
-def test_directories_of_removed_snapshots_go(core: Snapshotter, tmp_path: Path) -> None:
-    core.prepare("key", "", {})
-    gone = Path(files(core, tmp_path, "key"))
-    (gone / "file").write_bytes(b"x")
-    core.remove("key")
-    core.cleanup()
-    assert not gone.parent.exists()
-
-
 def test_127_layers(core: Snapshotter) -> None:
     layers(core, *(f"layer {number}" for number in range(127)))
     assert len(options(core.prepare("key", "layer 126", {}))["lowerdir"].split(":")) == 127
@@ -248,15 +168,6 @@ def test_a_file_that_is_no_database_is_told(tmp_path: Path, images: FakeImages) 
 # -- lazy images
 
 
-def test_a_container_on_a_lazy_image_has_one_lowerdir(core: Snapshotter, images: FakeImages, tmp_path: Path) -> None:
-    lazy(core, "chain1", "chain2", "chain3")
-    mounts = core.prepare("container", "chain3", {})
-    assert options(mounts)["lowerdir"] == str(tmp_path / "lazy")
-    assert images.leases == {core.stat("container").id: "lazy"}
-    core.remove("container")
-    assert not images.leases
-
-
 def test_a_layer_of_a_lazy_image_is_found_by_its_chain_id(core: Snapshotter) -> None:
     """containerd asks so after ALREADY_EXISTS."""
     lazy(core, "chain1", "chain2")
@@ -274,23 +185,6 @@ def test_a_lower_layer_is_not_taken_for_the_whole_image(core: Snapshotter, image
     assert len(images.built) == 1
 
 
-def test_an_unknown_image_on_layers_of_a_lazy_one(core: Snapshotter, images: FakeImages, tmp_path: Path) -> None:
-    lazy(core, "chain1", "chain2")
-    mounts = core.prepare("extract", "chain1", {TARGET: "other2", IMAGE: "unknown"})
-    assert options(mounts)["lowerdir"] == str(tmp_path / "layers of chain1")
-    core.commit("other2", "extract", {})
-    assert not images.leases
-    found = options(core.prepare("container", "other2", {}))["lowerdir"].split(":")
-    assert found == [files(core, tmp_path, "other2"), str(tmp_path / "layers of chain1")]
-
-
-def test_a_lazy_image_on_layers_that_were_extracted(core: Snapshotter, tmp_path: Path) -> None:
-    layers(core, "chain1")
-    with pytest.raises(AlreadyExists):
-        core.prepare("extract", "chain1", {TARGET: "chain2", IMAGE: "lazy", HIGHEST: ""})
-    assert options(core.prepare("container", "chain2", {}))["lowerdir"] == str(tmp_path / "lazy")
-
-
 def test_the_image_that_has_a_layer_as_its_highest_gives_it_a_tree(
     core: Snapshotter, images: FakeImages, tmp_path: Path
 ) -> None:
@@ -299,24 +193,6 @@ def test_the_image_that_has_a_layer_as_its_highest_gives_it_a_tree(
     lazy(core, "chain1", "chain2", image="base")
     assert options(core.prepare("container", "chain2", {}))["lowerdir"] == str(tmp_path / "base")
     assert not images.built
-
-
-def test_a_lazy_layer_under_another_parent_is_not_taken(core: Snapshotter) -> None:
-    lazy(core, "chain1", "chain2")
-    with pytest.raises(AlreadyExists):
-        core.prepare("extract", "", {TARGET: "chain2", IMAGE: "lazy"})
-    assert core.stat("chain2").parent == "chain1"
-
-
-def test_a_container_whose_image_cannot_be_mounted_leaves_nothing(core: Snapshotter, images: FakeImages) -> None:
-    lazy(core, "chain1")
-    images.away = True
-    with pytest.raises(MountError):
-        core.prepare("container", "chain1", {})
-    with pytest.raises(SnapshotNotFound):
-        core.stat("container")
-    images.away = False
-    core.prepare("container", "chain1", {})
 
 
 def test_an_image_that_is_damaged_is_fetched_from_its_registry(
@@ -335,30 +211,6 @@ def test_a_container_keeps_its_tree_when_there_is_a_newer_one(core: Snapshotter,
     images.newest = Tree("store", "newer")
     assert core.mounts("container") == mounts
     assert options(core.prepare("another", "chain1", {}))["lowerdir"].endswith("/newer")
-
-
-def test_layers_that_are_unpacked_side_by_side(core: Snapshotter, tmp_path: Path) -> None:
-    """The parent comes with the Commit; whiteouts are converted, as overlayfs wants them, above an empty lowerdir."""
-    layers(core, "chain1")
-    mounts = core.prepare("extract", "", {TARGET: "chain2", PARENT_CHAIN: "chain1"})
-    assert options(mounts) == {
-        "lowerdir": str(tmp_path / "root/empty"),
-        "upperdir": files(core, tmp_path, "extract"),
-        "workdir": str(Path(files(core, tmp_path, "extract")).with_name("work")),
-    }
-    core.commit("chain2", "extract", {}, "chain1")
-    assert core.stat("chain2").parent == "chain1"
-
-
-def test_a_lazy_layer_that_is_unpacked_side_by_side_is_staged(core: Snapshotter, tmp_path: Path) -> None:
-    """Its last mount is read-only: there is nothing to fetch and to apply, and it is committed as it is."""
-    with pytest.raises(AlreadyExists):
-        core.prepare("extract 1", "", {TARGET: "chain1", IMAGE: "lazy"})
-    labels = {TARGET: "chain2", IMAGE: "lazy", HIGHEST: "", PARENT_CHAIN: "chain1"}
-    (mount,) = core.prepare("extract 2", "", labels)
-    assert (mount.type, "ro" in mount.options) == ("bind", True)
-    core.commit("chain2", "extract 2", labels, "chain1")
-    assert options(core.prepare("container", "chain2", {}))["lowerdir"] == str(tmp_path / "lazy")
 
 
 def test_many_clients_extract_one_layer(core: Snapshotter, images: FakeImages) -> None:
