@@ -40,14 +40,14 @@ __all__ = [
     "CHANGED",
     "PATIENCE",
     "Miss",
-    "Used",
+    "MountedSnapshot",
     "absent",
     "check_whole",
     "hit_or_install",
     "missed",
+    "mount_snapshot",
+    "record_hit",
     "release",
-    "use",
-    "used",
 ]
 
 CHANGED = "what it is installed from was changed meanwhile"
@@ -97,7 +97,7 @@ def hit_or_install(
 
     patience: seconds to wait for another host that installs the same. Raises what these two raise.
     """
-    found = used(name, hit)
+    found = record_hit(name, hit)
     if not isinstance(found, Miss):
         return found
     events().instant("dependencies", "miss", key=name)
@@ -117,11 +117,11 @@ def hit_or_install(
     with lease:
         if not lease.published:
             return install(f"{found.reason}{lease.remark}", lease)
-        again = used(name, hit) if found.mountable else found
+        again = record_hit(name, hit) if found.mountable else found
         return install(again.reason, None) if isinstance(again, Miss) else again
 
 
-def used(name: str, hit: Callable[[], _T | Miss]) -> _T | Miss:
+def record_hit(name: str, hit: Callable[[], _T | Miss]) -> _T | Miss:
     """The result of `hit`; a hit, and the time that it took, are events."""
     begun = time.monotonic()
     found = hit()
@@ -141,7 +141,7 @@ _SOURCE = "deps/"
 """The beginning of the source of a mount of the tree plane."""
 
 
-class Used(NamedTuple):
+class MountedSnapshot(NamedTuple):
     """A snapshot that is mounted. answered: seconds that the daemon took to answer, before anything was mounted."""
 
     image: str
@@ -149,9 +149,9 @@ class Used(NamedTuple):
     attachment: Attached | SharedSnapshot
 
 
-def use(
+def mount_snapshot(
     client: Client, store: StoreSettings, snapshot: SnapshotUse, target: str, recording: Recording, options: TreeOptions
-) -> Used | None:
+) -> MountedSnapshot | None:
     """Have the snapshot at `target`, an empty directory or where it is mounted already; None where there is none.
 
     Raises MountError and what the daemon says went wrong, with nothing mounted that was not before: a document or
@@ -170,15 +170,15 @@ def use(
             continue
         if isinstance(answer, Attached):
             _mount(client, answer, target, options, snapshot.name)
-        return Used(answer.image, answered, answer)
+        return MountedSnapshot(answer.image, answered, answer)
     raise MountError(f"{target} is mounted and unmounted all the time", hint="who else mounts there?")
 
 
-def release(client: Client, used: Used, target: str) -> None:
-    """Release what `use` has just mounted, which is not used after all. Raises MountError."""
-    if isinstance(used.attachment, Attached):
+def release(client: Client, mounted: MountedSnapshot, target: str) -> None:
+    """Release what `mount_snapshot` has just mounted, which is not used after all. Raises MountError."""
+    if isinstance(mounted.attachment, Attached):
         mounts.unmount_topmost(target, lazy=True)
-        client.detach(used.attachment.id)
+        client.detach(mounted.attachment.id)
 
 
 def check_whole(attached: Attached) -> None:

@@ -22,7 +22,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording, SharedSnapshot, SnapshotUse
 from imagefs.deps import inventory, publications, smoketest
 from imagefs.deps.command import joined
-from imagefs.deps.engine import CHANGED, Miss, Used, absent, hit_or_install, missed, release, use
+from imagefs.deps.engine import CHANGED, Miss, MountedSnapshot, absent, hit_or_install, missed, mount_snapshot, release
 from imagefs.deps.resolver import LockedInstall
 from imagefs.deps.scratch import Scratch
 from imagefs.deps.target import TargetDirectory, TargetRefused, TargetState, TargetUser
@@ -173,19 +173,21 @@ class _HostStart:
             os.makedirs(request.target, exist_ok=True)
             users = [*request.users, *(one for one in self._target.mounted_for(self._name) if one not in request.users)]
             wanted = SnapshotUse(self._name, tuple(users), request.kept)
-            used = use(self._client, request.store, wanted, request.target, request.recording, request.tree)
+            mounted = mount_snapshot(
+                self._client, request.store, wanted, request.target, request.recording, request.tree
+            )
         except (StripefsError, OSError) as error:
             here = kernel.find_mount(request.target)
             if here is not None and here.fstype in ("erofs", "fuse.imagefs"):
                 raise TargetRefused(str(error)) from error
             return missed(error)
-        if used is None:
+        if mounted is None:
             return absent(request.store, self._client.settings.cache, self._name)
-        if request.probe and not isinstance(used.attachment, SharedSnapshot) and (failed := self._failure()):
-            release(self._client, used, request.target)
+        if request.probe and not isinstance(mounted.attachment, SharedSnapshot) and (failed := self._failure()):
+            release(self._client, mounted, request.target)
             return Miss(f"the probe failed: {failed}", absent=False)
         self._note(lambda: self._target.note_mounted(self._name, users))
-        self._tell(f"hit {self._short}: {_shown(used)} at {request.target} ({used.answered * 1000:.0f} ms)")
+        self._tell(f"hit {self._short}: {_shown(mounted)} at {request.target} ({mounted.answered * 1000:.0f} ms)")
         return 0
 
     def _failure(self) -> str:
@@ -345,5 +347,5 @@ class _HostStart:
         )
 
 
-def _shown(used: Used) -> str:
-    return "in use already" if isinstance(used.attachment, SharedSnapshot) else "mounted"
+def _shown(mounted: MountedSnapshot) -> str:
+    return "in use already" if isinstance(mounted.attachment, SharedSnapshot) else "mounted"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from imagefs.doctor.finding import CheckResult, CheckState
 from imagefs.repository.registry import RegistryRepository
-from imagefs.repository.registry_auth import Sought
+from imagefs.repository.registry_auth import FoundCredentials
 from imagefs.repository.store import open_repository
 from stripefs.errors import NotFound, StoreError, StripefsError, Unsupported
 from stripefs.settings import StoreSettings, redact
@@ -164,19 +164,19 @@ def registry_findings(settings: StoreSettings, *, write: bool = True) -> list[Ch
     return findings
 
 
-def _credentials(name: str, sought: Sought) -> CheckResult:
+def _credentials(name: str, found: FoundCredentials) -> CheckResult:
     """The credentials that this user's programs have; a registry may want none."""
-    if sought.missing:
-        helpers = ", ".join(sorted(sought.missing))
+    if found.missing:
+        helpers = ", ".join(sorted(found.missing))
         return CheckResult(
             "registry.credentials",
             "warn",
-            f"{name}: {sought.file} names {helpers}, which gave none",
+            f"{name}: {found.file} names {helpers}, which gave none",
             "the registry is asked without credentials, and refuses what is not public",
             "install that program on PATH of the services too, or `podman login`",
         )
-    if sought.file:
-        return CheckResult("registry.credentials", "ok", f"{name}: credentials are in {sought.file}")
+    if found.file:
+        return CheckResult("registry.credentials", "ok", f"{name}: credentials are in {found.file}")
     return CheckResult(
         "registry.credentials", "ok", f"{name}: there are no credentials, so only what is public is read"
     )

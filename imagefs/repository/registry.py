@@ -26,7 +26,7 @@ from imagefs.reference import Platform
 from imagefs.repository import artifact as form
 from imagefs.repository.artifact import DOCUMENT_KINDS, IMAGE, Artifact, Descriptor
 from imagefs.repository.base import Capabilities, Repository
-from imagefs.repository.registry_auth import Sought
+from imagefs.repository.registry_auth import FoundCredentials
 from imagefs.repository.registry_client import DOCUMENT_LIMIT, RegistryClient
 from imagefs.repository.registry_objects import BLOB_LIMIT, BlobReader, Manifests, Referrers, digest_of
 from stripefs.errors import Exists, NotFound, StoreError, Unsupported
@@ -136,7 +136,7 @@ class RegistryRepository(Repository):
     def now_ns(self) -> int:
         return time.time_ns()
 
-    def credentials(self) -> Sought:
+    def credentials(self) -> FoundCredentials:
         """The credentials that requests are sent with where the registry wants any."""
         return self._client.credentials()
 

@@ -16,7 +16,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DOCKER_HUB", "Sought", "credentials", "seek"]
+__all__ = ["DOCKER_HUB", "FoundCredentials", "credentials", "find_credentials"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ _HELPS_WITHIN = 30.0
 """Seconds for a helper to answer: it may ask a service, or a person to unlock something."""
 
 
-class Sought(NamedTuple):
+class FoundCredentials(NamedTuple):
     """Credentials as they were found: USER:PASSWORD in base64, "" for none; the file that had them or named the helper.
 
     missing: without credentials, programs of helpers that `file` names for this registry and that gave none.
@@ -43,12 +43,12 @@ def credentials(authfile: str, host: str, name: str) -> str:
 
     authfile: the only file that is read; "" for the usual ones.
     """
-    return seek(authfile, host, name).known
+    return find_credentials(authfile, host, name).known
 
 
-def seek(authfile: str, host: str, name: str) -> Sought:
+def find_credentials(authfile: str, host: str, name: str) -> FoundCredentials:
     """As `credentials`, and where they are."""
-    silent = Sought("", "")
+    silent = FoundCredentials("", "")
     hosts = [host] if host != DOCKER_HUB else ["docker.io", "https://index.docker.io/v1/"]
     keys = [f"{hosts[0]}/{name}", *hosts]
     for file in [authfile] if authfile else _auth_files():
@@ -61,10 +61,10 @@ def seek(authfile: str, host: str, name: str) -> Sought:
                 found = _helped(str(said["credsStore"]), hosts[-1])  # as Docker names the hub
             if found:
                 base64.b64decode(found, validate=True)
-                return Sought(str(found), file)
+                return FoundCredentials(str(found), file)
             named = {str(helpers[key]) for key in keys if key in helpers} | {str(said.get("credsStore") or "")}
             if not silent.file and (missing := frozenset(f"docker-credential-{one}" for one in named if one)):
-                silent = Sought("", file, missing)
+                silent = FoundCredentials("", file, missing)
     return silent
 
 

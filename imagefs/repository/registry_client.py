@@ -27,7 +27,7 @@ from urllib.parse import quote, urlencode, urljoin
 
 import httpx
 
-from imagefs.repository.registry_auth import Sought, seek
+from imagefs.repository.registry_auth import FoundCredentials, find_credentials
 from stripefs import __version__
 from stripefs.errors import (
     ConfigError,
@@ -183,11 +183,11 @@ class RegistryClient:
         except ValueError:
             return None
 
-    def credentials(self) -> Sought:
+    def credentials(self) -> FoundCredentials:
         """Credentials for the repository, and where they are; those of the URL are in no file."""
         if self._access.known:
-            return Sought(self._access.known, "the URL")
-        return seek(self._access.authfile, self.host, self.name)
+            return FoundCredentials(self._access.known, "the URL")
+        return find_credentials(self._access.authfile, self.host, self.name)
 
     def is_elsewhere(self, response: httpx.Response) -> bool:
         """Tells whether an answer came from another host than the registry's."""

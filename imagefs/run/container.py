@@ -35,7 +35,7 @@ from imagefs.run.namespace import SI_KERNEL, fork_init
 from imagefs.run.options import AUTO, Bind, ResourceLimits, RunOptions
 from imagefs.run.rootfs import RootTree, add_directories, make_directories
 from imagefs.run.runtime import Marker, watched
-from imagefs.run.spec import Outside, arguments, build
+from imagefs.run.spec import HostFacts, arguments, build
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
 
@@ -101,7 +101,7 @@ def run(
     stop = parse_signal(image.stop_signal) if image.stop_signal else signal.SIGTERM
     program = runtime.find(options.runtime)
     host.check_limits(options.limits)
-    outside = Outside(
+    facts = HostFacts(
         environ=os.environ,
         hostname=os.uname().nodename,
         devices=host.devices(options.devices),
@@ -121,17 +121,17 @@ def run(
     try:
         scratch = (scratch_dir or os.path.join(runtime_dir, "scratch")) if options.writable and not kept_dir else ""
         with (
-            host.terminal_kept(outside.terminal),
+            host.terminal_kept(facts.terminal),
             host.owners_kept(),
             RunFolder(runtime_dir, scratch, options.cgroup_parent) as folder,
             contextlib.closing(Marker()) if started and not rootless else contextlib.nullcontext() as marker,
             _signals_held() as forwarded,
             namespace.child(
-                lambda told: _in_child(
+                lambda writer: _in_child(
                     lambda: _exec_runtime(
-                        options, image, outside, program, folder, layers, beside or {}, kept_dir, marker, told
+                        options, image, facts, program, folder, layers, beside or {}, kept_dir, marker, writer
                     ),
-                    told,
+                    writer,
                 )
             ) as (child, report),
             _swept(runtime_dir),
@@ -139,7 +139,7 @@ def run(
             watched(folder.path, folder.started, executed) if executed else contextlib.nullcontext(),
         ):
             status, ended_by = _wait(
-                child, report, folder, forwarded, stop, terminal=outside.terminal, aside=options.aside
+                child, report, folder, forwarded, stop, terminal=facts.terminal, aside=options.aside
             )
             if ended_by:
                 return 128 + ended_by
@@ -249,20 +249,20 @@ def _failure(report: bytes, program: runtime.Runtime, folder: RunFolder, command
 
 
 # The child
-def _in_child(become: Callable[[], NoReturn], told: int) -> None:
+def _in_child(become: Callable[[], NoReturn], writer: int) -> None:
     try:
         _take_no_signals()
         become()
     except LayerFailed as error:
-        _tell(told, error.message, error.hint, error.number)
+        _tell(writer, error.message, error.hint, error.number)
     except CommandNotExecutable as error:
-        _tell(told, error.message, error.hint, executable=False)
+        _tell(writer, error.message, error.hint, executable=False)
     except StripefsError as error:
-        _tell(told, error.message, error.hint)
+        _tell(writer, error.message, error.hint)
     except OSError as error:
-        _tell(told, _cannot_prepare(error))
+        _tell(writer, _cannot_prepare(error))
     except BaseException as error:
-        _tell(told, f"the container cannot be prepared: {error!r}")
+        _tell(writer, f"the container cannot be prepared: {error!r}")
         raise
 
 
@@ -274,8 +274,8 @@ def _take_no_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _tell(told: int, message: str, hint: str = "", number: int | None = None, *, executable: bool = True) -> None:
-    os.write(told, json.dumps([message, hint, number, executable]).encode())
+def _tell(writer: int, message: str, hint: str = "", number: int | None = None, *, executable: bool = True) -> None:
+    os.write(writer, json.dumps([message, hint, number, executable]).encode())
 
 
 def _cannot_prepare(error: OSError) -> str:
@@ -285,23 +285,23 @@ def _cannot_prepare(error: OSError) -> str:
 def _exec_runtime(
     options: RunOptions,
     image: ImageConfig,
-    outside: Outside,
+    facts: HostFacts,
     program: runtime.Runtime,
     folder: RunFolder,
     layers: Sequence[MountLayer],
     beside: Mapping[str, MountLayer],
     kept_dir: str,
     marker: Marker | None,
-    told: int,
+    writer: int,
 ) -> NoReturn:
     """Raises StripefsError and OSError."""
     root = folder.rootfs
-    if outside.rootless:
-        namespace.enter_user_namespace(told, terminal=outside.terminal)
+    if facts.rootless:
+        namespace.enter_user_namespace(writer, terminal=facts.terminal)
     namespace.private_mounts()
     if marker:
         marker.show(folder.marker)
-        outside = outside._replace(marker=folder.marker)
+        facts = facts._replace(marker=folder.marker)
     os.mkdir(root, 0o700)
     for number, (path, layer) in enumerate(beside.items(), len(layers)):
         place = folder.layer(number)
@@ -314,15 +314,15 @@ def _exec_runtime(
             overlay.mount(lowers, kept_dir, root, volatile=True)
         elif options.writable:
             upper = overlay.mount(
-                lowers, folder.scratch, root, without_disk="memory", volatile=True, rootless=outside.rootless
+                lowers, folder.scratch, root, without_disk="memory", volatile=True, rootless=facts.rootless
             )
             if upper != "disk":
                 _log().warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
         elif len(lowers) > 1:
-            overlay.mount_read_only(lowers, root, rootless=outside.rootless)
+            overlay.mount_read_only(lowers, root, rootless=facts.rootless)
         with RootTree(root) as tree:
             spec = build(
-                options, image, tree, outside, root=root, volumes=folder.volumes, name=folder.name, cgroup=folder.cgroup
+                options, image, tree, facts, root=root, volumes=folder.volumes, name=folder.name, cgroup=folder.cgroup
             )
             process = spec.document["process"]
             runtime.check_arguments(process["args"], process["env"], resource.getrlimit(resource.RLIMIT_STACK)[0])
@@ -331,14 +331,14 @@ def _exec_runtime(
                 rootfs.make_volumes(folder.volumes, spec.volumes, tree, options.first_id)
         if missing and not options.writable:
             made = os.path.join(folder.path, "directories")
-            add_directories(root, made, missing, lowers, options.first_id, rootless=outside.rootless)
+            add_directories(root, made, missing, lowers, options.first_id, rootless=facts.rootless)
         elif not kept_dir:  # where what is written is kept, volumes are no part of it
             make_directories(root, missing, options.first_id)
-        needed = [folder.path, program.path, *outside.files]
+        needed = [folder.path, program.path, *facts.files]
         if users >= 0:
             mapped = [bind.target for bind in options.binds if bind.mapped]
             needed.append(namespace.move_mounts(spec.document, users, mapped, needed))
-        elif outside.rootless:
+        elif facts.rootless:
             for mount in spec.document["mounts"]:
                 if mount["type"] == "bind":
                     namespace.keep_locked_flags(mount)
@@ -346,17 +346,17 @@ def _exec_runtime(
         json.dump(spec.document, file)
     if program.name == "crun":
         runtime.hide_unified_cgroups()
-    if not outside.terminal:
+    if not facts.terminal:
         os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
     if namespace.is_alone():
         namespace.unmount_others([*needed, *(bind.source for bind in options.binds)])
     else:  # a layer started what serves its tree, which may need any mount that there is
-        fork_init(told, terminal=outside.terminal)
+        fork_init(writer, terminal=facts.terminal)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         signal.signal(number, signal.SIG_DFL)
     os.set_inheritable(folder.lock, True)
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_THE_RUNTIME}
-    os.execve(program.path, program.command(folder.path, folder.name, rootless=outside.rootless), environment)  # noqa: S606
+    os.execve(program.path, program.command(folder.path, folder.name, rootless=facts.rootless), environment)  # noqa: S606
 
 
 def _mount_layers(folder: RunFolder, layers: Sequence[MountLayer], users: int) -> list[str]:

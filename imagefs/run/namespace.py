@@ -123,20 +123,20 @@ def child(run: Callable[[int], None]) -> Iterator[tuple[int, int]]:
     run: what it does, given where to write; it must not rely on other threads, and tells errors in its own way. After
     the block the child is gone, and with it all that it has started. Raises OSError.
     """
-    report, told = os.pipe()
+    report, writer = os.pipe()
     parent = os.pidfd_open(os.getpid())
     sys.stdout.flush()
     try:
         with _children_in_new_pid_namespace() if os.geteuid() == 0 else contextlib.nullcontext():
             pid = os.fork()
             if pid == 0:
-                _in_child(run, parent, told)
+                _in_child(run, parent, writer)
     except OSError:
         os.close(report)
         raise
     finally:
         os.close(parent)
-        os.close(told)
+        os.close(writer)
     try:
         yield pid, report
     finally:
@@ -147,10 +147,10 @@ def child(run: Callable[[int], None]) -> Iterator[tuple[int, int]]:
                 os.waitpid(pid, 0)
 
 
-def _in_child(run: Callable[[int], None], parent: int, told: int) -> NoReturn:
+def _in_child(run: Callable[[int], None], parent: int, writer: int) -> NoReturn:
     try:
         end_with_parent(parent)
-        run(told)
+        run(writer)
     except BaseException as error:  # noqa: BLE001 the border of this process: its parent's frames must not run twice
         sys.excepthook(type(error), error, error.__traceback__)
     finally:

@@ -20,7 +20,7 @@ from imagefs.run.privileges import CGROUPS, KNOWN, MASKED, READ_ONLY, Profile, g
 __all__ = [
     "PATH",
     "DeviceNode",
-    "Outside",
+    "HostFacts",
     "Spec",
     "TreeKind",
     "TreeView",
@@ -93,7 +93,7 @@ class DeviceNode(NamedTuple):
     gid: int
 
 
-class Outside(NamedTuple):
+class HostFacts(NamedTuple):
     """Facts about the host for a container: the caller's environment, the host's name, what is at the host's paths.
 
     devices: of `RunOptions.devices`. terminal: the command gets one. files: of /etc/resolv.conf and /etc/hosts those
@@ -136,7 +136,7 @@ def build(
     options: RunOptions,
     image: ImageConfig,
     tree: TreeView,
-    outside: Outside,
+    facts: HostFacts,
     *,
     root: str,
     volumes: str,
@@ -151,32 +151,30 @@ def build(
     workdir = posixpath.normpath("/" + (options.workdir or image.workdir).lstrip("/"))
     if f"{tree.real(workdir)}/".startswith("/proc/"):  # of runtimes with CVE-2024-21626 that is a way to the host
         raise RunError(f"no command starts in {workdir}, which belongs to processes", hint="--workdir DIR")
-    hostname = options.hostname or (outside.hostname if options.network == "host" else name)
+    hostname = options.hostname or (facts.hostname if options.network == "host" else name)
     filled = [] if options.writable else _volumes(options, image, tree, volumes)
-    mounts, missing = _mounts(options, image, tree, outside, workdir, filled)
+    mounts, missing = _mounts(options, image, tree, facts, workdir, filled)
     if options.first_id and max(user.uid, user.gid, *user.groups, 0) >= IDS:
         raise RunError(f"user {user.uid}:{user.gid} is beyond the {IDS} users of its namespace", hint="--userns host")
-    if outside.rootless:
+    if facts.rootless:
         if (user.uid, user.gid) != (0, 0):
             raise RunError(f"a container without root has no user {user.uid}:{user.gid}", hint="--user 0, or sudo")
         user = user._replace(groups=())
     namespaces = [*_NAMESPACES, *(["network"] if options.network == "none" else [])]
     namespaces += ["user"] if options.first_id else []
     ids = [{"containerID": 0, "hostID": options.first_id, "size": IDS}]
-    capabilities = granted(options.added, options.dropped, outside.capabilities)
+    capabilities = granted(options.added, options.dropped, facts.capabilities)
     document: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
-            "terminal": outside.terminal,
+            "terminal": facts.terminal,
             "user": {"uid": user.uid, "gid": user.gid, "additionalGids": list(user.groups)},
             "args": arguments(options, image),
-            "env": _environment(options, image, outside, user, hostname),
+            "env": _environment(options, image, facts, user, hostname),
             "cwd": workdir,
             "capabilities": _capabilities(user, capabilities),
             # The hard limit stays: not every root may raise it.
-            "rlimits": [
-                {"type": "RLIMIT_NOFILE", "soft": min(OPEN_FILES, outside.open_files), "hard": outside.open_files}
-            ],
+            "rlimits": [{"type": "RLIMIT_NOFILE", "soft": min(OPEN_FILES, facts.open_files), "hard": facts.open_files}],
             "noNewPrivileges": options.no_new_privileges,
         },
         "root": {"path": root, "readonly": not options.writable},
@@ -195,17 +193,17 @@ def build(
                     "uid": node.uid,
                     "gid": node.gid,
                 }
-                for node in outside.devices
+                for node in facts.devices
             ],
-            "resources": _resources(options, outside),
+            "resources": _resources(options, facts),
             "rootfsPropagation": "rslave",
             "maskedPaths": list(MASKED),
-            "readonlyPaths": _read_only(options, outside),
+            "readonlyPaths": _read_only(options, facts),
             **({"uidMappings": ids, "gidMappings": ids} if options.first_id else {}),
-            **({"seccomp": outside.seccomp.filter(capabilities)} if outside.seccomp else {}),
+            **({"seccomp": facts.seccomp.filter(capabilities)} if facts.seccomp else {}),
         },
     }
-    if outside.rootless:
+    if facts.rootless:
         document["linux"]["namespaces"].remove({"type": "cgroup"})
         del document["linux"]["cgroupsPath"], document["linux"]["resources"]
     for text in _strings(document):
@@ -227,13 +225,13 @@ def arguments(options: RunOptions, image: ImageConfig) -> list[str]:
     return found
 
 
-def _environment(options: RunOptions, image: ImageConfig, outside: Outside, user: User, hostname: str) -> list[str]:
+def _environment(options: RunOptions, image: ImageConfig, facts: HostFacts, user: User, hostname: str) -> list[str]:
     """The image's, what is missing in it, and the user's, later ones in the place of earlier ones."""
     defaults = [PATH, f"HOSTNAME={hostname}", f"HOME={user.home}"]
-    if outside.terminal:
-        defaults.append(f"TERM={outside.environ.get('TERM', 'xterm')}")
-    told = [f"IMAGEFS_READY={MARKER}/ready"] if outside.marker else []
-    found = variables((*defaults, *image.env), (*told, *options.env), outside.environ)
+    if facts.terminal:
+        defaults.append(f"TERM={facts.environ.get('TERM', 'xterm')}")
+    told = [f"IMAGEFS_READY={MARKER}/ready"] if facts.marker else []
+    found = variables((*defaults, *image.env), (*told, *options.env), facts.environ)
     return [f"{name}={value}" for name, value in found.items()]
 
 
@@ -272,12 +270,12 @@ def own_mount(path: str, image: ImageConfig) -> str:
     return next((one for one in own if f"{path}/".startswith(f"{one}/")), "")
 
 
-def _read_only(options: RunOptions, outside: Outside) -> list[str]:
+def _read_only(options: RunOptions, facts: HostFacts) -> list[str]:
     """crun shows these paths anew before it makes its mounts read-only, so each hierarchy below needs that as well."""
     taken = {bind.target for bind in options.binds}
     paths = [path for path in READ_ONLY if path not in taken]
     if CGROUPS in paths:
-        paths += [path for path in outside.hierarchies if path not in taken]
+        paths += [path for path in facts.hierarchies if path not in taken]
     return paths
 
 
@@ -298,20 +296,20 @@ def _volumes(options: RunOptions, image: ImageConfig, tree: TreeView, folder: st
 
 
 def _mounts(
-    options: RunOptions, image: ImageConfig, tree: TreeView, outside: Outside, workdir: str, volumes: Sequence[Volume]
+    options: RunOptions, image: ImageConfig, tree: TreeView, facts: HostFacts, workdir: str, volumes: Sequence[Volume]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """In the order in which they are mounted; and which directories the tree lacks for them."""
     binds = sorted(options.binds, key=lambda bind: bind.target.count("/"))
     taken = {bind.target for bind in binds}
     mounts = [_mount(*entry) for entry in _MOUNTS if entry[0] not in taken]
-    if outside.rootless:
+    if facts.rootless:
         mounts = [_rootless(mount, options) for mount in mounts if mount["type"] != "cgroup"]
     if not options.writable:
         filled = {volume.path for volume in volumes}
         scratch = [path for path in _SCRATCH if path not in taken | filled and (path == "/tmp" or tree.kind(path))]  # noqa: S108
         mounts += [_mount(path, "tmpfs", "tmpfs", (*_MEMORY, "mode=1777")) for path in scratch]
         mounts += [_mount(volume.path, "bind", volume.source, ("bind", *_MEMORY)) for volume in volumes]
-    for path in outside.files:
+    for path in facts.files:
         if path not in taken and tree.kind(path) == "file":
             mounts.append(_mount(path, "bind", path, ("bind", "ro", *_NO_FILES)))
     fixed = [mount["destination"] for mount in mounts]
@@ -327,8 +325,8 @@ def _mounts(
     bound = [_bind(bind if tree.kind(bind.target) else bind._replace(target=tree.real(bind.target))) for bind in binds]
     inner = [mount for mount in bound if _is_covered(mount["destination"], [MARKER])]
     mounts += [mount for mount in bound if mount not in inner]
-    if outside.marker and MARKER not in taken:
-        mounts.append(_mount(MARKER, "bind", outside.marker, ("bind", "rw", *_NO_FILES)))
+    if facts.marker and MARKER not in taken:
+        mounts.append(_mount(MARKER, "bind", facts.marker, ("bind", "rw", *_NO_FILES)))
     return mounts + inner, missing
 
 
@@ -375,9 +373,9 @@ def _is_covered(path: str, mounts: Sequence[str]) -> bool:
 # Limits
 
 
-def _resources(options: RunOptions, outside: Outside) -> dict[str, Any]:
+def _resources(options: RunOptions, facts: HostFacts) -> dict[str, Any]:
     limits = options.limits
-    found: dict[str, Any] = {"devices": list(_device_rules(outside.devices))}
+    found: dict[str, Any] = {"devices": list(_device_rules(facts.devices))}
     if limits.memory:
         found["memory"] = {"limit": limits.memory}
     if limits.cpus:

@@ -24,7 +24,7 @@ from imagefs.containers import AttachedImage, JobRunner
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.deps.container.early import EarlyStart, hint_name
-from imagefs.deps.engine import CHANGED, PATIENCE, Miss, absent, check_whole, hit_or_install, missed, used
+from imagefs.deps.engine import CHANGED, PATIENCE, Miss, absent, check_whole, hit_or_install, missed, record_hit
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.format.snapshot import SHORT
@@ -203,7 +203,7 @@ class _ContainerStart:
             return None
         self._targets = [target.path for target in self._key.request.targets]
         self._name = self._answer.found.digest
-        found = used(self._name, self._hit)
+        found = record_hit(self._name, self._hit)
         return None if isinstance(found, Miss) else found
 
     def _known_layer(self, layer: Callable[[], MountLayer]) -> MountLayer:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.deps.engine import Used
+from imagefs.deps.engine import MountedSnapshot
 from stripefs.fuse import kernel
 from tests.integration.deps.conftest import Job
 from tests.support.deps.installed import published, snapshots_in, use_here
@@ -50,7 +50,7 @@ def hosts(tmp_path: Path) -> Iterator[list[Service]]:
         yield made
 
 
-def started(service: Service, store: Path, name: str, target: Path, job: Job) -> tuple[Used, dict[str, Any]]:
+def started(service: Service, store: Path, name: str, target: Path, job: Job) -> tuple[MountedSnapshot, dict[str, Any]]:
     """A start that touches every second file, in an order of its own; what the daemon says of it."""
     used = use_here(service, store, name, target, job.pid, recorded=True)
     assert used is not None

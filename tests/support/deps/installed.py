@@ -16,7 +16,7 @@ from imagefs.daemon import processes
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.daemon.protocol import SnapshotUse as Wanted
-from imagefs.deps.engine import Used, use
+from imagefs.deps.engine import MountedSnapshot, mount_snapshot
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
@@ -62,12 +62,14 @@ def use_here(
     kept: bool = False,
     recorded: bool = False,
     plane: Literal["auto", "erofs", "tree"] = "auto",
-) -> Used | None:
+) -> MountedSnapshot | None:
     """Use it for these processes."""
     wanted = Wanted(name, tuple((pid, processes.began(pid)) for pid in users), kept)
     recording = Recording("deps", off=not recorded)
     client = Client(service.settings)
-    return use(client, StoreSettings(url=str(store)), wanted, str(target), recording, TreeOptions(plane=plane))
+    return mount_snapshot(
+        client, StoreSettings(url=str(store)), wanted, str(target), recording, TreeOptions(plane=plane)
+    )
 
 
 def imported(target: Path) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,7 @@ from imagefs.errors import RunError
 from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import Bind, ResourceLimits, RunOptions
 from imagefs.run.privileges import CAPABILITIES
-from imagefs.run.spec import DeviceNode, Outside, Spec, TreeKind, Volume, arguments, build
+from imagefs.run.spec import DeviceNode, HostFacts, Spec, TreeKind, Volume, arguments, build
 from stripefs.errors import ConfigError
 from tests.unit.imagefs.run.users import GROUP, PASSWD
 
@@ -42,14 +42,14 @@ class FakeTree:
 
 
 USUAL = ("/proc", "/sys", "/dev", "/tmp", "/run", "/var/tmp", "/work")
-OUTSIDE = Outside(environ={"OUTSIDE": "told", "TERM": "vt100"}, hostname="node7")
+FACTS = HostFacts(environ={"OUTSIDE": "told", "TERM": "vt100"}, hostname="node7")
 
 
 def spec(
     options: RunOptions | None = None,
     image: ImageConfig | None = None,
     tree: FakeTree | None = None,
-    outside: Outside = OUTSIDE,
+    facts: HostFacts = FACTS,
     **more: Any,
 ) -> Spec:
     chosen = (options or RunOptions(command=("true",)))._replace(**more)
@@ -57,7 +57,7 @@ def spec(
         chosen,
         image or ImageConfig(),
         tree or FakeTree(*USUAL),
-        outside,
+        facts,
         root="/bundle/rootfs",
         volumes="/bundle/volumes",
         name="c1",
@@ -126,7 +126,7 @@ def test_the_environment() -> None:
         *(path, "HOSTNAME=node7", "HOME=/root"),
         *("A=2", "B=3", "WITH=a=b", "EMPTY=", "OUTSIDE=told", "NEW=4"),
     ]
-    found = process(image=ImageConfig(env=["PATH=/opt", "HOME=/srv"]), outside=OUTSIDE._replace(terminal=True))["env"]
+    found = process(image=ImageConfig(env=["PATH=/opt", "HOME=/srv"]), facts=FACTS._replace(terminal=True))["env"]
     assert found == ["PATH=/opt", "HOSTNAME=node7", "HOME=/srv", "TERM=vt100"]
     with pytest.raises(RunError, match="--env =x"):
         process(env=["=x"])
@@ -165,13 +165,13 @@ def test_limits() -> None:
 
 def test_open_files_never_exceed_what_the_caller_may_have() -> None:
     for hard, soft in ((1000, 1000), (1 << 20, 65536)):
-        found = process(outside=OUTSIDE._replace(open_files=hard))["rlimits"]
+        found = process(facts=FACTS._replace(open_files=hard))["rlimits"]
         assert found == [{"type": "RLIMIT_NOFILE", "soft": soft, "hard": hard}]
 
 
 def test_devices_are_made_and_allowed() -> None:
     node = DeviceNode("/dev/nvidia0", "c", 195, 0, 0o666, 0, 44)
-    linux = spec(outside=OUTSIDE._replace(devices=[node])).document["linux"]
+    linux = spec(facts=FACTS._replace(devices=[node])).document["linux"]
     assert linux["devices"] == [
         {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 0o666, "uid": 0, "gid": 44}
     ]
@@ -217,12 +217,12 @@ def test_volumes_are_memory_in_a_read_only_root() -> None:
 
 
 def test_files_of_the_host_stand_where_the_image_has_them() -> None:
-    outside = OUTSIDE._replace(files=["/etc/hosts", "/etc/resolv.conf"])
+    facts = FACTS._replace(files=["/etc/hosts", "/etc/resolv.conf"])
     tree = FakeTree(*USUAL, files={"/etc/hosts": b""})
-    found = mounts(outside=outside, tree=tree)
+    found = mounts(facts=facts, tree=tree)
     assert found["/etc/hosts"]["options"] == ["bind", "ro", "nosuid", "noexec", "nodev"]
     assert "/etc/resolv.conf" not in found
-    found = mounts(outside=outside, tree=tree, binds=[Bind("/mine", "/etc/hosts", directory=False)])
+    found = mounts(facts=facts, tree=tree, binds=[Bind("/mine", "/etc/hosts", directory=False)])
     assert found["/etc/hosts"]["source"] == "/mine"
 
 
@@ -282,19 +282,19 @@ def test_a_container_sees_its_own_cgroup_read_only() -> None:
     order = [mount["destination"] for mount in spec().document["mounts"]]
     assert order.index("/sys") < order.index("/sys/fs/cgroup")
     assert "/sys/fs/cgroup" in spec().document["linux"]["readonlyPaths"]
-    hierarchies = OUTSIDE._replace(hierarchies=["/sys/fs/cgroup/pids"])
-    assert spec(outside=hierarchies).document["linux"]["readonlyPaths"][-2:] == [
+    hierarchies = FACTS._replace(hierarchies=["/sys/fs/cgroup/pids"])
+    assert spec(facts=hierarchies).document["linux"]["readonlyPaths"][-2:] == [
         "/sys/fs/cgroup",
         "/sys/fs/cgroup/pids",
     ]
-    bound = spec(outside=hierarchies, binds=[Bind("/host", "/sys/fs/cgroup")]).document
+    bound = spec(facts=hierarchies, binds=[Bind("/host", "/sys/fs/cgroup")]).document
     assert bound["mounts"][-1]["source"] == "/host"
     assert not any(path.startswith("/sys/fs/cgroup") for path in bound["linux"]["readonlyPaths"])
 
 
 def test_the_document_is_json() -> None:
-    outside = OUTSIDE._replace(devices=[DeviceNode("/dev/x", "b", 1, 2, 0o600, 0, 0)], files=["/etc/passwd"])
-    document = spec(outside=outside, binds=[Bind("/a", "/tmp/b")]).document
+    facts = FACTS._replace(devices=[DeviceNode("/dev/x", "b", 1, 2, 0o600, 0, 0)], files=["/etc/passwd"])
+    document = spec(facts=facts, binds=[Bind("/a", "/tmp/b")]).document
     assert json.loads(json.dumps(document)) == document
 
 
@@ -333,8 +333,8 @@ def test_a_volume_may_be_shared_memory() -> None:
 
 
 def test_a_container_without_root() -> None:
-    rootless = OUTSIDE._replace(rootless=True)
-    found = spec(tree=FakeTree(*USUAL), outside=rootless).document
+    rootless = FACTS._replace(rootless=True)
+    found = spec(tree=FakeTree(*USUAL), facts=rootless).document
     assert {"cgroupsPath", "resources"}.isdisjoint(found["linux"])
     assert {"type": "cgroup"} not in found["linux"]["namespaces"]
     shown = {mount["destination"]: mount for mount in found["mounts"]}
@@ -342,11 +342,11 @@ def test_a_container_without_root() -> None:
     assert (shown["/sys"]["type"], shown["/sys"]["source"]) == ("bind", "/sys")
     assert "gid=5" not in shown["/dev/pts"]["options"]
     assert found["process"]["user"] == {"uid": 0, "gid": 0, "additionalGids": []}
-    alone = spec(outside=rootless, network="none").document["mounts"]
+    alone = spec(facts=rootless, network="none").document["mounts"]
     assert [mount["type"] for mount in alone if mount["destination"] == "/sys"] == ["sysfs"]
     for user in ("ann", "0:9"):
         with pytest.raises(RunError, match="a container without root has no user"):
-            spec(outside=rootless, user=user)
+            spec(facts=rootless, user=user)
 
 
 def test_a_user_namespace_in_the_spec() -> None:
