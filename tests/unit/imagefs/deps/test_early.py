@@ -35,7 +35,7 @@ def test_a_start_that_knows_its_key_does_not_wait_for_the_hint(
         return Hint(ASKED, "told", "", SNAPSHOT).to_json(NAME).decode()
 
     monkeypatch.setattr(Client, "note", note)
-    monkeypatch.setattr(Client, "use_above", lambda *arguments, **_: used.append(arguments))
+    monkeypatch.setattr(Client, "attach_layer", lambda *arguments, **_: used.append(arguments))
     early.begin(Recording())
     assert early.take(ASKED, SNAPSHOT) is None
     given.set()
@@ -46,7 +46,7 @@ def test_a_start_that_knows_its_key_does_not_wait_for_the_hint(
 def test_a_hint_that_is_there_in_time_is_followed(early: EarlyStart, monkeypatch: pytest.MonkeyPatch) -> None:
     attached = object()
     monkeypatch.setattr(Client, "note", lambda *_: Hint(ASKED, "told", "", SNAPSHOT).to_json(NAME).decode())
-    monkeypatch.setattr(Client, "use_above", lambda *_, **__: attached)
+    monkeypatch.setattr(Client, "attach_layer", lambda *_, **__: attached)
     early.begin(Recording())
     assert early.hint(ASKED) is not None
     assert early.take(ASKED, SNAPSHOT) is attached
