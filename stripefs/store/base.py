@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Unsupported
 from stripefs.format.blocks import Block
@@ -134,6 +134,8 @@ class Store(ABC):
 
     url: str
     capabilities: Capabilities
+    _rename_keeps_time: ClassVar[bool] = True
+    """False where a rename copies: the file has another modification time then, and its length alone is compared."""
     local_hosts: frozenset[str] = frozenset()
     """Hosts of `Handle.locate` that are no burden to others, such as a disk of this machine: of a block's hosts they
     are asked alone as long as they answer."""
@@ -268,11 +270,14 @@ class Store(ABC):
         folder, _, name = path.rpartition(b"/")
         aside = folder + b"/" + part_name(name, new_version(), 0)
         try:
+            if not self._rename_keeps_time and self.stat(path).identity != seen:
+                raise _stale(path)
             self.rename(path, aside)
-            if self.stat(aside).identity == seen:
-                return aside
+            found = self.stat(aside).identity
         except NotFound:
             raise _stale(path) from None
+        if found == seen or (not self._rename_keeps_time and found.length == seen.length):
+            return aside
         self._put_back(aside, path)
         raise _stale(path)
 

@@ -120,6 +120,7 @@ class ArrowStore(Store):
     """The files below `root`, a path of `filesystem` without a trailing slash."""
 
     capabilities = Capabilities(put=True, writes=True, replace=True)
+    _rename_keeps_time = False
 
     def __init__(self, filesystem: arrow_fs.FileSystem, root: str, url: str, facts: dict[str, str]) -> None:
         self.url = url

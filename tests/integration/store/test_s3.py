@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -50,6 +51,23 @@ class TestS3(WriteConformance, PutConformance, ListingConformance, StoreConforma
         store = open_store(StoreSettings(url=server.url("a%20prefix/%C3%BCber")))
         yield Place(store, populate)
         store.close()
+
+    def test_an_object_of_an_earlier_second_is_replaced_and_removed(
+        self, store: Store, populate: BucketPopulate, folder: bytes
+    ) -> None:
+        """A rename dates what it moves anew."""
+        path = folder + b"/file"
+        populate.write(path, b"first")
+        populate.write(folder + b"/next", b"second")
+        seen = store.stat(path).identity
+        time.sleep(1.1)  # the server's clock, which dates objects by the second
+        store.compare_and_rename(folder + b"/next", path, seen)
+        with pytest.raises(StaleVersion):
+            store.compare_and_remove(path, seen)
+        now = store.stat(path).identity
+        time.sleep(1.1)
+        store.compare_and_remove(path, now)
+        assert listing(store, folder) == []
 
 
 @pytest.fixture
