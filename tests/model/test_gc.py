@@ -114,4 +114,4 @@ class Collections(Uploads):
 
 
 TestCollections = Collections.TestCase
-TestCollections.settings = examples(60, steps=25)
+TestCollections.settings = examples(40, steps=25)

@@ -6,4 +6,4 @@ from tests.model.uploads import Uploads
 from tests.support.examples import examples
 
 TestUploads = Uploads.TestCase
-TestUploads.settings = examples(60, steps=25)
+TestUploads.settings = examples(40, steps=25)

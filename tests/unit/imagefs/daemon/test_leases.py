@@ -32,6 +32,7 @@ from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError
+from tests.support.examples import examples
 
 SETTINGS = DaemonSettings(runtime="/run/nothing")
 IMAGES = {"one": "a" * 64, "two": "b" * 64}
@@ -305,6 +306,7 @@ STEPS = st.lists(
 )
 
 
+@examples(60)
 @given(STEPS)
 def test_what_a_lease_holds_is_mounted(steps: list[tuple[str, Any]]) -> None:
     async def main(world: World, leases: Leases) -> None:

@@ -17,6 +17,7 @@ from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment
 from stripefs.errors import MountError
+from tests.support.examples import examples
 
 TARGET = "/opt/deps"
 
@@ -188,6 +189,7 @@ def run(steps: list[tuple[str, Any]]) -> World:
     return world
 
 
+@examples(60)
 @given(STEPS)
 def test_who_is_told_that_it_is_mounted_finds_it_mounted(steps: list[tuple[str, Any]]) -> None:
     run(steps)
