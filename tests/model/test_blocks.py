@@ -208,4 +208,4 @@ class Blocks(RuleBasedStateMachine):
 
 
 TestBlocks = Blocks.TestCase
-TestBlocks.settings = examples(60, steps=25)
+TestBlocks.settings = examples(35, steps=25)
