@@ -38,6 +38,7 @@ _HTTP, _REGISTRY = (8080, 80), (5000, 5001)  # as clients see them, and behind t
 _PROBE = ".probe"
 _PROBE_SECONDS = 1.0
 _STARTS_WITHIN = 15.0
+_MEASUREMENTS = 4
 
 _NGINX = r"""
 daemon off;
@@ -107,17 +108,22 @@ class Link:
         return int(Path(f"/sys/class/net/{_OUTSIDE}/statistics/rx_bytes").read_text())
 
     def measure(self, rate: float) -> Measured:
-        """Find out what the link does when set to `rate`. Raises BenchError where that is not what was asked for."""
+        """Find out what the link does when set to `rate`, several times where something else kept the machine busy.
+        Raises BenchError where that is never what was asked for."""
         self.set_rate(rate)
+        for _ in range(_MEASUREMENTS):
+            found = self._measure(rate)
+            if RTT <= found.round_trip < 1.3 * RTT and (not rate or 0.9 < found.eight / rate < 1.1):
+                return found
+        raise BenchError(f"the link does not do what it should at {rate / 1e6:g} MB/s: {found}")
+
+    def _measure(self, rate: float) -> Measured:
         trips = self._round_trips()
         one = self._throughput(1, rate)
         begin, cpu = time.monotonic(), cpu_seconds(self._proxy)
         eight = self._throughput(8, rate)
         share = (cpu_seconds(self._proxy) - cpu) / (time.monotonic() - begin)
-        found = Measured(statistics.median(trips), one, eight, share)
-        if not RTT <= found.round_trip < 1.3 * RTT or (rate and not 0.9 < eight / rate < 1.1):
-            raise BenchError(f"the link does not do what it should at {rate / 1e6:g} MB/s: {found}")
-        return found
+        return Measured(statistics.median(trips), one, eight, share)
 
     def _round_trips(self) -> list[float]:
         connection = http.client.HTTPConnection(*_host_port(self.url), timeout=10)
