@@ -83,7 +83,7 @@ async def test_a_writer_that_dies(
         seen.append(now)
         mortal.dead = mortal.dead or now is state
 
-    async with writing(mortal, layout=layout, io_timeout=0.2) as uploads:
+    async with writing(mortal, layout=layout, io_timeout=0.5) as uploads:
         await save(uploads, b"/file", old)
         replacing = StripedStore(mortal).stat(b"/file").identity
         upload = await uploads.begin(b"/file", replacing=replacing, append=append)
