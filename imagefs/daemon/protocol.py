@@ -178,7 +178,7 @@ class AttachRequest(NamedTuple):
     events: Mapping[str, Any] = {}
 
     def to_json(self) -> dict[str, Any]:
-        """What is not set is left out, as daemons expect it."""
+        """Values that are not set are left out, as daemons expect it."""
         found = {**self._asdict(), "recording": self.recording._asdict()}
         for name in ("snapshot", "lease"):
             one = found.pop(name)

@@ -100,7 +100,7 @@ class Blocks(RuleBasedStateMachine):
         return Running(self.folder / f"blocks{self.restarts}", self.limit, self.sources)
 
     def answer(self, number: int, data: bytes) -> bytes:
-        """What the stores answer; the next `wrong` answers are not what they must be."""
+        """Answers of the stores; the next `wrong` ones have other bytes than they should."""
         if self.away:
             raise ServiceDown("the store is away")
         if self.wrong and data:

@@ -91,7 +91,7 @@ class Collections(Uploads):
         return Collection(client, StripedStore(client), force=force).run()
 
     def _recovered(self, path: bytes, stood: bytes | None) -> None:
-        """What stands is what stood or what a record promised, with what came behind it."""
+        """A file there is the one before, or the one that a record promised with the bytes behind it."""
         try:
             found: bytes | None = bytes(StripedStore(self.store).get(path))
         except NotFound:
