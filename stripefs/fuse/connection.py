@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import time
 from typing import Any
 
 from stripefs.errors import MountError
@@ -19,8 +20,11 @@ __all__ = ["FuseConnection"]
 
 _log = logging.getLogger(__name__)
 
-_ENDS_WITHIN = 1.0
-"""Seconds for a connection to end after the unmount; it does so at once when nothing else holds it."""
+_ENDS_WITHIN = 5.0
+"""Seconds for a connection to end after the unmount. It does so at once when nothing else holds it; a container that is
+just being created has a copy of every mount of the host until it leaves the host's root."""
+
+_PAUSE = 0.05
 
 
 class FuseConnection:
@@ -97,15 +101,19 @@ class FuseConnection:
         found = kernel.find_mount(self._path)
         return self._mounted is not None and found is not None and found.device == self._mounted.device
 
-    def detach(self, *, spare_used: bool = False) -> bool:
+    def detach(self, *, spare_used: bool = False, free_within: float = 0.0) -> bool:
         """Take the mount out of the tree; False when its connection outlives that because someone still uses it.
 
-        spare_used: one that is in use stays where it is.
+        spare_used: one that is in use stays where it is. free_within: the seconds that it may take to become free; a
+        process that forked keeps its parent's files until its exec.
         """
         if not self.is_attached:
             return False
+        end = time.monotonic() + free_within
         try:
-            return mounting.unmount_unused(self._path) if spare_used else not mounting.detach(self._path)
+            while not (free := mounting.unmount_unused(self._path)) and time.monotonic() < end:
+                time.sleep(_PAUSE)
+            return free if free or spare_used else not mounting.detach(self._path)
         except MountError as error:
             _log.warning("%s", error)
             return False

@@ -55,6 +55,9 @@ _STARTS = 3
 _LEAVE_WITHIN = 5.0
 """Seconds that a worker gets to leave after the unmount, before it is killed."""
 
+_FREE_WITHIN = 1.0
+"""Seconds that a mount in use may take to become free, before whoever has files open there gets errors."""
+
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -374,7 +377,7 @@ class _Supervisor:
         _log.info("%s: unmounting %s", reason, self._path)
         self._stopping = True
         spare_used = self._keeper is not None and not force
-        detached = self._connection.detach(spare_used=spare_used)
+        detached = self._connection.detach(spare_used=spare_used, free_within=_FREE_WITHIN)
         if spare_used and not detached and self._connection.is_attached:
             _log.warning("%s is in use: its readers wait up to %g s for the next daemon", self._path, self._spec.keep)
             raise _Exit(0)

@@ -218,10 +218,10 @@ def settings_for(cluster: FakeCluster | FakeNameNode, **more: object) -> StoreSe
 
 
 @contextmanager
-def running(*manners: Manner) -> Iterator[tuple[FakeCluster, HdfsStore]]:
+def running(*manners: Manner, host_timeout: float = TIMEOUT) -> Iterator[tuple[FakeCluster, HdfsStore]]:
     """A cluster with one DataNode for each manner, and the store that is it."""
     with FakeCluster.running(DATA, *manners) as cluster:
-        store = HdfsStore(settings_for(cluster))
+        store = HdfsStore(settings_for(cluster, host_timeout=host_timeout))
         try:
             yield cluster, store
         finally:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import pytest
 
 from tests.integration.deps.container.job import Job, cgroups
 from tests.integration.deps.python_image import CONFIG, fill_python
-from tests.tools.imagefs_daemon import Service, built
+from tests.tools.imagefs_daemon import Service, built, eventually
 
 
 @pytest.fixture(scope="session")
@@ -42,12 +45,24 @@ def pip_image(pip_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{store}#t"
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def _no_cgroup_is_left() -> Iterator[None]:
+    """The next test finds none of a test that failed, whose container may be ending still."""
     yield
     for folder in cgroups():
-        for inner in [*folder.glob("imagefs-*"), folder]:  # of a test that failed
-            inner.rmdir()
+        for inner in [*folder.glob("imagefs-*"), folder]:
+            eventually(functools.partial(_removed, inner), f"the end of {inner}")
+
+
+def _removed(folder: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            folder.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+    return True
 
 
 @pytest.fixture

@@ -153,7 +153,8 @@ def test_a_snapshot_without_a_record_is_fetched_whole_at_once(image: str, tmp_pa
     with contextlib.closing(Service(tmp_path, io_timeout="10")) as service:
         job = Job(service, image, tmp_path)
         job.run("--deps-wait", "--no-record")
-        script = f"{JOB}; sys = __import__('sys'); sys.stdout.flush(); sys.stdin.read()"
+        # No other test has this command, so the image that they share has no trace of it either.
+        script = f"{JOB}; unrecorded = __import__('sys'); unrecorded.stdout.flush(); unrecorded.stdin.read()"
         process = service.start(*job.words("--no-record", script=script), stdin=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == SEEN

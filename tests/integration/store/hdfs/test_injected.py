@@ -155,7 +155,7 @@ def test_what_a_datanode_says_of_others() -> None:
 
 
 def test_the_next_replica_is_read_where_none_was_chosen() -> None:
-    with running(resets, overloaded, good) as (cluster, store):
+    with running(resets, overloaded, good, host_timeout=30.0) as (cluster, store):
         assert store.open(b"/file").read(0, 1000) == DATA[:1000]
         assert [len(datanode.served) for datanode in cluster.datanodes] == [1, 1, 1]
 
