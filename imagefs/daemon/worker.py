@@ -36,6 +36,7 @@ class DaemonBackend:
 
     source = "imagefs"
     kept: Mapping[str, Any] = {}
+    open_writes = 0
 
     def __init__(self, start: worker.Start) -> None:
         self._settings = DaemonSettings.from_json(start.payload)

@@ -228,6 +228,7 @@ class TreeBackend:
     """One image at one mountpoint."""
 
     requests: Mapping[str, Request] = {}
+    open_writes = 0
 
     def __init__(self, start: worker.Start) -> None:
         payload = json.loads(start.payload)

@@ -93,8 +93,28 @@ def handler(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Cor
     return guarded
 
 
+def change(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+    """The handler of a request that changes something, and is counted until it is answered."""
+    guarded = handler(function)
+
+    @functools.wraps(function)
+    async def counted(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        self = cast(TreeOperations, args[0])
+        self.changes += 1
+        try:
+            return await guarded(*args, **kwargs)
+        finally:
+            self.changes -= 1
+
+    return counted
+
+
 class TreeOperations(pyfuse3.Operations):
-    """Serves `tree`. `on_init` is called when the kernel's INIT arrives, before it is answered."""
+    """Serves `tree`. `on_init` is called when the kernel's INIT arrives, before it is answered.
+
+    changes: the requests under way that change something; what is written to files that are open does not count.
+    defer_writers: files are opened for writing by the next worker, which the kernel sends what this one leaves.
+    """
 
     supports_dot_lookup = False
     enable_writeback_cache = False
@@ -108,6 +128,8 @@ class TreeOperations(pyfuse3.Operations):
         self._tree = tree
         self._counters = counters
         self._on_init = on_init
+        self.changes = 0
+        self.defer_writers = False
         self._reported: dict[tuple[str, type[StripefsError]], tuple[float, int]] = {}
 
     def init(self) -> None:
@@ -290,7 +312,7 @@ class WritingOperations(TreeOperations):
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
         return _entry_of_version(await self._writable.getattr(inode))
 
-    @handler
+    @change
     async def setattr(
         self, inode: InodeT, attr: EntryAttributes, fields: SetattrFields, fh: FileHandleT | None, ctx: RequestContext
     ) -> EntryAttributes:
@@ -305,19 +327,19 @@ class WritingOperations(TreeOperations):
         )
         return _entry_of_version(answer)
 
-    @handler
+    @change
     async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: ModeT, ctx: RequestContext) -> EntryAttributes:
         return entry_of(await self._writable.mkdir(parent_inode, name, stat.S_IMODE(mode)))
 
-    @handler
+    @change
     async def rmdir(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         await self._writable.rmdir(parent_inode, name)
 
-    @handler
+    @change
     async def unlink(self, parent_inode: InodeT, name: FileNameT, ctx: RequestContext) -> None:
         await self._writable.unlink(parent_inode, name)
 
-    @handler
+    @change
     async def rename(
         self,
         parent_inode_old: InodeT,
@@ -347,20 +369,30 @@ class WritingOperations(TreeOperations):
 
     # Files
 
-    @handler
+    @change
     async def create(
         self, parent_inode: InodeT, name: FileNameT, mode: ModeT, flags: FlagT, ctx: RequestContext
     ) -> tuple[FileInfo, EntryAttributes]:
+        await self._admit_writer()
         handle, attributes, direct = await self._writable.create(parent_inode, name, stat.S_IMODE(mode), flags, ctx.pid)
         return FileInfo(fh=FileHandleT(handle), direct_io=direct), entry_of(attributes)
 
-    @handler
+    @change
     async def open(self, inode: InodeT, flags: FlagT, ctx: RequestContext) -> FileInfo:
         if flags & WRITING:
+            await self._admit_writer()
             handle, direct = await self._writable.open_writing(inode, flags, ctx.pid)
             return FileInfo(fh=FileHandleT(handle), direct_io=direct)
         handle, direct = await self._writable.open_reading(inode)
         return FileInfo(fh=FileHandleT(handle), keep_cache=not direct, direct_io=direct)
+
+    async def _admit_writer(self) -> None:
+        if self.defer_writers:
+            self.changes -= 1
+            try:
+                await trio.sleep_forever()
+            finally:
+                self.changes += 1
 
     @handler
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
@@ -382,12 +414,12 @@ class WritingOperations(TreeOperations):
 
     # Extended attributes
 
-    @handler
+    @change
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
         with _unlogged():
             await self._writable.setxattr(inode, name, value)
 
-    @handler
+    @change
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
         with _unlogged():
             await self._writable.removexattr(inode, name)

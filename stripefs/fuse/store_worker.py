@@ -65,6 +65,10 @@ class StoreBackend:
     def kept(self) -> dict[str, Any]:
         return {"file_ids": self._store.capabilities.file_ids, "writer": self._writer}
 
+    @property
+    def open_writes(self) -> int:
+        return self._writing.open_files if self._writing is not None else 0
+
     async def open(self) -> None:
         tune_allocator()
         store = await (self._check_source() if self._start.first else self._open_store())

@@ -13,9 +13,10 @@ the mount is in use, the connection stays for the next supervisor of the same pl
 a worker.
 
 Signals: TERM and INT unmount and end. HUP replaces the worker, which is how a new version of the program comes into a
-live mount; from a terminal it means that the terminal is gone, and ends the mount like TERM. Three deaths within 60 s
-without one answered request in between end the connection; the dead mount is left where it is, because an empty
-directory in its place would mislead whoever reads it.
+live mount; the worker first waits for files that are being written, and a second HUP replaces it at once. From a
+terminal HUP means that the terminal is gone, and ends the mount like TERM. Three deaths within 60 s without one
+answered request in between end the connection; the dead mount is left where it is, because an empty directory in its
+place would mislead whoever reads it.
 
 Where systemd wants signs of life (`WatchdogSec=`), it gets them from this loop, and the worker is asked for one of its
 own loop. A worker that answers none for three quarters of that time is killed and replaced, so that systemd need not
@@ -108,6 +109,7 @@ class _Supervisor:
         held.callback(self._close)
         self._connection = FuseConnection(spec)
         self._worker: WorkerProcess | None = None
+        self._leaving = False  # the worker was told to leave for the next
         self._generation = 0
         self._deaths = CrashLoop()
         self._watchdog = Watchdog(watchdog_period(), time.monotonic())
@@ -231,9 +233,7 @@ class _Supervisor:
         if event == "signal" and (value in _STOPPING or self._has_terminal):
             self._stop(value.name)
         elif event == "signal" and self._worker is not None:
-            _log.info("%s: replacing the worker", value.name)
-            self._deaths.clear()  # this one says nothing about what workers die of
-            self._worker.kill()
+            self._replace_worker(self._worker, value.name)
         elif event == "orphaned":
             self._stop(f"the end of process {self._spec.owner}")
         elif event == "disconnected":
@@ -247,6 +247,16 @@ class _Supervisor:
         elif event == "keeper lost":
             _log.warning("the keeper of %s was killed: another one is started", self._path)
             self._start_keeper()
+
+    def _replace_worker(self, worker: WorkerProcess, reason: str) -> None:
+        self._deaths.clear()  # this one says nothing about what workers die of
+        if self._leaving:
+            _log.info("%s: replacing the worker at once", reason)
+            worker.kill()
+        else:
+            _log.info("%s: replacing the worker", reason)
+            self._leaving = True
+            worker.send({"op": "leave"})
 
     def _ping(self) -> None:
         """Tell systemd that this loop runs, and ask the worker whether its own does."""
@@ -309,8 +319,10 @@ class _Supervisor:
             )
             self._disconnect()
             raise _Exit(MountError.exit_code)
+        level = logging.INFO if self._leaving and not status else logging.WARNING
+        self._leaving = False
         if self._connection.resend():
-            _log.warning("the worker ended with %s; the next one takes over", exit_name(status))
+            _log.log(level, "the worker ended with %s; the next one takes over", exit_name(status))
             if self._deaths.rapid:
                 time.sleep(1)
             self._start_next()

@@ -32,18 +32,26 @@ from stripefs.errors import StripefsError
 from stripefs.executor import Lane
 from stripefs.fuse import ipc, kernel
 from stripefs.fuse.control_server import ControlServer, Request
-from stripefs.fuse.operations import operations_for
+from stripefs.fuse.operations import TreeOperations, operations_for
 from stripefs.fuse.protocol import ServedTree
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal
 from stripefs.settings import MountSettings, mount_settings
 from stripefs.supervised import supervise
 
-__all__ = ["Backend", "Start", "main"]
+__all__ = ["DEFERS_FOR", "LEAVES_WITHIN", "Backend", "Start", "main", "wait_for_writers"]
 
 _log = logging.getLogger(__name__)
 
 TASKS = 512
 """Requests answered at once. pyfuse3's default of 99 could all be reads that wait, and then metadata would wait too."""
+
+LEAVES_WITHIN = 600.0
+"""Seconds that a worker that is to be replaced waits for the files that are being written."""
+
+DEFERS_FOR = 60.0
+"""Seconds at the end of that in which files that are opened for writing wait for the next worker."""
+
+_LOOK_EVERY = 0.05
 
 _OPTIONS = frozenset(("fsname=bootseer",))  # names nothing here: the supervisor has mounted already
 
@@ -78,6 +86,10 @@ class Backend(Protocol):
     @property
     def requests(self) -> Mapping[str, Request]:
         """Requests that the control socket answers besides `status` and `stop`."""
+
+    @property
+    def open_writes(self) -> int:
+        """Files that are being written, whose writers would get errors if this worker ended now."""
 
     async def open(self) -> None:
         """Reach what is to be served. Raises StripefsError when that cannot be; the first worker must not wait long."""
@@ -133,6 +145,8 @@ class _Worker:
         )
         self._make = make
         self._initialised = trio.Event()
+        self._replaced = trio.Event()
+        self._operations: TreeOperations
 
     async def run(self) -> None:
         logs.configure(self._mount.log_format, self._mount.log_level, self._mount.log_file, self._command)
@@ -155,6 +169,7 @@ class _Worker:
             )
             nursery.start_soon(supervise, "answering status and metrics", service.run)
             nursery.start_soon(self._announce)
+            nursery.start_soon(self._leave, backend)
             await self._serve(tree, bytes.fromhex(message["init"]), device)
             nursery.cancel_scope.cancel()
         backend.close()
@@ -174,8 +189,8 @@ class _Worker:
 
         gc.freeze()  # objects loaded so far stay for good, and need not be looked at again
         _survive_vanished_requests()
-        operations = operations_for(tree, self._counters, on_init, writable=self._mount.rw)
-        pyfuse3.init(operations, f"/dev/fd/{number}", set(_OPTIONS))
+        self._operations = operations_for(tree, self._counters, on_init, writable=self._mount.rw)
+        pyfuse3.init(self._operations, f"/dev/fd/{number}", set(_OPTIONS))
         await pyfuse3.main(max_tasks=TASKS)
 
     async def _announce(self) -> None:
@@ -191,10 +206,27 @@ class _Worker:
                 message, _ = ipc.receive(self._channel)
             except EOFError:
                 return
-            if message["op"] == "ping":
-                ipc.send(self._channel, {"op": "alive"})
-            else:
-                self._facts = message["facts"]
+            match message["op"]:
+                case "ping":
+                    ipc.send(self._channel, {"op": "alive"})
+                case "leave":
+                    self._replaced.set()
+                case "facts":
+                    self._facts = message["facts"]
+
+    async def _leave(self, backend: Backend) -> None:
+        """End for the next worker as soon as nothing is being written; the kernel sends that one what is unanswered."""
+        await self._replaced.wait()
+        if backend.open_writes:
+            _log.info("%d files are being written: the next worker waits for them", backend.open_writes)
+        await wait_for_writers(backend, self._operations)
+        if backend.open_writes:
+            _log.error(
+                "%d files were being written for more than %g s: their writers get errors",
+                *(backend.open_writes, LEAVES_WITHIN),
+            )
+        logging.shutdown()
+        os._exit(0)  # at once: nothing may begin between the last look and the end
 
     def _answer_status(self, backend: Backend) -> Request:
         async def answer(_request: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,6 +249,15 @@ class _Worker:
             "requests": self._counters.read(),
             **backend.status(),
         }
+
+
+async def wait_for_writers(backend: Backend, operations: TreeOperations) -> None:
+    """Return when nothing is being written, after `LEAVES_WITHIN` in any case."""
+    end = trio.current_time() + LEAVES_WITHIN
+    with trio.move_on_at(end):
+        while backend.open_writes or operations.changes:
+            operations.defer_writers = trio.current_time() >= end - DEFERS_FOR
+            await trio.sleep(_LOOK_EVERY)
 
 
 def _is_relevant(record: logging.LogRecord) -> bool:

@@ -37,6 +37,7 @@ class WriteBackend:
         wanted = settings.write
         observers = cached.write_observer if cached is not None and settings.cache.writes else no_observer
         self._session = WriteSession(store, wanted, settings.read.io_timeout, owner, observers)
+        self._handles = WriteHandles()
         self._staging: Staging | None = None
         if wanted.staging:
             self._staging = Staging(wanted.staging, wanted.staging_size, settings.mount.mountpoint)
@@ -45,6 +46,11 @@ class WriteBackend:
     def memory(self) -> int:
         """Bytes that are in memory on their way to the store."""
         return self._session.uploads.memory
+
+    @property
+    def open_files(self) -> int:
+        """Files that are being written."""
+        return len(self._handles)
 
     def status(self) -> dict[str, Any]:
         staging = self._staging
@@ -73,10 +79,9 @@ class WriteBackend:
                 "--publish-unseen=%s says",
                 session.wanted.publish_unseen,
             )
-        handles = WriteHandles()
         return WritableTree(
-            make_tree(unpublished=UnpublishedNames(session.store, handles)),
-            handles,
+            make_tree(unpublished=UnpublishedNames(session.store, self._handles)),
+            self._handles,
             session.uploads,
             staging=self._staging,
             layout_of=session.layout_of,

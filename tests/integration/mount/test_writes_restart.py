@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -52,6 +53,53 @@ def test_open_writers_are_told(mounts: Mounts) -> None:
         assert (m / name).read_bytes() == (s / name).read_bytes() == b"again"
     eventually(lambda: mounted.status()["tree"]["open_files"] == 0, "the end of all handles")
     assert mounted.status()["tree"]["open_for_writing"] == 0
+    assert mounted.stop() == 0
+
+
+def test_an_upgrade_waits_for_writers(mounts: Mounts) -> None:
+    """A SIGHUP under load loses nothing; a second one does not wait."""
+    mounts.forgive(REPLACED, "was being written when the worker ended")
+    mounted = mounts.mount(rw=True)
+    m, s = mounted.path, mounts.source
+    ended = threading.Event()
+    problems: list[BaseException] = []
+
+    def write_files(number: int) -> None:
+        try:
+            while not ended.is_set():
+                for name in (f"{number}.tmp", f"{number}"):
+                    (m / name).write_bytes(name.encode() * MIB)
+                os.replace(m / f"{number}.tmp", m / f"{number}")
+                (m / f"d{number}").mkdir()
+                (m / f"d{number}").rmdir()
+        except BaseException as error:  # noqa: BLE001  reported by the test
+            problems.append(error)
+
+    (m / "read").write_bytes(b"r" * MIB)
+    writer = os.open(m / "long", os.O_WRONLY | os.O_CREAT)
+    os.write(writer, b"1" * MIB)
+    threads = [threading.Thread(target=write_files, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    os.kill(mounted.process.pid, signal.SIGHUP)
+    eventually(lambda: "the next worker waits" in mounted.log_text(), "the worker to wait")
+    assert (m / "read").read_bytes() == b"r" * MIB
+    os.write(writer, b"2" * MIB)
+    os.close(writer)
+    eventually(lambda: mounted.status()["generation"] == 2, "the next worker")
+    ended.set()
+    for thread in threads:
+        thread.join(60)
+    assert not problems
+    assert (m / "long").read_bytes() == (s / "long").read_bytes() == b"1" * MIB + b"2" * MIB
+
+    writer = os.open(m / "lost", os.O_WRONLY | os.O_CREAT)
+    os.write(writer, b"3" * MIB)
+    os.kill(mounted.process.pid, signal.SIGHUP)
+    eventually(lambda: mounted.log_text().count("the next worker waits") == 2, "the second worker to wait")
+    os.kill(mounted.process.pid, signal.SIGHUP)
+    eventually(lambda: mounted.status()["generation"] == 3, "the next worker")
+    assert _errno(os.close, writer) == errno.EIO
     assert mounted.stop() == 0
 
 
