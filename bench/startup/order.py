@@ -31,6 +31,7 @@ JOB, PACKAGES, CHECKPOINT = "/opt/job", "/opt/deps", "/opt/checkpoint"
 """Their mountpoints inside the container."""
 
 _PYTHON = "/usr/bin/python3"
+_UV = f"{JOB}/uv"
 COMMAND = (_PYTHON, f"{JOB}/job.py", f"{JOB}/order.json")
 
 
@@ -42,7 +43,10 @@ def lay_out(folder: Path, size: Size, pins: Sequence[str], told: Mapping[str, An
     remove_tree(folder)
     events = folder / "events"
     events.mkdir(parents=True)
-    for source in (*map(Path(__file__).with_name, ("job.py", "cuda.py")), Path(startup_events.__file__), UV):
+    sources = [*map(Path(__file__).with_name, ("job.py", "cuda.py")), Path(startup_events.__file__)]
+    if told["install"] and told["install"][0] == _UV:
+        sources.append(UV)
+    for source in sources:
         shutil.copy(source, folder)
     (folder / "requirements.txt").write_text("".join(f"{pin}\n" for pin in pins))
     where = "/bench" if told["stream"] else CHECKPOINT
@@ -61,7 +65,7 @@ def install_command(installer: str) -> list[str]:
     """In the container. Indexes and the rest are in `environment`."""
     common = ["--target", PACKAGES, "-r", f"{JOB}/requirements.txt"]
     if installer == "uv":
-        return [f"{JOB}/uv", "pip", "install", "--quiet", "--no-deps", "--python", _PYTHON, *common]
+        return [_UV, "pip", "install", "--quiet", "--no-deps", "--python", _PYTHON, *common]
     return [_PYTHON, "-m", "pip", "install", "--quiet", *common]
 
 
