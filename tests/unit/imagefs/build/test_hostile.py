@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import tarfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from imagefs.build.layers import LayerEntry, MergedLayers, entries
+from imagefs.build.layers import LayerEntry, MergedLayers
 from imagefs.errors import HostileLayer
 from imagefs.format.inode import Inode, walk
 from imagefs.settings import LayerLimits
@@ -216,27 +214,6 @@ def test_a_million_names_against_the_limit() -> None:
     names = itertools.repeat(LayerEntry((b"x",), Inode(0o100644)), 1_000_001)
     with pytest.raises(HostileLayer, match="more than 1000000 entries"):
         MergedLayers(LayerLimits(entries=1_000_000)).add(names)
-
-
-def test_an_archive_of_another_program(tmp_path: Path) -> None:
-    """Archives of the standard library in all of its formats are read as it reads them."""
-    for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w", format=form) as archive:
-            for number in range(50):
-                member = tarfile.TarInfo("d" * number + "/" + "f" * 40)
-                member.size, member.mtime, member.uid = number, number, number
-                archive.addfile(member, io.BytesIO(bytes(number)))
-        (tmp_path / "l").write_bytes(out.getvalue())
-        found = list(_facts(entries(str(tmp_path / "l"), LayerLimits())))
-        assert found == [(b"d" * n + b"/" + b"f" * 40, n, n, n) for n in range(50)]
-
-
-def _facts(found: Iterator[LayerEntry]) -> Iterator[tuple[bytes, int, int, int]]:
-    for entry in found:
-        assert entry.inode is not None
-        name = b"/".join(entry.parts)
-        yield name if b"/" in name else b"/" + name, entry.inode.size, entry.inode.mtime, entry.inode.uid
 
 
 def test_bytes_behind_the_end_say_nothing(victim: Victim) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from imagefs.build.layers import MergedLayers, entries
-from imagefs.errors import BuildError, HostileLayer
 from imagefs.format.inode import Inode, walk
 from imagefs.settings import LayerLimits
 from tests.support.images.layers import directory, file, hardlink, layer, symlink
@@ -148,36 +147,6 @@ def test_missing_parents_are_made(layers: Layers) -> None:
 def test_the_root_has_attributes_too(layers: Layers) -> None:
     root, _ = layers.merge([directory("./", mode=0o700, mtime=7, uid=5)])
     assert (root.mode, root.mtime, root.uid) == (stat.S_IFDIR | 0o700, 7, 5)
-
-
-@pytest.mark.parametrize(
-    ("lower", "upper", "words"),
-    [
-        ([], [file("../x")], "leads upward"),
-        ([], [file("a/../../x")], "leads upward"),
-        ([], [hardlink("x", "../../etc/passwd")], "leads upward"),
-        ([], [symlink("up", "../.."), file("up/x")], "above the root"),
-        ([], [symlink("a", "b"), symlink("b", "a"), file("a/x")], "in a circle"),
-        ([], [file("d/.wh..")], "whiteout of no name"),
-        ([], [file("x" * 256)], "255 bytes"),
-        ([], [file("/".join(["d" * 200] * 30))], "a name of 6029 bytes"),
-    ],
-)
-def test_hostile_layers_are_refused(layers: Layers, lower: Any, upper: Any, words: str) -> None:
-    with pytest.raises(HostileLayer, match=words):
-        layers.merge([directory("d"), *lower], upper)
-
-
-def test_a_link_to_nothing_is_an_error(layers: Layers) -> None:
-    with pytest.raises(BuildError, match="hardlink to a, which is no file"):
-        layers.merge([hardlink("b", "a")])
-    with pytest.raises(BuildError, match="is no directory"):
-        layers.merge([file("a"), file("a/b")])
-
-
-def test_floods_of_names_are_refused(layers: Layers) -> None:
-    with pytest.raises(HostileLayer, match="more than 10 entries"):
-        layers.merge([file(f"f{number}") for number in range(11)], limits=LayerLimits(entries=10))
 
 
 def test_deep_trees_need_no_deep_stack(layers: Layers) -> None:

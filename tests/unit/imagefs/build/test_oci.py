@@ -44,21 +44,12 @@ def test_the_only_image_needs_no_name(tmp_path: Path) -> None:
         found.image("other")
 
 
-@pytest.mark.parametrize("which", ["config", "layer"])
-def test_wrong_bytes_are_refused(tmp_path: Path, which: str) -> None:
+def test_a_config_with_other_bytes_is_refused(tmp_path: Path) -> None:
     folder = layout(tmp_path / "l", [LOWER], [""])
-    found = Layout(str(folder))
-    source = found.image("app")
-    if which == "layer":
-        blob = folder / "blobs" / source.layers[0][0].digest.replace(":", "/")
-        blob.write_bytes(UPPER)
-        with pytest.raises(HostileLayer, match="holds other bytes than its digest says"):
-            unpack(found, source.layers[0], tmp_path / "out", LayerLimits())
-        return
     blob = next(path for path in (folder / "blobs/sha256").iterdir() if path.read_bytes().startswith(b'{"arch'))
     blob.write_bytes(blob.read_bytes().replace(b"amd64", b"arm64"))
     with pytest.raises(BuildError, match="holds other bytes than its digest says"):
-        found.image("app")
+        Layout(str(folder)).image("app")
 
 
 def rewritten(folder: Path, change: Callable[[dict[str, Any]], None], platform: dict[str, str] | None = None) -> Layout:
@@ -137,15 +128,8 @@ def test_a_variant_beside_the_only_image_of_a_layout(tmp_path: Path) -> None:
     assert Layout(str(folder)).image().config["variant"] == "v7"
 
 
-def test_wrong_contents_are_refused(tmp_path: Path) -> None:
-    found = Layout(str(layout(tmp_path / "l", [LOWER, UPPER])))
-    (lower, _), (_, other) = found.image("app").layers
-    with pytest.raises(HostileLayer, match="unpacks to other bytes than the config says"):
-        unpack(found, (lower, other), tmp_path / "out", LayerLimits())
-
-
 def test_bombs_are_refused(tmp_path: Path) -> None:
-    found = Layout(str(layout(tmp_path / "l", [bytes(64 << 20)])))
+    found = Layout(str(layout(tmp_path / "l", [bytes(16 << 20)])))
     with pytest.raises(HostileLayer, match="unpacks to more than"):
         unpack(found, found.image("app").layers[0], tmp_path / "out", LayerLimits(layer_bytes=1 << 20))
     assert (tmp_path / "out").stat().st_size <= 4 << 20

@@ -43,34 +43,6 @@ def test_the_order_of_extents_does_not_matter(found: dict[int, bytes], chance: o
     assert table({place: found[place] for place in order}) == table(found)
 
 
-def test_a_table_stays_as_it_is() -> None:
-    found = table({0x0102: b"b" * DIGEST, 3: b"a" * DIGEST, 0x01: b"b" * DIGEST})
-    assert found == b"BSEXTNT1\x03\0\0\0\0\0\0\0" + b"a" * 16 + b"\x03\0\0\0" + b"b" * 16 + b"\x01\0\0\0" + (
-        b"b" * 16 + b"\x02\x01\0\0"
-    )
-
-
-@pytest.mark.parametrize("document", [b"", b"BSEXTNT2" + bytes(8), b"BSEXTNT1\x01" + bytes(7), b"BSEXTNT1" + bytes(9)])
-def test_another_document_is_refused(document: bytes) -> None:
-    with pytest.raises(FormatError):
-        ExtentTable(document)
-
-
-@given(_tables, st.data())
-@examples(50)
-def test_damage_is_an_error_and_nothing_else(found: dict[int, bytes], data: st.DataObject) -> None:
-    damaged = bytearray(table(found))
-    for _ in range(data.draw(st.integers(1, 4))):
-        damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
-    try:
-        extents = ExtentTable(bytes(damaged))
-    except FormatError:
-        return
-    for place, digest in found.items():
-        list(extents.find(digest))
-        extents.digest_at(place)
-
-
 def test_digests_and_places_must_agree() -> None:
     with pytest.raises(FormatError, match="do not make 2 extents"):
         write(bytes(DIGEST), array("I", [1, 2]))

@@ -1,13 +1,11 @@
-"""The tree plane without a kernel: it shows the directory it was made of, and whatever a model says of any tree."""
+"""The tree plane without a kernel: it shows whatever a model says of any tree."""
 
 from __future__ import annotations
 
 import errno
-import hashlib
 import io
 import os
 import stat
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +18,10 @@ from imagefs.format.erofs import BLOCK, CHUNK, DeviceSlot, ErofsImage, write
 from imagefs.format.erofs.records import DIRENT, SLOT
 from imagefs.format.erofs.write import write_super
 from imagefs.format.inode import HOLE, Inode, address, walk
-from imagefs.plane.devreader import FileDevices
 from imagefs.plane.worker import ImageTree
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, StripefsError, Unsupported
-from stripefs.fuse.protocol import ROOT, ServedAttributes
+from stripefs.fuse.protocol import ROOT
 from tests.support.examples import examples
-from tests.support.images import nasty, small_image
 from tests.support.images.trees import names, trees
 from tests.unit.imagefs.plane.image_trees import DEVICES, FILE, FOLDER, FakeDevices, content_of, listed
 
@@ -42,59 +38,6 @@ def tree_of(root: Inode) -> ImageTree:
 
 def folder(**children: Inode) -> Inode:
     return Inode(FOLDER, children={name.encode(): child for name, child in children.items()})
-
-
-@pytest.mark.slow
-async def test_a_directory_with_everything_in_it_is_shown_as_it_is(tmp_path: Path) -> None:
-    source = tmp_path / "root"
-    source.mkdir()
-    nasty.make(source)
-    image = small_image.make(source, tmp_path)
-    devices = FileDevices([image.device], io_timeout=10)
-    tree = ImageTree(ErofsImage(Path(image.metadata).read_bytes()), devices.read)
-    assert await _facts(tree) == nasty.facts(source)
-    devices.close()
-
-
-async def _facts(tree: ImageTree) -> dict[bytes, tuple[Any, ...]]:
-    """`nasty.facts` of a tree."""
-    found: dict[bytes, tuple[Any, ...]] = {}
-    first: dict[int, bytes] = {}
-    stack = [(b"", await tree.getattr(ROOT))]
-    while stack:
-        path, shown = stack.pop()
-        kind = stat.S_IFMT(shown.st_mode)
-        content: object = None
-        if kind == stat.S_IFREG:
-            content = (shown.size, await _digest(tree, shown))
-        elif kind == stat.S_IFLNK:
-            content = await tree.readlink(shown.id)
-        elif kind == stat.S_IFDIR:
-            inside = await listed(tree, shown.id, room=100)
-            assert inside.pop(b".") == shown
-            inside.pop(b"..")
-            content = sorted(inside)
-            stack += [(path + b"/" + name if path else name, inside[name]) for name in sorted(inside, reverse=True)]
-        elif kind in (stat.S_IFCHR, stat.S_IFBLK):
-            content = shown.rdev
-        attributes = {os.fsdecode(name): await tree.getxattr(shown.id, name) for name in await tree.listxattr(shown.id)}
-        found[path] = (
-            *(oct(shown.st_mode), shown.uid, shown.gid, None if kind == stat.S_IFDIR else shown.links, attributes),
-            content,
-            shown.mtime_ns,
-            first.setdefault(shown.id, path) if kind != stat.S_IFDIR else None,
-        )
-    return found
-
-
-async def _digest(tree: ImageTree, shown: ServedAttributes) -> str:
-    handle = await tree.open(shown.id)
-    digest = hashlib.sha256()
-    for at in range(0, shown.size, 1 << 20):
-        digest.update(await tree.read(handle, at, 1 << 20))
-    assert not await tree.read(handle, shown.size, 4096)
-    await tree.release(handle)
-    return digest.hexdigest()
 
 
 @given(trees(), st.data())
