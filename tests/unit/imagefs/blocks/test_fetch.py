@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -16,42 +15,15 @@ import trio
 from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.errors import BlockUnavailable, CacheInUse
 from imagefs.format.index import BLOCK
-from stripefs.errors import ConfigError, ServiceDown
+from stripefs.errors import ConfigError
 from tests.support.images.devices import MIB, FakeSource, eventually, make, noise, running, settled
-
-TEXT = b"all work and no play " * 6000
-MIXED = [*noise(3), b"", TEXT, b"x" * 17, b"", *noise(4, seed=2), noise(1, seed=3)[0][:5000]]
-
-
-def unreachable(number: int, data: bytes) -> bytes:
-    raise ServiceDown("the store is away")
-
-
-async def test_every_range_is_right_wherever_it_comes_from(tmp_path: Path) -> None:
-    made = make(MIXED, per_pack=4, size=11 * BLOCK + 8192)
-    source = FakeSource(made)
-    chance = random.Random(4)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, source)
-        for turn in range(300):
-            offset = chance.randrange(device.size + 10)
-            length = chance.choice([0, 1, 4096, BLOCK, 3 * BLOCK + 5, MIB, 2 * device.size])
-            assert bytes(await device.read(offset, length)) == made.content[offset : offset + length]
-            if turn == 150:
-                await settled(device, blocks)
-        assert bytes(await device.read(0, device.size)) == made.content
-        assert source.most >= 1
-        await eventually(lambda: device.complete)
-        assert device.path.read_bytes() == made.content
-        with pytest.raises(ValueError, match="bytes at"):
-            await device.read(-1, 10)
+from tests.unit.imagefs.blocks.opening import opened
 
 
 async def test_neighbours_are_one_read_and_each_block_is_fetched_once(tmp_path: Path) -> None:
     made = make(noise(10))
     source = FakeSource(made)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source) as (blocks, device):
         await device.read(BLOCK - 10, 2 * BLOCK)
         assert source.reads == [(0, 3 * BLOCK)]
         await device.read(0, 10 * BLOCK)
@@ -71,8 +43,7 @@ async def test_readers_share_what_is_under_way(tmp_path: Path) -> None:
     one, other = make(same), make([*noise(2, seed=5), *same, same[0]])
     source = FakeSource(one, other)
     source.gate.clear()
-    async with running(tmp_path / "blocks") as blocks:
-        first = await blocks.open(one.digest, one.index, source)
+    async with opened(tmp_path, one, source) as (blocks, first):
         second = await blocks.open(other.digest, other.index, source)
         got: list[bytes] = []
 
@@ -98,8 +69,7 @@ async def test_blocks_of_other_devices_are_reused(tmp_path: Path) -> None:
     shared = noise(6)
     old, new = make(shared), make([*noise(2, seed=6), *shared[1:]])
     source = FakeSource(old, new)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(old.digest, old.index, source)
+    async with opened(tmp_path, old, source) as (blocks, device):
         await device.read(0, device.size)
         await settled(device, blocks)
         device.close()
@@ -114,43 +84,9 @@ async def test_blocks_of_other_devices_are_reused(tmp_path: Path) -> None:
         assert (report.skipped, report.blocks) == (6, 0)
 
 
-async def test_a_damaged_block_of_another_device_is_not_reused(tmp_path: Path) -> None:
-    shared = noise(3)
-    old, new = make(shared), make([*shared, b"y"])
-    source = FakeSource(old, new)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(old.digest, old.index, source)
-        await device.read(0, device.size)
-        await settled(device, blocks)
-    with device.path.open("r+b") as file:
-        file.seek(BLOCK + 77)
-        file.write(b"?!")
-    source.reads.clear()
-    async with running(tmp_path / "blocks") as blocks:
-        await blocks.offer(old.digest, old.index)
-        device = await blocks.open(new.digest, new.index, source)
-        assert bytes(await device.read(0, device.size)) == new.content
-        assert sorted(source.reads) == [(BLOCK, BLOCK), (3 * BLOCK, 1)]
-
-
-async def test_what_is_all_here_needs_no_store(tmp_path: Path) -> None:
-    made = make(MIXED, size=12 * BLOCK)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
-        await device.read(0, device.size)
-        await eventually(lambda: device.complete)
-    async with running(tmp_path / "blocks", io_timeout=0.2) as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(fault=unreachable))
-        assert device.complete
-        assert device.present == made.index.stored
-        assert bytes(await device.read(0, device.size)) == made.content
-        assert blocks.snapshot()["failures"] == 0
-
-
 async def test_opening_twice_is_the_same_device(tmp_path: Path) -> None:
     made = make(noise(2))
-    async with running(tmp_path / "blocks") as blocks:
-        first = await blocks.open(made.digest, made.index, FakeSource(fault=unreachable))
+    async with opened(tmp_path, made, FakeSource()) as (blocks, first):
         second = await blocks.open(made.digest, made.index, FakeSource(made))
         assert first is second
         assert bytes(await first.read(0, 10)) == made.content[:10]
@@ -159,17 +95,17 @@ async def test_opening_twice_is_the_same_device(tmp_path: Path) -> None:
         assert bytes(await second.read(BLOCK, 10)) == made.content[BLOCK : BLOCK + 10]
         second.close()
         assert blocks.snapshot()["devices"] == []
-        assert await blocks.open(made.digest, made.index, FakeSource(fault=unreachable)) is first
+        assert await blocks.open(made.digest, made.index, FakeSource()) is first
 
 
-async def test_a_reader_that_gives_up_leaves_nothing_stuck(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+async def test_who_gives_up_leaves_nothing_stuck(tmp_path: Path, ahead: bool) -> None:
     made = make(noise(8))
     source = FakeSource(made)
     source.gate.clear()
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source) as (blocks, device):
         with trio.move_on_after(0.05) as scope:
-            await device.read(0, 4 * BLOCK)
+            await (device.fetch(range(4)) if ahead else device.read(0, 4 * BLOCK))
         assert scope.cancelled_caught
         async with trio.open_nursery() as nursery:
             nursery.start_soon(device.read, 2 * BLOCK, 4 * BLOCK)
@@ -185,6 +121,8 @@ async def test_before_and_after_it_runs_nothing_is_fetched(tmp_path: Path) -> No
     source = FakeSource(made)
     blocks = BlockStore(tmp_path / "blocks", limit=1 << 30, memory=16 * MIB, io_timeout=10)
     device = await blocks.open(made.digest, made.index, source)
+    with pytest.raises(ValueError, match="bytes at"):
+        await device.read(-1, 10)
     with pytest.raises(BlockUnavailable, match="not running"):
         await device.read(0, 1)
     async with trio.open_nursery() as nursery:

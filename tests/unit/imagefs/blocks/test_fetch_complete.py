@@ -11,6 +11,7 @@ import trio
 from imagefs.blocks import store
 from imagefs.format.index import BLOCK
 from tests.support.images.devices import FakeSource, eventually, make, noise, running, settled
+from tests.unit.imagefs.blocks.opening import opened
 
 
 async def test_it_is_complete_only_once_it_was_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +27,7 @@ async def test_it_is_complete_only_once_it_was_checked(tmp_path: Path, monkeypat
         return real(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with opened(tmp_path, made) as (blocks, device):
         await device.fetch(range(40))
         await eventually(lambda: device.complete)
         assert device.path.read_bytes() == made.content
@@ -57,30 +57,16 @@ async def test_a_disk_that_spoils_everything_is_not_checked_for_ever(
 @pytest.mark.parametrize("blocks_of_it", [[], [b"", b""]])
 async def test_a_device_without_blocks_is_complete_at_once(tmp_path: Path, blocks_of_it: list[bytes]) -> None:
     made = make(blocks_of_it)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource())
+    async with opened(tmp_path, made, FakeSource()) as (_, device):
         await eventually(lambda: device.complete)
         assert device.path.read_bytes() == made.content
         assert bytes(await device.read(0, 10)) == made.content[:10]
 
 
-async def test_opened_many_times_while_it_is_checked(tmp_path: Path) -> None:
-    made = make(noise(30))
-    async with running(tmp_path / "blocks") as blocks:
-        for _ in range(20):
-            device = await blocks.open(made.digest, made.index, FakeSource(made))
-        await device.fetch(range(30))
-        for _ in range(20):
-            await blocks.open(made.digest, made.index, FakeSource(made))
-        await eventually(lambda: device.complete)
-        assert len(blocks.snapshot()["devices"]) == 1
-
-
 async def test_a_device_is_checked_while_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "QUIET", 1.0)
     made = make(noise(8))
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with opened(tmp_path, made) as (_, device):
         await device.fetch(range(8))
         await eventually(lambda: device.present == 8)
         for _ in range(20):

@@ -22,6 +22,7 @@ from imagefs.blocks.store import BlockStore
 from imagefs.format.index import BLOCK
 from stripefs.errors import ServiceDown
 from tests.support.images.devices import MIB, FakeSource, Made, eventually, make, noise, running, settled
+from tests.unit.imagefs.blocks.opening import opened
 
 
 def on_disk(folder: Path) -> int:
@@ -108,19 +109,6 @@ def age(folder: Path, made: Made, seconds: int) -> None:
     local.close()
 
 
-async def test_a_limit_that_was_lowered_is_seen_to(tmp_path: Path, mock_clock: MockClock) -> None:
-    mock_clock.rate = 200
-    one, other = make(noise(8)), make(noise(8, seed=2))
-    async with running(tmp_path / "blocks") as blocks:
-        for made in (one, other):
-            await read_and_settle(blocks, made)
-    async with running(tmp_path / "blocks", limit=5 * BLOCK) as blocks:
-        device = await blocks.open(one.digest, one.index, FakeSource(one))
-        await eventually(lambda: on_disk(tmp_path / "blocks") <= 5 * BLOCK)
-        assert device.present > 0
-        assert bytes(await device.read(0, device.size)) == one.content
-
-
 async def test_a_device_of_which_nothing_is_left_is_gone_and_may_come_back(tmp_path: Path) -> None:
     one, other = make(noise(8)), make(noise(8, seed=2))
     async with running(tmp_path / "blocks", limit=8 * BLOCK) as blocks:
@@ -135,8 +123,7 @@ async def test_a_device_of_which_nothing_is_left_is_gone_and_may_come_back(tmp_p
 
 async def test_what_waits_for_a_device_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     one, other, used = make(noise(2)), make(noise(1, seed=2)), make(noise(6, seed=3))
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(one.digest, one.index, FakeSource(one))
+    async with opened(tmp_path, one) as (blocks, device):
         await device.read(0, 1)
         await read_and_settle(blocks, used)
     blocks = BlockStore(tmp_path / "blocks", limit=8 * BLOCK, memory=16 * MIB, io_timeout=1)
@@ -202,8 +189,7 @@ async def test_a_disk_that_takes_nothing_is_read_through(
         return real(descriptor, data, offset)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    async with running(tmp_path / "blocks", memory=MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with opened(tmp_path, made, memory=MIB) as (blocks, device):
         for _ in range(3):
             assert bytes(await device.read(0, device.size)) == made.content
             await trio.sleep(2)
@@ -237,12 +223,10 @@ async def test_a_device_that_cannot_be_made_is_read_through(tmp_path: Path, mock
 
 async def test_a_disk_that_cannot_be_read_is_no_error_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(noise(3))
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with opened(tmp_path, made) as (blocks, device):
         await device.read(0, device.size)
         await settled(device, blocks)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with opened(tmp_path, made) as (blocks, device):
 
         def preadv(*_: object) -> int:
             raise OSError(errno.EIO, "cannot be read")
@@ -309,35 +293,21 @@ async def test_killed_at_any_time_it_goes_on_with_what_is_right(tmp_path: Path, 
     assert kept
 
 
-async def test_after_a_power_cut_the_table_may_know_more_than_the_disk(tmp_path: Path) -> None:
-    made = make(noise(6))
-    async with running(tmp_path / "blocks") as blocks:
-        await read_and_settle(blocks, made)
-        path = tmp_path / "blocks" / f"{made.digest}.data"
-        await eventually(lambda: path.with_suffix(".complete").exists())
-    with path.open("r+b") as file:
-        file.seek(2 * BLOCK)
-        file.write(bytes(3 * BLOCK))
-    path.with_suffix(".complete").unlink()
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
-        assert not device.complete
-        assert bytes(await device.read(0, device.size)) == made.content
-        await eventually(lambda: device.complete)
-        assert path.read_bytes() == made.content
-
-
-async def test_what_documents_take_is_part_of_the_limit(tmp_path: Path, mock_clock: MockClock) -> None:
+async def test_a_limit_that_was_lowered_is_seen_to(tmp_path: Path, mock_clock: MockClock) -> None:
+    """What documents take is part of it."""
     mock_clock.rate = 200
-    made = make(noise(8))
-    async with running(tmp_path / "blocks", limit=8 * BLOCK) as blocks:
-        await read_and_settle(blocks, made)
-        assert on_disk(tmp_path / "blocks") == 8 * BLOCK
+    one, other = make(noise(8)), make(noise(8, seed=2))
+    async with running(tmp_path / "blocks") as blocks:
+        for made in (one, other):
+            await read_and_settle(blocks, made)
+    async with running(tmp_path / "blocks", limit=9 * BLOCK) as blocks:
         blocks.cache.reserved = 3 * BLOCK
         stats = blocks.snapshot()
-        assert (stats["documents"], stats["used"]) == (3 * BLOCK, 11 * BLOCK)
-        await read_and_settle(blocks, make(noise(1, seed=5)))
-        await eventually(lambda: on_disk(tmp_path / "blocks") <= 5 * BLOCK)
+        assert (stats["documents"], stats["used"]) == (3 * BLOCK, 19 * BLOCK)
+        device = await blocks.open(one.digest, one.index, FakeSource(one))
+        await eventually(lambda: on_disk(tmp_path / "blocks") <= 6 * BLOCK)
+        assert device.present > 0
+        assert bytes(await device.read(0, device.size)) == one.content
 
 
 async def test_a_device_that_nobody_uses_is_given_up_whole(tmp_path: Path) -> None:

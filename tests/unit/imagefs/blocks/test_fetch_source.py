@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trio
 
 from imagefs.blocks import source as source_module
 from imagefs.blocks.source import PackSource
@@ -232,23 +231,3 @@ def test_all_wait_for_one_connection(image: tuple[Path, str, Pack]) -> None:
     source.close()
     for store in made:
         store.close()
-
-
-async def test_devices_wait_for_a_store_that_comes_late(tmp_path: Path, image: tuple[Path, str, Pack]) -> None:
-    images = Images(StoreRepository(LocalStore(os.fsencode(image[0]))))
-    entry = images.manifest(image[1]).devices[0]
-    tries = 0
-
-    def connect(settings: StoreSettings) -> Repository:
-        nonlocal tries
-        tries += 1
-        if tries < 3:
-            raise ServiceDown("not up yet")
-        return StoreRepository(LocalStore(os.fsencode(image[0])))
-
-    source = PackSource(StoreSettings(url="x"), connect=connect)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(entry.index, images.index(entry.index), source)
-        assert len(await device.read(0, 10)) == 10
-    assert tries == 3
-    await trio.to_thread.run_sync(source.close)

@@ -12,14 +12,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.blocks.store import BlockDevice, BlockStore
+from imagefs.blocks.store import BlockDevice
 from imagefs.blocks.upstream import MIRROR_RANGE, Mirror, Mirrors
-from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK
 from stripefs.errors import HostFailed, NotFound, ServiceDown, StoreError, Unsupported
 from stripefs.retry import AVOID_FIRST, HostHealth
 from stripefs.settings import StoreSettings
-from tests.support.images.devices import MIB, FakeSource, Made, make, noise, running
+from tests.support.images.devices import MIB, FakeSource, Made, make, noise
+from tests.unit.imagefs.blocks.opening import opened
 
 
 class Copies(FakeSource):
@@ -72,10 +72,6 @@ def before(store: FakeSource, *copies: Copies) -> list[Mirror]:
     return list(store.mirrors)  # type: ignore[arg-type]  # those it was just given
 
 
-async def opened(blocks: BlockStore, made: Made, store: FakeSource) -> BlockDevice:
-    return await blocks.open(made.digest, made.index, store)
-
-
 async def eventually(condition: Callable[[], bool]) -> None:
     """Wait until it holds, by a clock that is not the virtual one."""
     for _ in range(3000):
@@ -92,8 +88,7 @@ async def block(device: BlockDevice, number: int) -> bytes:
 async def test_the_first_mirror_serves_all(tmp_path: Path, made: Made) -> None:
     store, first, second = FakeSource(made), Copies(made), Copies(made)
     before(store, first, second)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await opened(blocks, made, store)
+    async with opened(tmp_path, made, store) as (blocks, device):
         assert bytes(await device.read(0, device.size)) == made.content
         assert first.reads
         assert (store.reads, second.reads) == ([], [])
@@ -105,8 +100,7 @@ async def test_a_mirror_is_asked_ahead_for_long_ranges(tmp_path: Path) -> None:
     made = make(noise(192))
     store, mirror = FakeSource(made), Copies(made)
     before(store, mirror)
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await opened(blocks, made, store)
+    async with opened(tmp_path, made, store, memory=64 * MIB) as (_, device):
         await device.fetch(range(made.index.blocks))
     assert [length for _, length in mirror.reads] == [MIRROR_RANGE] * (192 * BLOCK // MIRROR_RANGE)
 
@@ -120,8 +114,7 @@ async def test_whatever_goes_wrong_the_next_is_asked(
     for one in bad:
         one.fault = FAULTS[fault]
     mirrors = before(store, *bad)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await opened(blocks, made, store)
+    async with opened(tmp_path, made, store) as (blocks, device):
         assert await block(device, 0) == made.content[:BLOCK]
         assert [len(one.reads) for one in bad] == [1, 1, 1, 1]
         assert await block(device, 3) == made.content[3 * BLOCK : 4 * BLOCK]
@@ -131,22 +124,6 @@ async def test_whatever_goes_wrong_the_next_is_asked(
         assert [row["url"] for row in blocks.snapshot()["mirrors"] if row["reason"]] == [one.url for one in mirrors]
 
 
-async def test_a_mirror_that_hangs_is_waited_for_once(tmp_path: Path, mock_clock: MockClock, made: Made) -> None:
-    mock_clock.rate = 50
-    store, hung = FakeSource(made), Copies(made)
-    before(store, hung)
-    hung.gate.clear()
-    try:
-        async with running(tmp_path / "blocks", io_timeout=100_000) as blocks:
-            device = await opened(blocks, made, store)
-            assert await block(device, 0) == made.content[:BLOCK]
-            assert await block(device, 3) == made.content[3 * BLOCK : 4 * BLOCK]
-            assert len(hung.reads) == 1
-            hung.gate.set()
-    finally:
-        hung.gate.set()
-
-
 async def test_a_probe_brings_a_mirror_back_and_no_reader_pays(
     tmp_path: Path, mock_clock: MockClock, made: Made
 ) -> None:
@@ -154,8 +131,7 @@ async def test_a_probe_brings_a_mirror_back_and_no_reader_pays(
     store, copies = FakeSource(made), Copies(made)
     (mirror,) = before(store, copies)
     copies.fault = FAULTS["damaged"]
-    async with running(tmp_path / "blocks", io_timeout=3600) as blocks:
-        device = await opened(blocks, made, store)
+    async with opened(tmp_path, made, store, io_timeout=3600) as (_, device):
         await block(device, 0)
         pause = AVOID_FIRST
         for number in (3, 6):
@@ -176,26 +152,6 @@ async def test_a_probe_brings_a_mirror_back_and_no_reader_pays(
         assert len(store.reads) == asked + 1
         await block(device, 12)
         assert len(store.reads) == asked + 1
-
-
-async def test_a_mirror_serves_while_the_store_is_away(tmp_path: Path, made: Made) -> None:
-    store, copies = FakeSource(made, fault=broken(ServiceDown("away"))), Copies(made)
-    before(store, copies)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await opened(blocks, made, store)
-        assert bytes(await device.read(0, device.size)) == made.content
-        assert store.reads == []
-
-
-async def test_what_the_store_holds_wrong_no_mirror_makes_right(tmp_path: Path, made: Made) -> None:
-    store, copies = FakeSource(made, fault=FAULTS["damaged"]), Copies(made)
-    copies.fault = FAULTS["damaged"]
-    before(store, copies)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await opened(blocks, made, store)
-        with pytest.raises(BlockUnavailable, match="other bytes"):
-            await block(device, 0)
-        assert not blocks.fetcher
 
 
 DOCUMENT = b"a document"

@@ -11,9 +11,11 @@ import trio
 from trio.testing import MockClock
 
 from imagefs.blocks import source as arrival
+from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK, BlockLocation, Pack
-from stripefs.errors import Abandoned, ServiceDown
+from stripefs.errors import Abandoned
 from tests.support.images.devices import MIB, FakeSource, eventually, make, noise, running, settled
+from tests.unit.imagefs.blocks.opening import opened
 
 
 class Held(FakeSource):
@@ -35,8 +37,7 @@ class Held(FakeSource):
 async def test_a_whole_device_comes_in_order_and_in_ranges(tmp_path: Path) -> None:
     made = make([*noise(40), b"", b"", *noise(6, seed=2), b"end"], per_pack=20)
     source = FakeSource(made)
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source, memory=64 * MIB) as (blocks, device):
         report = await device.fetch(range(-3, 1000), at_once=1)
         assert (report.blocks, report.bytes, report.stored) == (47, 46 * BLOCK + 3, 46 * BLOCK + 3)
         assert (report.skipped, report.failed, report.copied, report.full) == (0, 0, 0, False)
@@ -55,8 +56,7 @@ async def test_the_given_order_is_kept(tmp_path: Path) -> None:
     source = FakeSource(made)
     order = list(range(0, 200, 2))
     random.Random(1).shuffle(order)
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source, memory=64 * MIB) as (_, device):
         await device.fetch(order, at_once=1)
         assert [offset // BLOCK for offset, _ in source.reads] == order
 
@@ -65,8 +65,7 @@ async def test_no_more_at_once_than_asked(tmp_path: Path) -> None:
     made = make(noise(64))
     source = FakeSource(made)
     source.gate.clear()
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source, memory=64 * MIB) as (blocks, device):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: device.fetch(range(64), at_once=2))
             await eventually(lambda: len(source.reads) == 2)
@@ -81,8 +80,7 @@ async def test_no_more_at_once_than_asked(tmp_path: Path) -> None:
 async def test_small_requests_are_not_worth_being_many(tmp_path: Path) -> None:
     made = make(noise(200))
     source = FakeSource(made)
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source, memory=64 * MIB) as (_, device):
         await device.fetch(range(200), at_once=8)
         assert min(length for _, length in source.reads[:-8]) > BLOCK  # which an eighth of the first window would be
         assert max(length for _, length in source.reads) <= 1 << 20
@@ -97,8 +95,7 @@ async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monk
         return unpack(stored, place)
 
     monkeypatch.setattr(arrival, "_unpack", unpack_later)
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source, memory=64 * MIB) as (blocks, device):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: device.fetch(range(4), at_once=1))
             await eventually(lambda: bool(source.reads) and not device.upstream.link.in_flight)
@@ -112,8 +109,7 @@ async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monk
 async def test_a_reader_is_served_first(tmp_path: Path) -> None:
     made = make(noise(60))
     source = Held(made)
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source, memory=64 * MIB) as (blocks, device):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: device.fetch(range(50), at_once=2))
             await eventually(lambda: len(source.reads) == 2)
@@ -136,8 +132,7 @@ async def test_a_reader_is_served_first(tmp_path: Path) -> None:
 async def test_what_a_reader_wants_is_joined_or_skipped(tmp_path: Path) -> None:
     made = make(noise(40))
     source = Held(made)
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source, memory=64 * MIB) as (_, device):
         reports = []
         got = []
 
@@ -159,56 +154,24 @@ async def test_what_a_reader_wants_is_joined_or_skipped(tmp_path: Path) -> None:
         assert sum(length for _, length in source.reads) == 40 * BLOCK
 
 
-async def test_cancelled_it_leaves_nothing_stuck(tmp_path: Path) -> None:
-    made = make(noise(40))
-    source = FakeSource(made)
-    source.gate.clear()
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
-        with trio.move_on_after(0.05):
-            await device.fetch(range(40), at_once=3)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(device.read, 0, 40 * BLOCK)
-            await trio.sleep(0.02)
-            source.gate.set()
-        assert not blocks.fetcher
-        assert sum(length for _, length in source.reads) == 40 * BLOCK
-        report = await device.fetch(range(40))
-        assert report.failed == 0
-
-
-async def test_it_outlasts_a_store_that_is_away(tmp_path: Path, mock_clock: MockClock) -> None:
-    mock_clock.rate = 200
-    made = make(noise(30))
-
-    def away(number: int, data: bytes) -> bytes:
-        if 3 <= number < 60:
-            raise ServiceDown("away")
-        return data
-
-    async with running(tmp_path / "blocks", memory=64 * MIB, io_timeout=600) as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made, fault=away))
-        report = await device.fetch(range(30))
-        assert (report.blocks, report.failed) == (30, 0)
-
-
 async def test_what_cannot_be_had_is_counted(tmp_path: Path) -> None:
     made = make(noise(30))
     bad = made.content[7 * BLOCK :][:20]
     source = FakeSource(made, fault=lambda _, data: data.replace(bad, bytes(20)))
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source, memory=64 * MIB) as (blocks, device):
         report = await device.fetch(range(30))
         assert (report.blocks, report.failed) == (29, 1)
         await settled(device, blocks)
         assert device.present == 29
+        with pytest.raises(BlockUnavailable, match="block 7 "):
+            await device.read(0, device.size)
+        assert bytes(await device.read(8 * BLOCK, BLOCK)) == made.content[8 * BLOCK : 9 * BLOCK]
 
 
 async def test_the_rate_is_kept(tmp_path: Path, mock_clock: MockClock) -> None:
     mock_clock.rate = 20
     made = make(noise(64))
-    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with opened(tmp_path, made, memory=64 * MIB) as (_, device):
         report = await device.fetch(range(64), at_once=2, rate=2 * MIB)
         assert report.blocks == 64
         assert report.seconds >= 3.5  # 8 MiB, but for what goes at once; on the test's own clock
@@ -218,8 +181,7 @@ async def test_the_rate_is_kept(tmp_path: Path, mock_clock: MockClock) -> None:
 async def test_without_a_disk_nothing_is_fetched_ahead(tmp_path: Path) -> None:
     made = make(noise(30))
     source = FakeSource(made)
-    async with running(tmp_path / "blocks", limit=0) as blocks:
-        device = await blocks.open(made.digest, made.index, source)
+    async with opened(tmp_path, made, source, limit=0) as (_, device):
         report = await device.fetch(range(30))
         assert (report.blocks, report.full) == (0, True)
         assert bytes(await device.read(0, MIB)) == made.content[:MIB]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK
 from stripefs.errors import NotFound, ServiceDown
-from tests.support.images.devices import FakeSource, Made, make, noise, running
+from tests.support.images.devices import FakeSource, Made, make, noise
+from tests.unit.imagefs.blocks.opening import opened
 
 
 def broken(error: Exception) -> Callable[[int, bytes], bytes]:
@@ -34,17 +34,10 @@ def made() -> Made:
     return make(noise(12), per_pack=3)
 
 
-async def opened(blocks: BlockStore, made: Made, preferred: FakeSource, other: FakeSource) -> BlockDevice:
-    device = await blocks.open(made.digest, made.index, preferred)
-    blocks.add_source(device, other)
-    return device
-
-
 @pytest.mark.parametrize("fault", list(FAULTS))
 async def test_where_one_store_fails_another_one_is_asked(tmp_path: Path, made: Made, fault: str) -> None:
     bad, good = FakeSource(made, fault=FAULTS[fault]), FakeSource(made)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await opened(blocks, made, bad, good)
+    async with opened(tmp_path, made, bad, good) as (blocks, device):
         assert bytes(await device.read(0, device.size)) == made.content
         assert bad.reads
         assert blocks.snapshot()["failures"] == 0
@@ -52,8 +45,7 @@ async def test_where_one_store_fails_another_one_is_asked(tmp_path: Path, made: 
 
 async def test_a_store_that_came_back_is_asked_again(tmp_path: Path, mock_clock: MockClock, made: Made) -> None:
     preferred, other = FakeSource(made, fault=FAULTS["down"]), FakeSource(made)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await opened(blocks, made, preferred, other)
+    async with opened(tmp_path, made, preferred, other) as (_, device):
         await device.read(0, BLOCK)
         asked = len(preferred.reads)
         await device.read(3 * BLOCK, BLOCK)
@@ -66,12 +58,11 @@ async def test_a_store_that_came_back_is_asked_again(tmp_path: Path, mock_clock:
 
 
 async def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, mock_clock: MockClock, made: Made) -> None:
-    mock_clock.rate = 50
+    mock_clock.rate = 20
     hung, good = FakeSource(made), FakeSource(made)
     hung.gate.clear()
     try:
-        async with running(tmp_path / "blocks", io_timeout=60) as blocks:
-            device = await opened(blocks, made, hung, good)
+        async with opened(tmp_path, made, hung, good, io_timeout=60) as (_, device):
             assert bytes(await device.read(0, BLOCK)) == made.content[:BLOCK]
             assert bytes(await device.read(3 * BLOCK, BLOCK)) == made.content[3 * BLOCK : 4 * BLOCK]
             assert len(hung.reads) == 1
@@ -82,8 +73,7 @@ async def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, mock_clock: 
 
 async def test_where_no_store_has_it_the_error_is_told(tmp_path: Path, made: Made) -> None:
     sources = [FakeSource(made, fault=FAULTS["damaged"]) for _ in range(2)]
-    async with running(tmp_path / "blocks") as blocks:
-        device = await opened(blocks, made, *sources)
+    async with opened(tmp_path, made, *sources) as (blocks, device):
         with pytest.raises(BlockUnavailable, match="other bytes"):
             await device.read(0, BLOCK)
         assert all(source.reads for source in sources)
@@ -92,8 +82,7 @@ async def test_where_no_store_has_it_the_error_is_told(tmp_path: Path, made: Mad
 
 async def test_a_store_that_is_closed_is_asked_no_more(tmp_path: Path, made: Made) -> None:
     closed, other = FakeSource(made, fault=broken(AssertionError("it is closed"))), FakeSource(made)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await opened(blocks, made, closed, other)
+    async with opened(tmp_path, made, closed, other) as (blocks, device):
         blocks.remove_source(closed)
         assert bytes(await device.read(0, device.size)) == made.content
         assert closed.reads == []
