@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.blocks.prefetch_policy import FIRST_WINDOW, LEAST_WINDOW, FetchOrder, Link, Pace
+from imagefs.blocks.prefetch_policy import FIRST_WINDOW, LEAST_WINDOW, FetchOrder, Link, Pace, following
 from imagefs.blocks.writeback import BlockMemory
 from imagefs.format.index import BLOCK, NOWHERE
 from tests.support.images.devices import MIB, make, noise
@@ -171,3 +171,27 @@ def test_the_latest_used_stay() -> None:
     memory.get(b"\0")
     memory.add(b"\3", bytes(200))
     assert [memory.get(bytes([number])) is not None for number in range(4)] == [True, False, True, True]
+
+
+# -- the order of a first start --------------------------------------------------------------------------------------
+
+
+@given(count=st.integers(0, 200), reads=st.lists(st.integers(0, 199), max_size=30), every=st.integers(1, 10))
+def test_every_block_comes_once_and_those_behind_the_last_read_come_first(
+    count: int, reads: list[int], every: int
+) -> None:
+    read, left = -1, set(range(count))
+    order = following(count, lambda: read)
+    waiting = iter(reads)
+    for number in itertools.count():
+        moved = number % every == 0 and (latest := next(waiting, -1)) >= 0
+        if moved:
+            before, read = read, latest
+        block = next(order, None)
+        if block is None:
+            break
+        if moved and read != before:
+            behind = [one for one in left if one > read]
+            assert block == min(behind or left)
+        left.remove(block)
+    assert not left

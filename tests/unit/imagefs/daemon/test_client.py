@@ -55,11 +55,6 @@ class Outage:
         return {"v": 1}
 
 
-def test_a_daemon_that_is_exchanged_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    Outage(monkeypatch, back=9.0)
-    assert Client(DaemonSettings(), starts=False, waits=10.0).status() == {"v": 1}
-
-
 def test_all_requests_of_an_outage_wait_for_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
     outage = Outage(monkeypatch, back=60.0)
     client = Client(DaemonSettings(), starts=False, waits=10.0)

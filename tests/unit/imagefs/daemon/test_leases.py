@@ -230,18 +230,6 @@ def test_an_image_that_no_store_has_is_told_from_other_failures() -> None:
     run(main)
 
 
-def test_a_mount_that_fails_leaves_nothing() -> None:
-    async def main(world: World, leases: Leases) -> None:
-        world.broken = "mount"
-        with pytest.raises(MountError, match="it does not work"):
-            await leases.hold(request("one", "c"))
-        assert (world.known, await leases.leases({})) == ({}, {"leases": []})
-        world.broken = ""
-        await leases.hold(request("one", "c"))
-
-    assert run(main).mounts == 1
-
-
 def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None:
     settings = DaemonSettings(runtime=str(tmp_path))
     for image in IMAGES.values():

@@ -66,19 +66,6 @@ def test_a_device_is_known_while_it_is_in_use_and_no_longer(records: list[dict[s
         assert all(state.in_use(index) == (index in state.known) for index in INDEXES)
 
 
-def test_a_device_outlives_its_attachment_while_the_kernel_holds_it() -> None:
-    state = DaemonState()
-    state.apply({"attach": attachment("one", INDEXES[:1]).to_json()})
-    state.apply({"lookup": INDEXES[0]})
-    state.apply({"open": [state.next_handle, INDEXES[0]]})
-    state.apply({"detach": "one"})
-    assert state.known == {INDEXES[0]: {"store": {"url": "/store"}, "size": 4096}}
-    state.apply({"release": 1})
-    assert not state.in_use(INDEXES[0])
-    assert state.known == {}
-    assert state.next_handle == 2
-
-
 def test_a_call_that_is_answered_twice_holds_too_much_until_the_kernel_forgets() -> None:
     """The worker that answered died before the kernel heard."""
     state = DaemonState()

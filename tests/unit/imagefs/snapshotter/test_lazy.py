@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 
 from imagefs.daemon.client import Client
-from imagefs.daemon.protocol import HeldImage, Lease
+from imagefs.daemon.protocol import FoundImage, HeldImage, Lease
 from imagefs.snapshotter import lazy
+from imagefs.snapshotter.core import TARGET
 from imagefs.snapshotter.lazy import DaemonImages
 from imagefs.snapshotter.metastore import Kind, Layer, SnapshotRecord, Tree, Usage
 from stripefs.errors import MountError
@@ -103,16 +104,8 @@ def test_a_part_that_images_share_counts_once(daemon: Daemon, images: DaemonImag
         images.usage(a, [])
 
 
-def test_an_image_that_is_forgotten_keeps_what_others_share(daemon: Daemon, images: DaemonImages) -> None:
-    daemon.parts = {"a": {"shared": (100, 2), "own a": (10, 1)}, "b": {"shared": (100, 2)}}
-    (a,) = trees("a")
-    images.forget(a, lambda: trees("b"))
-    eventually(lambda: daemon.discarded, "the daemon to be told")
-    assert daemon.discarded == [("a", {"own a"})]
-
-
-def test_an_image_that_came_back_is_not_forgotten(daemon: Daemon, images: DaemonImages) -> None:
-    daemon.parts = {name: {f"own {name}": (10, 1)} for name in "ab"}
+def test_an_image_that_came_back_is_not_forgotten_nor_what_it_shares(daemon: Daemon, images: DaemonImages) -> None:
+    daemon.parts = {name: {"shared": (100, 2), f"own {name}": (10, 1)} for name in "ab"}
     daemon.away = True
     present = trees("b")
     a, b = trees("a", "b")
@@ -206,3 +199,92 @@ def test_a_mount_that_stands_is_asked_for_once(
     assert asks() == 1
     images.release(1)
     assert asks() == 1
+
+
+# -- the lookup of a container image's lazy image: places and their order
+
+SOURCE = "sha256:" + "5a" * 32
+
+
+class Finder:
+    """A daemon that finds the image in the store with that URL. asked: URLs of stores, for each question."""
+
+    def __init__(self, url: str = "") -> None:
+        self.url = url
+        self.asked: list[list[str]] = []
+        self.timeouts: list[float] = []
+
+    def find(self, stores: Sequence[StoreSettings], source: str, timeout: float) -> FoundImage | None:
+        assert source == SOURCE
+        self.asked.append([store.url for store in stores])
+        self.timeouts.append(timeout)
+        if self.url == "down":
+            raise MountError("no daemon answers")
+        return next((FoundImage("ab" * 32, store) for store in stores if store.url == self.url), None)
+
+
+def lookup(client: Finder, tmp_path: Path, stores: Sequence[str] = (), **options: Any) -> DaemonImages:
+    return DaemonImages(
+        cast(Client, client),
+        stores,
+        lambda url: StoreSettings(url=url),
+        name="test",
+        built=tmp_path,
+        **{"registries": True, **options},
+    )
+
+
+def labels_of(reference: str) -> dict[str, str]:
+    return {
+        lazy.MANIFEST: SOURCE,
+        lazy.REFERENCE: reference,
+        TARGET: "sha256:1",
+        lazy.LAYER: "sha256:2",
+        lazy.LAYERS: "sha256:2",
+    }
+
+
+@pytest.mark.parametrize(
+    ("reference", "url"),
+    [
+        ("registry.example/team/app:1", "oci://registry.example/team/app?lookup=brief"),
+        (f"registry.example:5000/app@{SOURCE}", "oci://registry.example:5000/app?lookup=brief"),
+        ("docker.io/library/python:3.12", "oci://docker.io/library/python?lookup=brief"),
+        ("127.0.0.1:5000/app:1", "oci://127.0.0.1:5000/app?scheme=http&lookup=brief"),
+        ("localhost/app:1", "oci://localhost/app?scheme=http&lookup=brief"),
+        ("plain.example/app:1", "oci://plain.example/app?scheme=http&lookup=brief"),
+        *((name, "") for name in ("", "app", "app:1", "team/app:1", "sha256:" + "ab" * 32)),
+    ],
+)
+def test_the_repository_of_the_image_is_asked(reference: str, url: str, tmp_path: Path) -> None:
+    """A name of no registry asks none."""
+    client = Finder(url)
+    found = lookup(client, tmp_path, plain_http=["plain.example"]).find(labels_of(reference))
+    assert client.asked == ([[url]] if url else [])
+    assert getattr(found, "tree", None) == (Tree(url, "ab" * 32) if url else None)
+
+
+def test_stores_come_first_and_all_have_the_same_time(tmp_path: Path) -> None:
+    client = Finder("s3://bucket/images")
+    made = lookup(client, tmp_path, ["/srv/images", "s3://bucket/images"])
+    found = made.find(labels_of("registry.example/app:1"))
+    assert client.asked == [["/srv/images", "s3://bucket/images", "oci://registry.example/app?lookup=brief"]]
+    assert client.timeouts == [5.0]
+    assert getattr(found, "tree", None) == Tree("s3://bucket/images", "ab" * 32)
+
+
+def test_a_repository_that_is_a_store_is_asked_once(tmp_path: Path) -> None:
+    client = Finder()
+    store = "oci://registry.example/app?ca-file=/ca.pem"
+    assert lookup(client, tmp_path, [store]).find(labels_of("registry.example/app:1")) is None
+    assert client.asked == [[store]]
+
+
+def test_no_registry_is_asked_where_that_is_off(tmp_path: Path) -> None:
+    client = Finder()
+    assert lookup(client, tmp_path, registries=False).find(labels_of("registry.example/app:1")) is None
+    assert client.asked == []
+
+
+def test_a_daemon_that_is_away_means_an_ordinary_pull(tmp_path: Path) -> None:
+    assert lookup(Finder("down"), tmp_path).find(labels_of("registry.example/app:1")) is None
