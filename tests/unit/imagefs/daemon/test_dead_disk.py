@@ -29,12 +29,6 @@ from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
 from tests.support.images.devices import FakeSource, eventually, make, noise, running
 
 
-@pytest.fixture
-def clock() -> MockClock:
-    """Jumps over pauses, and leaves threads some milliseconds first."""
-    return MockClock(autojump_threshold=0.02)
-
-
 class Hanging:
     """Stands for a call that waits for a disk, until `answer` is set."""
 

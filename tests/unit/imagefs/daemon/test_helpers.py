@@ -12,9 +12,9 @@ from trio.testing import MockClock
 
 from imagefs.daemon import helpers
 from imagefs.daemon.helpers import MOST_WAITING, PROGRAMS, RecordedStart, TraceMaker, run_helper
-from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
 from stripefs.supervised import contain
+from tests.unit.imagefs.daemon.fake_host import attachment
 
 
 @pytest.fixture
@@ -78,10 +78,6 @@ async def test_a_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> N
 # -- learning --------------------------------------------------------------------------------------------------------
 
 
-def attachment(number: int) -> Attachment:
-    return Attachment(f"{number:032x}", "s#t", {"url": "/s"}, "d" * 64, "d" * 64, "/m", (), 1.0, snapshot="e" * 64)
-
-
 START = RecordedStart(b"raw", "ready", 1.0, "")
 
 
@@ -103,7 +99,7 @@ async def test_few_programs_run_at_once_and_few_wait(
     learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
     async with trio.open_nursery() as nursery:
         for number in range(MOST_WAITING + 10):
-            nursery.start_soon(learner.make_trace, attachment(number), START)
+            nursery.start_soon(learner.make_trace, attachment(f"{number:032x}"), START)
         await trio.testing.wait_all_tasks_blocked()
         go.set()
     assert (most, done) == (PROGRAMS, MOST_WAITING)
@@ -120,7 +116,8 @@ async def test_what_goes_wrong_reaches_nobody(
     monkeypatch.setattr(helpers, "run_helper", fake)
     learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
     for number in range(MOST_WAITING + 1):
-        await contain("learning from a start", learner.make_trace, attachment(number), START)  # as the daemon runs it
+        one = attachment(f"{number:032x}")
+        await contain("learning from a start", learner.make_trace, one, START)  # as the daemon runs it
     assert "others wait" not in caplog.text
     assert not list((tmp_path / "traces").glob("*.raw")) or not isinstance(error, OSError)
 
@@ -136,6 +133,6 @@ async def test_an_answer_of_another_program_is_no_reason_to_improve(
 
     monkeypatch.setattr(helpers, "run_helper", fake)
     learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
-    await learner.make_trace(attachment(1), START)
-    await learner.make_trace(attachment(1), START)
+    for _ in range(2):
+        await learner.make_trace(attachment("1", snapshot="e" * 64), START)
     assert asked == ["imagefs.trace.finish", "imagefs.trace.finish", "imagefs.deps.hot"]

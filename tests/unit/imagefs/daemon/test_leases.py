@@ -33,6 +33,7 @@ from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError
 from tests.support.examples import examples
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
 
 SETTINGS = DaemonSettings(runtime="/run/nothing")
 IMAGES = {"one": "a" * 64, "two": "b" * 64}
@@ -40,11 +41,11 @@ SNAPSHOTS = {"numpy": "c" * 64, "torch": "d" * 64, "bad": "e" * 64}
 CLIENT = "containerd"
 
 
-class World:
-    """A host's attachments, which outlive workers, and what is mounted."""
+class World(FakeHost):
+    """And what is mounted."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Attachment] = {}
+        super().__init__()
         self.standing: set[str] = set()
         self.mounts = 0
         self.joins = 0
@@ -52,18 +53,9 @@ class World:
         self.slow: list[trio.Event] | None = None
         self.discarded: list[str] = []
 
-    def attachments(self) -> Mapping[str, Attachment]:
-        return self.known
-
-    def change(self, attachment: Attachment, **values: Any) -> None:
-        attachment.change(values)
-
     async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self.known[request["id"]].change({"plane": request["plane"], "owner": 0})
         return {}
-
-    def release(self, attachment: Attachment) -> None:
-        del self.known[attachment.id]
 
     async def note_use(self, request: AttachRequest) -> None:
         raise AssertionError("no snapshot is used")
@@ -93,7 +85,7 @@ class World:
         await trio.lowlevel.checkpoint()
         if request.image == SNAPSHOTS["bad"]:
             raise DamagedObject("it lacks a pack")
-        one = Attachment(request.id, "s#t", {}, request.image, request.image, "/m", (), 1.0, owner=1)
+        one = attachment(request.id, image=request.image, base=request.image, owner=1)
         one.change({"mountpoint": request.mountpoint, "namespace": 1, **shared_by(request)})
         self.known[one.id] = one
         return {"metadata": "/m", "devices": [{"path": "/d"}], "tree": None}
@@ -237,7 +229,7 @@ def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None
 
     async def main(world: World, _: Leases) -> None:
         world.standing = {pool_path(settings, image) for image in IMAGES.values()}
-        kept = Attachment("1", "s#t", {}, IMAGES["one"], IMAGES["one"], "/m", (), 1.0)
+        kept = attachment("1", image=IMAGES["one"])
         kept.change({"mountpoint": pool_path(settings, IMAGES["one"]), "pooled": True, "kept": True})
         world.known["1"] = kept
         await Leases(settings, world).tidy()

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from imagefs.daemon.mount_pool import ClientMount, ClientMounts
 from imagefs.daemon.state import Attachment, DeviceUse
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
 
 
-class Uses:
-    def __init__(self) -> None:
-        self.known: dict[str, Attachment] = {}
-
-    def attachments(self) -> Mapping[str, Attachment]:
-        return self.known
-
-    def change(self, attachment: Attachment, **values: Any) -> None:
-        attachment.change(values)
-
+class Uses(FakeHost):
     def add(self, name: str, metadata: str = "/m", namespace: int = 1, index: str = "i") -> Attachment:
-        one = Attachment(name, "s#t", {}, "a", "a", metadata, (DeviceUse("cold", 1, index),), 1.0, namespace=namespace)
-        self.known[name] = one
+        devices = (DeviceUse("cold", 1, index),)
+        one = self.known[name] = attachment(name, metadata=metadata, devices=devices, namespace=namespace)
         return one
 
 
-@pytest.fixture
-def clock() -> MockClock:
-    return MockClock(autojump_threshold=0)
-
-
-async def test_others_wait_for_the_first_and_copy_its_mount(clock: MockClock) -> None:
+async def test_others_wait_for_the_first_and_copy_its_mount(autojump_clock: MockClock) -> None:
     uses = Uses()
     mounts = ClientMounts(uses)
     first = uses.add("1")
@@ -58,7 +41,7 @@ async def test_others_wait_for_the_first_and_copy_its_mount(clock: MockClock) ->
     assert await ClientMounts(uses).of(uses.add("5")) == ClientMount("/proc/7/fd/8", "0:9")  # the next worker
 
 
-async def test_when_the_first_gives_up_the_next_one_mounts(clock: MockClock) -> None:
+async def test_when_the_first_gives_up_the_next_one_mounts(autojump_clock: MockClock) -> None:
     uses = Uses()
     mounts = ClientMounts(uses)
     first = uses.add("1")
@@ -81,7 +64,7 @@ async def test_when_the_first_gives_up_the_next_one_mounts(clock: MockClock) -> 
     assert trio.current_time() == 0.2
 
 
-async def test_nobody_waits_long_or_for_something_else(clock: MockClock) -> None:
+async def test_nobody_waits_long_or_for_something_else(autojump_clock: MockClock) -> None:
     uses = Uses()
     mounts = ClientMounts(uses)
     assert await mounts.of(uses.add("1")) is None

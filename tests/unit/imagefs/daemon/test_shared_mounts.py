@@ -4,42 +4,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.daemon.protocol import AttachRequest
 from imagefs.daemon.shared_mounts import SharedMounts
-from imagefs.daemon.state import Attachment
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject
 from stripefs.errors import NotFound, ServiceDown, StripefsError
-
-
-class Host:
-    """One without attachments."""
-
-    def attachments(self) -> Mapping[str, Attachment]:
-        return {}
-
-    def change(self, attachment: Attachment, **values: Any) -> None:
-        raise AssertionError("nothing is attached")
-
-    def release(self, attachment: Attachment) -> None:
-        raise AssertionError("nothing is attached")
-
-    async def note_use(self, request: AttachRequest) -> None:
-        raise AssertionError("nothing is used")
+from tests.unit.imagefs.daemon.fake_host import FakeHost
 
 
 @asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[SharedMounts]:
     async with trio.open_nursery() as nursery:
-        shares = SharedMounts(Host(), folder)
+        shares = SharedMounts(FakeHost(), folder)
         await nursery.start(shares.run)
         yield shares
         nursery.cancel_scope.cancel()

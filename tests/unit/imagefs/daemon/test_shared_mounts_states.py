@@ -15,18 +15,18 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from imagefs.daemon import shared_mounts as module
 from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.shared_mounts import SharedMounts
-from imagefs.daemon.state import Attachment
 from stripefs.errors import MountError
 from tests.support.examples import examples
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
 
 TARGET = "/opt/deps"
 
 
-class World:
+class World(FakeHost):
     """A host with one target, as its kernel, its processes and its daemon's journal have it."""
 
     def __init__(self) -> None:
-        self.known: dict[str, Attachment] = {}  # outlives workers
+        super().__init__()
         self.mounted = ""  # the snapshot that is to be seen at the target
         self.alive: dict[int, trio.Event] = {}
         self.served: dict[int, str] = {}  # users, and the snapshot that they were told is there
@@ -34,20 +34,6 @@ class World:
         self.slow = False  # unmounts wait for `unmounts`
         self.busy = False
         self.number = 0
-
-    # calls of the daemon
-
-    def attachments(self) -> Mapping[str, Attachment]:
-        return self.known
-
-    def change(self, attachment: Attachment, **values: Any) -> None:
-        attachment.change(values)
-
-    def release(self, attachment: Attachment) -> None:
-        del self.known[attachment.id]
-
-    async def note_use(self, request: AttachRequest) -> None:
-        pass
 
     def check(self) -> None:
         for user, name in self.served.items():
@@ -83,7 +69,7 @@ class World:
         self.alive[user] = trio.Event()
 
         async def attach() -> dict[str, Any]:
-            one = Attachment(f"{user:032x}", "s#t", {}, "d" * 64, "d" * 64, "/m", (), 1.0, owner=user)
+            one = attachment(f"{user:032x}", owner=user)
             one.change({"mountpoint": TARGET, "namespace": 1, "snapshot": name, "users": [[user, 1]]})
             for other in [other for other in self.known.values() if other.mountpoint == TARGET]:
                 del self.known[other.id]

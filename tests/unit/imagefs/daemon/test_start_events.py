@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as some
 
 from imagefs.daemon.start_events import MOST, Moment, StartEvents, identity_of
-from imagefs.daemon.state import Attachment
 from imagefs.startup.emission import EventRecorder
 from stripefs.startup_events import ProcessIdentity, Writer
 from tests.support.start_events import events_in, pairs
+from tests.unit.imagefs.daemon.fake_host import attachment
 
 ANYTHING = some.recursive(
     some.none() | some.booleans() | some.integers() | some.floats() | some.text(),
     lambda inner: some.lists(inner, max_size=3) | some.dictionaries(some.text(), inner, max_size=3),
 )
-
-
-def attachment(**events: Any) -> Attachment:
-    return Attachment("id", "store#image", {}, "ab" * 32, "ab" * 32, "/metadata", (), 0.0, events=events)
 
 
 @given(ANYTHING | some.dictionaries(some.sampled_from([*ProcessIdentity._fields, "folder"]), ANYTHING))
@@ -36,7 +31,7 @@ def test_whatever_a_request_says_an_identity_comes_of_it(asked: object) -> None:
 
 
 def test_what_is_kept_is_told_once_and_written_by_the_client(tmp_path: Path) -> None:
-    start = StartEvents(attachment(run="r7", node="n1", rank=2), None)
+    start = StartEvents(attachment("1", events={"run": "r7", "node": "n1", "rank": 2}), None)
     start.span("hot device", Moment(1.0), {"bytes": 7})
     start.instant("first byte")
     told = start.take_events()
@@ -59,7 +54,7 @@ def test_answers_of_another_version_harm_nothing(told: object) -> None:
 
 
 def test_more_than_is_kept_is_counted() -> None:
-    start = StartEvents(attachment(run="r7"), None)
+    start = StartEvents(attachment("1", events={"run": "r7"}), None)
     for _ in range(MOST + 3):
         start.instant("first byte")
     kept = start.take_events()["events"]
@@ -70,7 +65,7 @@ def test_more_than_is_kept_is_counted() -> None:
 def test_a_daemon_with_a_folder_keeps_nothing(tmp_path: Path) -> None:
     writer = Writer(str(tmp_path), ProcessIdentity(node="here"), "imagefs")
     for who in ({"run": "r7"}, {}):
-        start = StartEvents(attachment(**who), writer)
+        start = StartEvents(attachment("1", events=who), writer)
         start.instant("first byte")
         assert (start.on, start.take_events()) == (True, {})
     assert writer.close(30)
@@ -78,6 +73,6 @@ def test_a_daemon_with_a_folder_keeps_nothing(tmp_path: Path) -> None:
 
 
 def test_nobody_wants_events() -> None:
-    start = StartEvents(attachment(), None)
+    start = StartEvents(attachment("1"), None)
     start.instant("first byte")
     assert (start.on, start.take_events()) == (False, {})

@@ -33,12 +33,7 @@ from imagefs.errors import BlockUnavailable
 from imagefs.settings import DaemonSettings
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
 from tests.support.images.devices import FakeSource, eventually, make, noise, running, settled
-
-
-@pytest.fixture
-def clock() -> MockClock:
-    """Jumps over pauses, and leaves threads some milliseconds first."""
-    return MockClock(autojump_threshold=0.02)
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
 
 
 class Fails:
@@ -126,17 +121,14 @@ async def test_what_the_daemon_does_once_ends_nothing_else(
 # -- background work for uses of an image -----------------------------------------------------------------------------
 
 
-class Uses:
-    """A host with attachments; none of its requests does anything."""
+class Uses(FakeHost):
+    """Counts what is done once, and tells of ends."""
 
     def __init__(self, *attachments: Attachment) -> None:
-        self.known = {one.id: one for one in attachments}
+        super().__init__(*attachments)
         self.finished = trio.Event()
         self.left: dict[str, trio.Event] = {one.id: trio.Event() for one in attachments}
-        self.note_use = Fails()
-
-    def attachments(self) -> Mapping[str, Attachment]:
-        return self.known
+        self.note_use = Fails()  # type: ignore[method-assign]
 
     def finish(self, attachment: Attachment, how: str) -> None:
         attachment.ready = True
@@ -145,16 +137,9 @@ class Uses:
     def confirm_mounted(self, attachment: Attachment, plane: str) -> None:
         attachment.owner = 0
 
-    def change(self, attachment: Attachment, **values: Any) -> None:
-        attachment.change(values)
-
     def release(self, attachment: Attachment) -> None:
-        del self.known[attachment.id]
+        super().release(attachment)
         self.left[attachment.id].set()
-
-
-def attachment(identifier: str, **values: Any) -> Attachment:
-    return Attachment(identifier, "s#t", {"url": "/nowhere"}, "d" * 64, "d" * 64, "/m", (), 1.0, **values)
 
 
 async def test_watching_one_use_goes_on_after_an_error(monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
@@ -243,7 +228,7 @@ async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
     async with daemon(tmp_path) as host, running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))
         use = DeviceUse("cold", made.index.device_bytes, made.digest)
-        one = Attachment("1", "s#t", {"url": "/nowhere"}, "d" * 64, "d" * 64, "/m", (use,), 1.0)
+        one = attachment("1", devices=(use,))
         starts = host._sessions
         starts.begin(one, [device], None)  # type: ignore[arg-type]
         await wait_all_tasks_blocked()
