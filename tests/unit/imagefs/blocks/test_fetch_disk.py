@@ -110,18 +110,6 @@ def age(folder: Path, made: Made, seconds: int) -> None:
     local.close()
 
 
-async def test_a_device_of_which_nothing_is_left_is_gone_and_may_come_back(tmp_path: Path) -> None:
-    one, other = make(noise(8)), make(noise(8, seed=2))
-    async with running(tmp_path / "blocks", limit=8 * BLOCK) as blocks:
-        await read_and_settle(blocks, one)
-        await read_and_settle(blocks, other, close=False)
-        names = {path.stem for path in (tmp_path / "blocks").glob("*.*")}
-        assert names == {other.digest}
-        device = await blocks.open(one.digest, one.index, FakeSource(one))
-        assert device.present == 0
-        assert bytes(await device.read(0, device.size)) == one.content
-
-
 async def test_what_waits_for_a_device_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     one, other, used = make(noise(2)), make(noise(1, seed=2)), make(noise(6, seed=3))
     async with opened(tmp_path, one) as (blocks, device):

@@ -54,33 +54,28 @@ class Breaking(LocalStore):
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:  # type: ignore[override]
         self.opens += 1
+        self._check()
+        found = super().open(path, expect)
+        read, close = found.read, found.close
+
+        def counted_read(offset: int, length: int, **_: object) -> Buffer:
+            self._check()
+            return read(offset, length)
+
+        def counted_close() -> None:
+            self.closed_handles += 1
+            close()
+
+        found.read, found.close = counted_read, counted_close  # type: ignore[method-assign]
+        return found
+
+    def _check(self) -> None:
         if self.broken is not None:
             raise self.broken
-        return _Counted(self, super().open(path, expect))
 
     def close(self) -> None:
         self.closed = True
         super().close()
-
-
-class _Counted(Handle):
-    def __init__(self, store: Breaking, inner: Handle) -> None:
-        self.status = inner.status
-        self._store = store
-        self._inner = inner
-        self.locate = inner.locate  # type: ignore[method-assign]
-
-    def locate(self, offset: int, length: int) -> object:  # type: ignore[override]
-        return self._inner.locate(offset, length)
-
-    def read(self, offset: int, length: int, **_: object) -> Buffer:
-        if self._store.broken is not None:
-            raise self._store.broken
-        return self._inner.read(offset, length)
-
-    def close(self) -> None:
-        self._store.closed_handles += 1
-        self._inner.close()
 
 
 @pytest.fixture

@@ -20,13 +20,8 @@ from imagefs.housekeeping.verify import VerifyResult, remove_damaged, verify
 from imagefs.repository.images import KINDS, Images
 from imagefs.repository.traces import Traces
 from tests.support.images import nasty
+from tests.support.images.faults import flip
 from tests.support.images.stores import build_tree, files, write_tree
-
-
-def flip(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 0x10
-    path.write_bytes(data)
 
 
 def said(result: VerifyResult) -> dict[str, str]:

@@ -105,7 +105,7 @@ async def test_a_path_that_comes_back_is_waited_for(device: Path) -> None:
 
 async def test_a_path_that_stays_away_fails_in_time(tmp_path: Path) -> None:
     with pytest.raises(ServiceDown, match=r"device .*/gone is not served: No such file.*imagefs status") as caught:
-        await FileDevices([str(tmp_path / "gone")], 0.3).read(1, 0, 1)
+        await FileDevices([str(tmp_path / "gone")], 1.0).read(1, 0, 1)
     assert caught.value.errno == errno.EIO
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import io
 import math
 import os
 import stat
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -24,7 +26,56 @@ from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, S
 from stripefs.fuse.protocol import ROOT, ServedAttributes
 from tests.support.examples import examples
 from tests.support.images.trees import names, trees
-from tests.unit.imagefs.plane.image_trees import DEVICES, FILE, FOLDER, FakeDevices, content_of, listed
+
+DEVICES = (DeviceSlot(b"cold", 2**32 - 1), DeviceSlot(b"hot", 2**32 - 1))
+
+FILE, FOLDER = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755
+
+
+def content_of(device: int, offset: int, length: int) -> bytes:
+    """The content of devices: no two blocks are alike."""
+    first, last = offset // BLOCK, -(-(offset + length) // BLOCK)
+    blocks = (hashlib.blake2b(b"%d %d" % (device, block)).digest() * (BLOCK // 64) for block in range(first, last))
+    return b"".join(blocks)[offset - first * BLOCK :][:length]
+
+
+@dataclass
+class FakeDevices:
+    """Devices with `content_of`, and what was read of them."""
+
+    reads: list[tuple[int, int, int]] = field(default_factory=list)
+
+    async def read(self, device: int, offset: int, length: int) -> bytes:
+        self.reads.append((device, offset, length))
+        await trio.lowlevel.checkpoint()
+        return content_of(device, offset, length)
+
+
+async def listed(tree: ImageTree, node: int, room: int = 7) -> dict[bytes, ServedAttributes]:
+    """A directory, `room` entries at a time, each batch from the cookie that the last one ended with."""
+    handle = await tree.opendir(node)
+    found: dict[bytes, ServedAttributes] = {}
+    cookie = 0
+    while True:
+        batch: list[tuple[bytes, ServedAttributes, int]] = []
+
+        def show(
+            name: bytes, attributes: ServedAttributes, behind: int, batch: list[Any] = batch, room: int = room
+        ) -> bool:
+            if len(batch) == room:
+                return False
+            batch.append((name, attributes, behind))
+            return True
+
+        await tree.readdir(handle, cookie, show)
+        if not batch:
+            await tree.releasedir(handle)
+            return found
+        for name, attributes, behind in batch:
+            assert name not in found
+            assert behind > cookie
+            cookie = behind
+            found[name] = attributes
 
 
 def image_of(root: Inode, devices: tuple[DeviceSlot, ...] = DEVICES) -> ErofsImage:
@@ -239,7 +290,7 @@ async def test_capacity_is_that_of_the_image_and_all_used() -> None:
 # -- large directories -----------------------------------------------------------------------------------------------
 
 
-COUNT = 100_000
+COUNT = 20_000
 
 
 class CountingImage(ErofsImage):
@@ -261,7 +312,7 @@ def big() -> bytes:
     return out.getvalue()
 
 
-async def test_a_name_of_100_000_is_found_by_halving(big: bytes) -> None:
+async def test_a_name_is_found_by_halving(big: bytes) -> None:
     image = CountingImage(big)
     tree = ImageTree(image, FakeDevices().read)
     blocks = image.stat(image.root).size // BLOCK + 1
@@ -269,13 +320,12 @@ async def test_a_name_of_100_000_is_found_by_halving(big: bytes) -> None:
         image.looked_at = 0
         await tree.lookup(ROOT, b"entry-%06d" % number)
         assert image.looked_at <= math.ceil(math.log2(blocks)) + 2
-    for absent in (b"entry-000000 ", b"", b"\0", b"\xff", b"entry-0999999", b"entry-054321x"):
+    for absent in (b"entry-000000 ", b"", b"\0", b"\xff", b"entry-0199999", b"entry-014321x"):
         with pytest.raises(NotFound):
             await tree.lookup(ROOT, absent)
 
 
-@pytest.mark.slow
-async def test_a_listing_of_100_000_goes_on_where_it_stopped(big: bytes) -> None:
+async def test_a_listing_goes_on_where_it_stopped(big: bytes) -> None:
     image = CountingImage(big)
     tree = ImageTree(image, FakeDevices().read)
     blocks = image.stat(image.root).size // BLOCK + 1
