@@ -33,6 +33,7 @@ from imagefs.errors import BlockUnavailable
 from imagefs.settings import DaemonSettings
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
 from tests.support.images.devices import FakeSource, eventually, make, noise, running, settled
+from tests.unit.imagefs.blocks.opening import opened
 from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
 
 
@@ -68,7 +69,7 @@ async def daemon(folder: Path) -> AsyncIterator[Attachments]:
             os.close(descriptor)
 
 
-LOOPS: list[tuple[type, str]] = [
+LOOPS = [
     (Sweeper, "run"),
     (MountPool, "tidy"),
     (LivenessWatch, "_look_at_mounts"),
@@ -81,7 +82,7 @@ LOOPS: list[tuple[type, str]] = [
     (DeviceCache, "list_peers"),
 ]
 
-ONCE: list[tuple[type, str]] = [
+ONCE = [
     (Sweeper, "find"),
     (Sessions, "tidy"),
     (Documents, "prepare"),
@@ -90,32 +91,19 @@ ONCE: list[tuple[type, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "name"), LOOPS, ids=str)
-async def test_a_loop_of_the_daemon_that_failed_runs_again(
-    owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    clock: MockClock,
-) -> None:  # fmt: skip
-    work = Fails()
-    monkeypatch.setattr(owner, name, work)
+async def test_what_fails_in_the_daemon_ends_nothing_else_and_loops_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: MockClock
+) -> None:
+    loops, once = ({one: Fails() for one in each} for each in (LOOPS, ONCE))
+    for (owner, name), work in {**loops, **once}.items():
+        monkeypatch.setattr(owner, name, work)
     async with daemon(tmp_path) as host:
-        await work.again.wait()
-        assert host.snapshot()["images"] == []
-    assert "please report this" in caplog.text
-    assert "injected" in caplog.text
-
-
-@pytest.mark.parametrize(("owner", "name"), ONCE, ids=str)
-async def test_what_the_daemon_does_once_ends_nothing_else(
-    owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-    clock: MockClock,
-) -> None:  # fmt: skip
-    work = Fails()
-    monkeypatch.setattr(owner, name, work)
-    async with daemon(tmp_path) as host:
+        for work in loops.values():
+            await work.again.wait()
         await trio.sleep(1)
         assert host.snapshot()["images"] == []
-    assert work.runs == 1
-    assert "please report this" in caplog.text
+    assert {name: work.runs for name, work in once.items()} == dict.fromkeys(ONCE, 1)
+    assert caplog.text.count("please report this") == caplog.text.count("RuntimeError: injected") == len(LOOPS + ONCE)
 
 
 # -- background work for uses of an image -----------------------------------------------------------------------------
@@ -241,9 +229,6 @@ async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
 
 
 async def test_a_fetch_that_fails_unexpectedly_is_an_error_of_its_readers_alone(tmp_path: Path) -> None:
-    def bug(number: int, data: bytes) -> bytes:
-        return data
-
     bad, good = make(noise(1)), make(noise(1, seed=2))
     async with running(tmp_path / "blocks") as blocks:
         read = Fetcher._read
@@ -253,7 +238,7 @@ async def test_a_fetch_that_fails_unexpectedly_is_an_error_of_its_readers_alone(
                 raise RuntimeError("injected")
             return await read(self, request, run)
 
-        source = FakeSource(bad, fault=bug)
+        source = FakeSource(bad)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Fetcher, "_read", failing)
             first = await blocks.open(bad.digest, bad.index, source)
@@ -266,8 +251,7 @@ async def test_a_fetch_that_fails_unexpectedly_is_an_error_of_its_readers_alone(
 
 async def test_blocks_that_cannot_be_kept_for_an_unknown_reason_are_read_all_the_same(tmp_path: Path) -> None:
     made = make(noise(4))
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with opened(tmp_path, made) as (blocks, device):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(WriteBack, "put", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("injected")))
             assert bytes(await device.read(0, 10)) == made.content[:10]
@@ -277,8 +261,7 @@ async def test_blocks_that_cannot_be_kept_for_an_unknown_reason_are_read_all_the
 
 async def test_a_batch_that_fails_unexpectedly_gives_its_memory_back(tmp_path: Path, clock: MockClock) -> None:
     made, work = make(noise(4)), Fails()
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with opened(tmp_path, made) as (blocks, device):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(WriteBack, "_write", work)
             assert bytes(await device.read(0, 10)) == made.content[:10]
@@ -292,8 +275,7 @@ async def test_a_batch_that_fails_unexpectedly_gives_its_memory_back(tmp_path: P
 async def test_a_copy_that_fails_unexpectedly_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     block = noise(2)
     one, other = make(block[:1]), make(block)
-    async with running(tmp_path / "blocks") as blocks:
-        first = await blocks.open(one.digest, one.index, FakeSource(one))
+    async with opened(tmp_path, one) as (blocks, first):
         await first.read(0, first.size)
         await settled(first, blocks)
         blocks.memory.clear()
@@ -309,8 +291,7 @@ async def test_a_check_that_fails_unexpectedly_leaves_the_device_unmarked(
 ) -> None:
     made, checking = make(noise(2)), Fails()
     monkeypatch.setattr(store, "seal", checking)
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with opened(tmp_path, made) as (_, device):
         await device.read(0, device.size)
         await eventually(lambda: checking.runs == 1)
         await trio.sleep(10)
