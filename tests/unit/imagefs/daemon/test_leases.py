@@ -132,94 +132,92 @@ def run(main: Callable[[World, Leases], Awaitable[None]]) -> World:
     return world
 
 
-def test_many_leases_have_one_mount_until_the_last_is_released() -> None:
-    async def main(world: World, leases: Leases) -> None:
-        async with trio.open_nursery() as nursery:
-            for number in range(5):
-                nursery.start_soon(leases.hold, request("one", f"c{number}"))
-        held = HeldImage.from_json(await leases.hold(request("one", "c0")))
-        assert held == HeldImage(
-            held.lease, pool_path(SETTINGS, IMAGES["one"]), IMAGES["one"], {"Env": [IMAGES["one"]]}
-        )
-        assert (world.mounts, world.joins, world.standing) == (1, 4, {held.lowerdir})
-        other = await leases.hold(request("one", "c0", "another client"))
-        assert other["lowerdir"] == held.lowerdir
-        assert len((await leases.leases({}))["leases"]) == 6
-        assert [one["lease"]["name"] for one in (await leases.leases({"client": "another client"}))["leases"]] == ["c0"]
-        for name, client in (*((f"c{number}", CLIENT) for number in range(5)), ("c0", "another client")):
-            await trio.sleep(100)
-            assert world.standing
-            for _ in range(2):
-                await leases.release({"lease": {"name": name, "client": client}})
-        await trio.sleep(50)
-        assert world.standing  # for the next container
-        await trio.sleep(20)
-        assert not world.standing
-        assert not world.known
-        for name in "ab":
-            await leases.hold(request("one", name))
-        for name in "ab":
-            assert world.standing
-            await leases.release({"lease": {"name": name, "client": CLIENT}, "at_once": True})
-            await trio.sleep(1)
-        assert not world.standing
+def beside_unmounts(main: Callable[[World, Leases], Awaitable[None]]) -> Callable[[], None]:
+    """A test of `main`."""
 
-    run(main)
+    def test() -> None:
+        run(main)
+
+    return test
 
 
-def test_an_image_that_is_discarded_does_not_linger() -> None:
-    async def main(world: World, leases: Leases) -> None:
-        for image in IMAGES:
-            await leases.hold(request(image, image))
-            await leases.release({"lease": {"name": image, "client": CLIENT}})
-        await leases.hold(request("two", "c"))
-        parts = ["1" * 64, "2" * 64]
-        for image in IMAGES.values():
-            await leases.discard({"image": image, "parts": [*parts, "../manifests"]})
-        await trio.sleep(2)
-        assert world.standing == {pool_path(SETTINGS, IMAGES["two"])}, "its lease is not over"
-        assert world.discarded == parts * 2
-
-    run(main)
-
-
-def test_a_lease_is_on_one_image() -> None:
-    async def main(world: World, leases: Leases) -> None:
-        await leases.hold(request("one", "c"))
-        with pytest.raises(MountError, match="is on the image aaaa"):
-            await leases.hold(request("two", "c"))
-        await leases.release({"lease": {"name": "c", "client": CLIENT}})
-        await leases.hold(request("two", "c"))
-
-    assert run(main).mounts == 2
-
-
-def test_snapshots_are_stacked_above_the_image_and_released_with_it() -> None:
-    async def main(world: World, leases: Leases) -> None:
-        numpy, torch = (pool_path(SETTINGS, SNAPSHOTS[name]) for name in ("numpy", "torch"))
-        held = HeldImage.from_json(await leases.hold(request("one", "c", above=["torch", "nosuch", "bad", "numpy"])))
-        assert held.lowerdirs == (torch, numpy, pool_path(SETTINGS, IMAGES["one"]))
-        assert [(one.key, one.kind) for one in held.unusable] == [("nosuch", "missing"), ("bad", "damaged")]
-        assert (await leases.leases({}))["leases"] == [held._replace(config={}, unusable=()).to_json()]
-        fewer = HeldImage.from_json(await leases.hold(request("one", "c", above=["numpy"])))
-        assert fewer.above == (numpy,)
-        await leases.hold(request("two", "d", above=["numpy"]))
+@beside_unmounts
+async def test_many_leases_have_one_mount_until_the_last_is_released(world: World, leases: Leases) -> None:
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(leases.hold, request("one", f"c{number}"))
+    held = HeldImage.from_json(await leases.hold(request("one", "c0")))
+    assert held == HeldImage(held.lease, pool_path(SETTINGS, IMAGES["one"]), IMAGES["one"], {"Env": [IMAGES["one"]]})
+    assert (world.mounts, world.joins, world.standing) == (1, 4, {held.lowerdir})
+    other = await leases.hold(request("one", "c0", "another client"))
+    assert other["lowerdir"] == held.lowerdir
+    assert len((await leases.leases({}))["leases"]) == 6
+    assert [one["lease"]["name"] for one in (await leases.leases({"client": "another client"}))["leases"]] == ["c0"]
+    for name, client in (*((f"c{number}", CLIENT) for number in range(5)), ("c0", "another client")):
         await trio.sleep(100)
-        assert world.standing == {numpy, *(pool_path(SETTINGS, image) for image in IMAGES.values())}
-        await leases.release({"lease": {"name": "c", "client": CLIENT}})
-        await trio.sleep(100)
-        assert world.standing == {numpy, pool_path(SETTINGS, IMAGES["two"])}
-        await leases.release({"lease": {"name": "d", "client": CLIENT}})
+        assert world.standing
+        for _ in range(2):
+            await leases.release({"lease": {"name": name, "client": client}})
+    await trio.sleep(50)
+    assert world.standing  # for the next container
+    await trio.sleep(20)
+    assert not world.standing
+    assert not world.known
+    for name in "ab":
+        await leases.hold(request("one", name))
+    for name in "ab":
+        assert world.standing
+        await leases.release({"lease": {"name": name, "client": CLIENT}, "at_once": True})
+        await trio.sleep(1)
+    assert not world.standing
 
-    run(main)
+
+@beside_unmounts
+async def test_an_image_that_is_discarded_does_not_linger(world: World, leases: Leases) -> None:
+    for image in IMAGES:
+        await leases.hold(request(image, image))
+        await leases.release({"lease": {"name": image, "client": CLIENT}})
+    await leases.hold(request("two", "c"))
+    parts = ["1" * 64, "2" * 64]
+    for image in IMAGES.values():
+        await leases.discard({"image": image, "parts": [*parts, "../manifests"]})
+    await trio.sleep(2)
+    assert world.standing == {pool_path(SETTINGS, IMAGES["two"])}, "its lease is not over"
+    assert world.discarded == parts * 2
 
 
-def test_an_image_that_no_store_has_is_told_from_other_failures() -> None:
-    async def main(world: World, leases: Leases) -> None:
-        assert await leases.hold(request("nosuch", "c")) == {"missing": {"message": "no nosuch", "hint": ""}}
-        assert (await leases.leases({}))["leases"] == []
+@beside_unmounts
+async def test_a_lease_is_on_one_image(world: World, leases: Leases) -> None:
+    await leases.hold(request("one", "c"))
+    with pytest.raises(MountError, match="is on the image aaaa"):
+        await leases.hold(request("two", "c"))
+    await leases.release({"lease": {"name": "c", "client": CLIENT}})
+    await leases.hold(request("two", "c"))
+    assert world.mounts == 2
 
-    run(main)
+
+@beside_unmounts
+async def test_snapshots_are_stacked_above_the_image_and_released_with_it(world: World, leases: Leases) -> None:
+    numpy, torch = (pool_path(SETTINGS, SNAPSHOTS[name]) for name in ("numpy", "torch"))
+    held = HeldImage.from_json(await leases.hold(request("one", "c", above=["torch", "nosuch", "bad", "numpy"])))
+    assert held.lowerdirs == (torch, numpy, pool_path(SETTINGS, IMAGES["one"]))
+    assert [(one.key, one.kind) for one in held.unusable] == [("nosuch", "missing"), ("bad", "damaged")]
+    assert (await leases.leases({}))["leases"] == [held._replace(config={}, unusable=()).to_json()]
+    fewer = HeldImage.from_json(await leases.hold(request("one", "c", above=["numpy"])))
+    assert fewer.above == (numpy,)
+    await leases.hold(request("two", "d", above=["numpy"]))
+    await trio.sleep(100)
+    assert world.standing == {numpy, *(pool_path(SETTINGS, image) for image in IMAGES.values())}
+    await leases.release({"lease": {"name": "c", "client": CLIENT}})
+    await trio.sleep(100)
+    assert world.standing == {numpy, pool_path(SETTINGS, IMAGES["two"])}
+    await leases.release({"lease": {"name": "d", "client": CLIENT}})
+
+
+@beside_unmounts
+async def test_an_image_that_no_store_has_is_told_from_other_failures(world: World, leases: Leases) -> None:
+    assert await leases.hold(request("nosuch", "c")) == {"missing": {"message": "no nosuch", "hint": ""}}
+    assert (await leases.leases({}))["leases"] == []
 
 
 def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None:
@@ -238,20 +236,18 @@ def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None
     run(main)
 
 
-def test_where_no_lease_can_be_had() -> None:
-    async def main(world: World, leases: Leases) -> None:
-        with pytest.raises(MountError, match="another mount namespace"):
-            await leases.hold({**request("one", "c"), "namespace": 2})
-        for wrong in ({}, {**request("one", "c"), "lease": {}}, {**request("one", "c"), "lease": 5}):
-            with pytest.raises(ConfigError):
-                await leases.hold(wrong)
-        assert await leases.capabilities({}) == {"version": 1, "capabilities": list(CAPABILITIES)}
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(os, "geteuid", lambda: 1000)
-            with pytest.raises(MountError, match="root"):
-                await leases.hold(request("one", "c"))
-
-    run(main)
+@beside_unmounts
+async def test_where_no_lease_can_be_had(world: World, leases: Leases) -> None:
+    with pytest.raises(MountError, match="another mount namespace"):
+        await leases.hold({**request("one", "c"), "namespace": 2})
+    for wrong in ({}, {**request("one", "c"), "lease": {}}, {**request("one", "c"), "lease": 5}):
+        with pytest.raises(ConfigError):
+            await leases.hold(wrong)
+    assert await leases.capabilities({}) == {"version": 1, "capabilities": list(CAPABILITIES)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: 1000)
+        with pytest.raises(MountError, match="root"):
+            await leases.hold(request("one", "c"))
 
 
 def test_a_request_to_attach_is_read_as_it_was_written() -> None:

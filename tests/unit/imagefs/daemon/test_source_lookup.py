@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 import trio
@@ -48,76 +48,72 @@ class Stores:
             self.open.remove(store.url)
 
 
-def run(main: Callable[[Stores, Callable[..., Awaitable[object]]], Awaitable[None]]) -> None:
-    stores = Stores()
-
-    async def all_of_it() -> None:
-        lookup = SourceLookup(stores.ask, stores.kept_open)
-
-        async def find(*urls: str, timeout: float = 5.0, source: str = SOURCE) -> object:
-            began = trio.current_time()
-            found = await lookup.find({"stores": [{"url": url} for url in urls], "source": source, "timeout": timeout})
-            assert trio.current_time() <= began + timeout
-            return found
-
-        async with trio.open_nursery() as nursery:
-            await nursery.start(lookup.run)
-            await main(stores, find)
-            nursery.cancel_scope.cancel()
-        assert stores.open == []
-
-    trio.run(all_of_it, clock=MockClock(autojump_threshold=0))
+Find = Callable[..., Awaitable[object]]
 
 
-def test_answers_hold_for_a_while_and_so_do_connections() -> None:
-    async def main(stores: Stores, find: Callable[..., Awaitable[object]]) -> None:
-        stores.images["/b"] = IMAGE
-        for _ in range(3):
-            assert await find("/a", "/b") == {"image": IMAGE, "store": 1}
-            assert await find("/a") == NONE
-        assert sorted(stores.asked) == ["/a", "/b"]
-        stores.images["/a"] = IMAGE
-        await trio.sleep(REMEMBERED - 1)
-        assert sorted(stores.open) == ["/a", "/b"]
+@pytest.fixture
+def stores() -> Stores:
+    return Stores()
+
+
+@pytest.fixture
+async def find(stores: Stores) -> AsyncIterator[Find]:
+    lookup = SourceLookup(stores.ask, stores.kept_open)
+
+    async def find(*urls: str, timeout: float = 5.0, source: str = SOURCE) -> object:
+        began = trio.current_time()
+        found = await lookup.find({"stores": [{"url": url} for url in urls], "source": source, "timeout": timeout})
+        assert trio.current_time() <= began + timeout
+        return found
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lookup.run)
+        yield find
+        nursery.cancel_scope.cancel()
+    assert stores.open == []
+
+
+async def test_answers_hold_for_a_while_and_so_do_connections(
+    stores: Stores, find: Find, autojump_clock: MockClock
+) -> None:
+    stores.images["/b"] = IMAGE
+    for _ in range(3):
+        assert await find("/a", "/b") == {"image": IMAGE, "store": 1}
         assert await find("/a") == NONE
-        await trio.sleep(2)
-        assert stores.open == []
-        assert await find("/a", "/b") == {"image": IMAGE, "store": 0}
-
-    run(main)
-
-
-def test_nobody_waits_longer_than_asked_for_and_late_answers_count() -> None:
-    async def main(stores: Stores, find: Callable[..., Awaitable[object]]) -> None:
-        stores.images |= {"/slow": IMAGE, "/quick": "b" * 64}
-        stores.delays["/slow"] = 20.0
-        assert await find("/slow", "/quick", timeout=2.0) == {"image": "b" * 64, "store": 1}
-        assert await find("/slow", timeout=0.0) == NONE
-        await trio.sleep(20)
-        assert await find("/slow", "/quick", timeout=0.1) == {"image": IMAGE, "store": 0}
-        assert stores.asked.count("/slow") == 1
-
-    run(main)
+    assert sorted(stores.asked) == ["/a", "/b"]
+    stores.images["/a"] = IMAGE
+    await trio.sleep(REMEMBERED - 1)
+    assert sorted(stores.open) == ["/a", "/b"]
+    assert await find("/a") == NONE
+    await trio.sleep(2)
+    assert stores.open == []
+    assert await find("/a", "/b") == {"image": IMAGE, "store": 0}
 
 
-def test_a_store_that_is_away_is_asked_again_soon() -> None:
-    async def main(stores: Stores, find: Callable[..., Awaitable[object]]) -> None:
-        stores.images["/a"] = IMAGE
-        stores.away.add("/a")
-        assert await find("/a") == await find("/a") == NONE
-        assert stores.asked == ["/a"]
-        stores.away.clear()
-        await trio.sleep(AWAY + 1)
-        assert await find("/a") == {"image": IMAGE, "store": 0}
+async def test_nobody_waits_longer_than_asked_for_and_late_answers_count(
+    stores: Stores, find: Find, autojump_clock: MockClock
+) -> None:
+    stores.images |= {"/slow": IMAGE, "/quick": "b" * 64}
+    stores.delays["/slow"] = 20.0
+    assert await find("/slow", "/quick", timeout=2.0) == {"image": "b" * 64, "store": 1}
+    assert await find("/slow", timeout=0.0) == NONE
+    await trio.sleep(20)
+    assert await find("/slow", "/quick", timeout=0.1) == {"image": IMAGE, "store": 0}
+    assert stores.asked.count("/slow") == 1
 
-    run(main)
+
+async def test_a_store_that_is_away_is_asked_again_soon(stores: Stores, find: Find, autojump_clock: MockClock) -> None:
+    stores.images["/a"] = IMAGE
+    stores.away.add("/a")
+    assert await find("/a") == await find("/a") == NONE
+    assert stores.asked == ["/a"]
+    stores.away.clear()
+    await trio.sleep(AWAY + 1)
+    assert await find("/a") == {"image": IMAGE, "store": 0}
 
 
-def test_what_is_no_digest_is_refused() -> None:
-    async def main(stores: Stores, find: Callable[..., Awaitable[object]]) -> None:
-        for wrong in ("", "a" * 64, "sha256:" + "A" * 64, "sha512:" + "1" * 64):
-            with pytest.raises(ConfigError, match="no digest"):
-                await find("/a", source=wrong)
-        assert stores.asked == []
-
-    run(main)
+async def test_what_is_no_digest_is_refused(stores: Stores, find: Find, autojump_clock: MockClock) -> None:
+    for wrong in ("", "a" * 64, "sha256:" + "A" * 64, "sha512:" + "1" * 64):
+        with pytest.raises(ConfigError, match="no digest"):
+            await find("/a", source=wrong)
+    assert stores.asked == []
