@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
-import hashlib
 import io
 import json
 import os
@@ -25,6 +25,7 @@ from imagefs.format import erofs
 from imagefs.settings import LayerLimits
 from tests.support.images import archives as tar
 from tests.support.images.layers import layout
+from tests.unit.imagefs.build.victim import documents, put
 
 Result = TypeVar("Result")
 
@@ -189,26 +190,19 @@ ODD: tuple[Any, ...] = (
 def test_layouts(tmp_path: Path) -> None:
     """One value of one document is another; digests are right again afterwards."""
     path = layout(tmp_path / "layout", [tar.file(b"a", data=b"x") + tar.END] * 2)
-    blobs = path / "blobs" / "sha256"
-    index = (path / "index.json").read_text()
-    manifest = blobs.joinpath(json.loads(index)["manifests"][0]["digest"][7:]).read_text()
-    config = blobs.joinpath(json.loads(manifest)["config"]["digest"][7:]).read_text()
+    whole = documents(path)
     fine = 0
     for seed in range(ROUNDS):
         chance = random.Random(seed)
-        documents = [json.loads(text) for text in (config, manifest, index)]
-        _replace_one(chance, documents[which := chance.randrange(3)])
-        files = []
-        try:
-            if which == 0:
-                files.append(_put(blobs, documents[0], documents[1]["config"]))
-            if which <= 1:
-                files.append(_put(blobs, documents[1], documents[2]["manifests"][0]))
-            (path / "index.json").write_text(json.dumps(documents[2]))
-            fine += ours(seed, lambda: _unpack(path, tmp_path / "out")) is not None
-        finally:
-            for file in files:
-                file.unlink()
+        index, manifest, config = found = copy.deepcopy(whole)
+        changed = chance.choice(found)
+        _replace_one(chance, changed)
+        if changed is config:
+            manifest["config"].update(put(path, config))
+        if changed is not index:
+            index["manifests"][0].update(put(path, manifest))
+        (path / "index.json").write_text(json.dumps(index))
+        fine += ours(seed, lambda: _unpack(path, tmp_path / "out")) is not None
     assert 0 < fine < ROUNDS
 
 
@@ -231,14 +225,6 @@ def _replace_one(chance: random.Random, document: Any) -> None:
         del document[key]
     else:
         document[key] = chance.choice(ODD)
-
-
-def _put(blobs: Path, document: Any, descriptor: dict[str, Any]) -> Path:
-    data = json.dumps(document).encode()
-    digest = hashlib.sha256(data).hexdigest()
-    descriptor.update(digest=f"sha256:{digest}", size=len(data))
-    (blobs / digest).write_bytes(data)
-    return blobs / digest
 
 
 def test_members_end_where_the_archive_ends(tmp_path: Path) -> None:

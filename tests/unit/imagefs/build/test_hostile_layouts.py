@@ -14,7 +14,7 @@ import zstandard
 
 from imagefs.errors import HostileLayer
 from tests.support.images import archives as tar
-from tests.unit.imagefs.build.victim import MIB, Victim, clear, put, replace
+from tests.unit.imagefs.build.victim import MIB, Victim, clear, documents, put, replace, rewrite
 
 
 @pytest.fixture
@@ -100,13 +100,9 @@ DAMAGED_DOCUMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("name", DAMAGED_DOCUMENTS)
 def test_a_damaged_manifest(victim: Victim, name: str) -> None:
     path = victim.layers(tar.file(b"x") + tar.END)
-    blobs = path / "blobs" / "sha256"
-    index = json.loads((path / "index.json").read_text())
-    manifest = json.loads(blobs.joinpath(index["manifests"][0]["digest"][7:]).read_text())
+    index, manifest, _ = documents(path)
     found = DAMAGED_DOCUMENTS[name](manifest)
-    document = found if name in ("a-list", "nothing") else manifest
-    index["manifests"][0].update(put(blobs, json.dumps(document).encode()))
-    (path / "index.json").write_text(json.dumps(index))
+    rewrite(path, index, found if name in ("a-list", "nothing") else manifest)
     victim.refuse(path)
 
 
@@ -128,11 +124,9 @@ def test_a_damaged_index(victim: Victim, text: str) -> None:
 
 def test_an_index_that_names_itself_is_not_followed_for_ever(victim: Victim) -> None:
     path = victim.layers(tar.file(b"x") + tar.END)
-    blobs = path / "blobs" / "sha256"
-    found = json.loads((path / "index.json").read_text())["manifests"][0]
+    found, kind = documents(path)[0]["manifests"][0], "application/vnd.oci.image.index.v1+json"
     for _ in range(10):
-        document = {"mediaType": "application/vnd.oci.image.index.v1+json", "manifests": [found]}
-        found = {"mediaType": document["mediaType"], **put(blobs, json.dumps(document).encode())}
+        found = {"mediaType": kind, **put(path, {"mediaType": kind, "manifests": [found]})}
     (path / "index.json").write_text(json.dumps({"manifests": [found]}))
     victim.refuse(path, "neither an image nor an index")
 
@@ -156,13 +150,10 @@ def test_a_layout_of_other_things_than_files(victim: Victim, name: str, kind: st
 @pytest.mark.parametrize("which", ["packed", "plain"])
 def test_wrong_digests(victim: Victim, which: str) -> None:
     path = victim.layers(tar.file(b"x") + tar.END, compress=["gzip"])
-    blobs = path / "blobs" / "sha256"
-    index = json.loads((path / "index.json").read_text())
-    manifest = json.loads(blobs.joinpath(index["manifests"][0]["digest"][7:]).read_text())
-    layer = manifest["layers"][0]["digest"][7:]
-    data = blobs.joinpath(layer).read_bytes()
+    layer = path / "blobs" / documents(path)[1]["layers"][0]["digest"].replace(":", "/")
+    data = layer.read_bytes()
     if which == "packed":
-        blobs.joinpath(layer).write_bytes(data[:9] + bytes([data[9] ^ 1]) + data[10:])  # the system that packed it
+        layer.write_bytes(data[:9] + bytes([data[9] ^ 1]) + data[10:])  # the system that packed it
         victim.refuse(path, "holds other bytes than its digest says", HostileLayer)
     else:
         replace(path, data, b"something else")

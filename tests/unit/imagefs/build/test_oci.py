@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from imagefs.errors import BuildError, HostileLayer
 from imagefs.reference import Platform
 from imagefs.settings import LayerLimits
 from tests.support.images.layers import file, layer, layout
+from tests.unit.imagefs.build.victim import documents, put
 
 LOWER, UPPER, TOP = (layer(file(name, name.encode() * 3000)) for name in ("a", "b", "c"))
 
@@ -54,21 +54,13 @@ def test_a_config_with_other_bytes_is_refused(tmp_path: Path) -> None:
 
 def rewritten(folder: Path, change: Callable[[dict[str, Any]], None], platform: dict[str, str] | None = None) -> Layout:
     """The layout with another manifest; below an index of platforms, where one is given."""
-    blobs = folder / "blobs/sha256"
-
-    def put(document: dict[str, Any]) -> dict[str, Any]:
-        data = json.dumps(document).encode()
-        digest = hashlib.sha256(data).hexdigest()
-        (blobs / digest).write_bytes(data)
-        return {"mediaType": document["mediaType"], "digest": f"sha256:{digest}", "size": len(data)}
-
-    top = json.loads((folder / "index.json").read_text())
-    manifest = json.loads((blobs / top["manifests"][0]["digest"].removeprefix("sha256:")).read_text())
+    top, manifest, _ = documents(folder)
     change(manifest)
-    found = put(manifest)
+    found = {"mediaType": manifest["mediaType"], **put(folder, manifest)}
     if platform:
-        index = "application/vnd.oci.image.index.v1+json"
-        found = put({"mediaType": index, "manifests": [{**found, "platform": platform}]})
+        kind = "application/vnd.oci.image.index.v1+json"
+        index = {"mediaType": kind, "manifests": [{**found, "platform": platform}]}
+        found = {"mediaType": kind, **put(folder, index)}
     (folder / "index.json").write_text(json.dumps({**top, "manifests": [found]}))
     return Layout(str(folder))
 
@@ -105,16 +97,10 @@ def test_a_layer_that_is_kept_elsewhere_is_refused_by_its_address(tmp_path: Path
 @pytest.mark.parametrize(("own", "shown"), [(None, "v7"), ("v6", "v6")])
 def test_a_variant_that_only_the_index_tells(tmp_path: Path, own: str | None, shown: str) -> None:
     folder = layout(tmp_path / "l", [LOWER])
-    if own:
-        blobs = folder / "blobs/sha256"
-        config = next(path for path in blobs.iterdir() if path.read_bytes().startswith(b'{"arch'))
-        data = json.dumps({**json.loads(config.read_text()), "variant": own}).encode()
-        digest = hashlib.sha256(data).hexdigest()
-        (blobs / digest).write_bytes(data)
+    config = documents(folder)[2] | ({"variant": own} if own else {})
 
     def change(manifest: dict[str, Any]) -> None:
-        if own:
-            manifest["config"].update(digest=f"sha256:{digest}", size=len(data))
+        manifest["config"].update(put(folder, config))
 
     found = rewritten(folder, change, {"os": "linux", "architecture": "arm", "variant": "v7"})
     assert found.image(platform=Platform("linux", "arm", "v7")).config["variant"] == shown

@@ -22,7 +22,7 @@ from imagefs.settings import LayerLimits
 from stripefs.store.local import LocalStore
 from tests.support.images.layers import layout
 
-__all__ = ["MIB", "Victim", "clear", "put", "replace"]
+__all__ = ["MIB", "Victim", "clear", "documents", "put", "replace", "rewrite"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SMALL = LayerLimits(
@@ -67,21 +67,36 @@ class Victim:
 
 def replace(path: Path, packed: bytes, plain: bytes) -> None:
     """Let the only layer of the layout be these bytes, with all digests right."""
-    blobs = path / "blobs" / "sha256"
-    index = json.loads((path / "index.json").read_text())
-    manifest = json.loads(blobs.joinpath(index["manifests"][0]["digest"][7:]).read_text())
-    config = json.loads(blobs.joinpath(manifest["config"]["digest"][7:]).read_text())
+    index, manifest, config = documents(path)
     config["rootfs"]["diff_ids"] = [f"sha256:{hashlib.sha256(plain).hexdigest()}"]
-    manifest["layers"][0].update(put(blobs, packed))
-    manifest["config"].update(put(blobs, json.dumps(config).encode()))
-    index["manifests"][0].update(put(blobs, json.dumps(manifest).encode()))
+    manifest["layers"][0].update(put(path, packed))
+    manifest["config"].update(put(path, config))
+    rewrite(path, index, manifest)
+
+
+def documents(path: Path) -> list[Any]:
+    """The index of a layout, and the manifest and the config of its first image."""
+    index = json.loads((path / "index.json").read_text())
+    manifest = json.loads(_blob(path, index["manifests"][0]["digest"]).read_text())
+    return [index, manifest, json.loads(_blob(path, manifest["config"]["digest"]).read_text())]
+
+
+def rewrite(path: Path, index: dict[str, Any], manifest: Any) -> None:
+    """Let the layout have this manifest below this index."""
+    index["manifests"][0].update(put(path, manifest))
     (path / "index.json").write_text(json.dumps(index))
 
 
-def put(blobs: Path, data: bytes) -> dict[str, Any]:
+def put(path: Path, content: Any) -> dict[str, Any]:
+    """Store a document or bytes; the descriptor, but for the type."""
+    data = content if isinstance(content, bytes) else json.dumps(content).encode()
     digest = hashlib.sha256(data).hexdigest()
-    blobs.joinpath(digest).write_bytes(data)
+    _blob(path, f"sha256:{digest}").write_bytes(data)
     return {"digest": f"sha256:{digest}", "size": len(data)}
+
+
+def _blob(path: Path, digest: str) -> Path:
+    return path / "blobs" / digest.replace(":", "/")
 
 
 def clear(path: Path) -> None:
