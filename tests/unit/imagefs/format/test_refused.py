@@ -49,37 +49,15 @@ RECORDS = 32 + 2 * 40
 ORDER = RECORDS + 6 * 48
 
 WRONG_INDEXES = {
-    "empty": b"",
-    "short-header": golden("index")[:31],
     "magic": patched("index", "<8s", 0, b"BSINDEX2"),
     "block-size": patched("index", "<I", 8, 65536),
-    "blocks-less": patched("index", "<I", 12, 5),
-    "blocks-more": patched("index", "<I", 12, 7),
-    "blocks-huge": patched("index", "<IIIQ", 12, 0xFFFFFFFF, 2, 0, 0xFFFFFFFF * 131072),
-    "packs-less": patched("index", "<I", 16, 1),
-    "packs-more": patched("index", "<I", 16, 3),
-    "packs-huge": patched("index", "<I", 16, 0xFFFFFFFF),
     "reserved": patched("index", "<I", 20, 1),
-    "bytes-less": patched("index", "<Q", 24, 5 * 131072),
     "bytes-cut-a-block": patched("index", "<Q", 24, 5 * 131072 + 69_999),
     "bytes-huge": patched("index", "<Q", 24, (1 << 64) - 1),
-    "pack-too-short": patched("index", "<Q", 32 + 32, 131072),
     "pack-unknown": patched("index", "<I", RECORDS + 32, 2),
-    "offset-beyond-pack": patched("index", "<I", RECORDS + 36, 0xFFFFFFFF),
-    "stored-more-than-bytes": patched("index", "<II", RECORDS + 40, 131072, 131071),
     "stored-nothing": patched("index", "<I", RECORDS + 40, 0),
-    "longer-than-a-block": patched("index", "<I", RECORDS + 44, 131073),
-    "zeros-with-a-digest": patched("index", "<B", RECORDS + 48, 1),
-    "zeros-with-a-length": patched("index", "<I", RECORDS + 48 + 44, 5),
-    "zeros-that-are-listed": patched("index", "<I", ORDER, 1),
-    "stored-but-zeros": patched("index", "<I", RECORDS + 32, NOWHERE),
     "number-too-large": patched("index", "<I", ORDER, 6),
-    "number-twice": patched("index", "<I", ORDER + 4, struct.unpack_from("<I", golden("index"), ORDER)[0]),
-    "order-reversed": golden("index")[:ORDER]
-    + struct.pack("<5I", *struct.unpack("<5I", golden("index")[ORDER:])[::-1]),
-    "number-missing": golden("index")[:-4],
     "number-more": golden("index") + golden("index")[-4:],
-    "half-a-number": golden("index") + b"\0",
 }
 
 
@@ -104,22 +82,10 @@ def test_any_byte_of_an_index() -> None:
 
 # -- the extents table ------------------------------------------------------------------------------------------------
 
-WRONG_TABLES = {
-    "empty": b"",
-    "magic": patched("extents", "<8s", 0, b"BSEXTNT2"),
-    "short-header": golden("extents")[:15],
-    "count-less": patched("extents", "<I", 8, 3),
-    "count-more": patched("extents", "<I", 8, 5),
-    "count-huge": patched("extents", "<I", 8, 0xFFFFFFFF),
-    "record-cut": golden("extents")[:-1],
-    "byte-more": golden("extents") + b"\0",
-}
 
-
-@pytest.mark.parametrize("name", WRONG_TABLES)
-def test_wrong_tables(name: str) -> None:
+def test_a_table_of_another_version() -> None:
     with pytest.raises(FormatError):
-        ExtentTable(WRONG_TABLES[name])
+        ExtentTable(patched("extents", "<8s", 0, b"BSEXTNT2"))
 
 
 def test_any_byte_of_a_table() -> None:
@@ -188,18 +154,11 @@ def _paths(document: Any) -> list[tuple[Any, ...]]:
 
 
 WRONG_MANIFESTS: dict[str, dict[str, Any]] = {
-    "digest-of-another-form": {"base": "sha256:" + "0" * 64},
     "digest-in-capitals": {"extents": "A" * 64},
     "negative-size": {"metadata": {"digest": "0" * 64, "object": "0" * 64, "size": -1}},
-    "size-in-words": {"metadata": {"digest": "0" * 64, "object": "0" * 64, "size": "5"}},
-    "huge-size": {"metadata": {"digest": "0" * 64, "object": "0" * 64, "size": 1 << 45}},
-    "another-key": {"metadata": {"digest": "0" * 64, "object": "0" * 64, "size": 1, "more": 1}},
     "path-as-index": {"devices": [{"tag": "cold", "size": 1, "index": "../../etc/passwd"}]},
     "device-of-a-long-name": {"devices": [{"tag": "c" * 64, "size": 1, "index": "0" * 64}]},
-    "devices-in-an-object": {"devices": {"cold": 1}},
     "config-of-pairs": {"config": [["a", 1]]},
-    "config-with-surrogates": {"config": {"a": "\ud800"}},
-    "config-with-infinity": {"config": {"a": float("inf")}},
     "source-is-none": {"source": None},
 }
 
