@@ -1,4 +1,4 @@
-"""Blocks on local disk: what is read is what was written, or is known not to be."""
+"""Files of blocks on local disk: what a crash left, marks, and the end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from imagefs.blocks.block_table import rows_here
-from imagefs.blocks.cachefile import LocalDevice, matches
+from imagefs.blocks.cachefile import LocalDevice
 from imagefs.format.index import BLOCK
 from stripefs.errors import StoreError
 from tests.support.images.devices import noise
@@ -30,80 +29,14 @@ def write(device: LocalDevice, block: int, now: float = NOW) -> None:
     device.table.settle(block, checksum, now)
 
 
-def read(device: LocalDevice, block: int) -> bytes | None:
-    """As readers do: None for what is not here, or not what was written."""
-    checksum = device.table.checksum(block)
-    if checksum is None:
-        return None
+def read(device: LocalDevice, block: int) -> bytes:
     buffer = bytearray(len(BLOCKS[block]))
-    if not device.read_now(block * BLOCK, buffer):
-        device.read(block * BLOCK, buffer)
-    return bytes(buffer) if matches(memoryview(buffer), checksum) else None
+    device.read(block * BLOCK, buffer)
+    return bytes(buffer)
 
 
 def is_marked(device: LocalDevice) -> bool:
     return device.marked
-
-
-def is_dirty(device: LocalDevice) -> bool:
-    return device.table.dirty
-
-
-def uses(device: LocalDevice) -> list[tuple[int, int]]:
-    return list(rows_here(device.table.rows()))
-
-
-def test_a_flipped_byte_of_the_table_is_noticed(tmp_path: Path) -> None:
-    device = opened(tmp_path)
-    write(device, 0)
-    device.close()
-    path = tmp_path / f"{NAME}.table"
-    changed = bytearray(path.read_bytes())
-    changed[64 + 3] ^= 1
-    path.write_bytes(changed)
-    device = opened(tmp_path)
-    assert read(device, 0) is None
-    device.clear(0)
-    assert device.table.present == 0
-    write(device, 0)
-    assert read(device, 0) == BLOCKS[0]
-    device.close()
-
-
-@pytest.mark.parametrize("size", [0, 10, 64, 100])
-def test_a_table_that_was_cut_short_is_begun_anew(tmp_path: Path, size: int) -> None:
-    device = opened(tmp_path)
-    write(device, 0)
-    device.close()
-    os.truncate(tmp_path / f"{NAME}.table", size)
-    device = opened(tmp_path)
-    assert (device.table.present, read(device, 0)) == (0, None)
-    assert device.usage > 0
-    device.trim()
-    assert device.usage == 0
-    device.close()
-
-
-def test_giving_up_gives_room_back(tmp_path: Path) -> None:
-    device = opened(tmp_path)
-    for block in (0, 2):
-        write(device, block, NOW + block)
-    before = device.usage
-    assert uses(device) == [(0, int(NOW) - 1577836800), (2, int(NOW) - 1577836798)]
-    device.clear(0)
-    device.clear(0)
-    assert (device.table.present, device.table.cleared) == (1, 1)
-    device.write_rows(device.table.take_dirty())
-    device.punch([0])
-    assert before - device.usage == BLOCK
-    device.table.touch(2, NOW + 30)
-    assert not is_dirty(device)  # not worth a write
-    device.table.touch(2, NOW + 90)
-    device.table.touch(0, NOW + 90)
-    assert is_dirty(device)
-    assert uses(device) == [(2, int(NOW) + 90 - 1577836800)]
-    assert read(device, 2) == BLOCKS[2]
-    device.close()
 
 
 def test_what_a_crash_left_is_trimmed(tmp_path: Path) -> None:

@@ -121,19 +121,6 @@ def test_bombs_are_refused(tmp_path: Path) -> None:
     assert (tmp_path / "out").stat().st_size <= 4 << 20
 
 
-def test_missing_and_truncated_blobs(tmp_path: Path) -> None:
-    folder = layout(tmp_path / "l", [LOWER])
-    found = Layout(str(folder))
-    source = found.image("app")
-    blob = folder / "blobs" / source.layers[0][0].digest.replace(":", "/")
-    blob.write_bytes(blob.read_bytes()[:-1])
-    with pytest.raises(BuildError, match="another size"):
-        unpack(found, source.layers[0], tmp_path / "out", LayerLimits())
-    blob.unlink()
-    with pytest.raises(BuildError, match="is missing"):
-        unpack(found, source.layers[0], tmp_path / "out", LayerLimits())
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"imageLayoutVersion": 1}', '{"imageLayoutVersion": "2.0.0"}'])
 def test_what_is_no_layout(tmp_path: Path, text: str) -> None:
     (tmp_path / "oci-layout").write_text(text)
