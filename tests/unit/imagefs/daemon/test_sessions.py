@@ -73,76 +73,41 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch, *made: Made) -> A
     source.close()
 
 
-@pytest.mark.parametrize("other", [{"workload": "another"}, {"typical": False}])
-async def test_a_record_that_holds_the_reads_of_another_use_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
-) -> None:
-    image = make(noise(3))
-    async with world(tmp_path, monkeypatch, image) as here:
-        first = here.begin(1, image)
-        here.read(image, 0)
-        assert here.starts.figures(first)["recording"]
-        here.begin(2, image, **other)
-        here.read(image, 1)
-        assert not here.starts.figures(first)["recording"]
-        assert "another use of its image" in here.starts.figures(first)["unrecorded"]
-        here.starts.finish(first, "ready")
-        pages, reason = await here.record_of(first)
-        assert pages == [0, 1]
-        assert "another use of its image" in reason
-
-
-async def test_starts_of_one_workload_that_begin_together_make_one_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record ends when the first of them has started, in whichever order they do."""
-    image = make(noise(3))
-    async with world(tmp_path, monkeypatch, image) as here:
-        first, second = here.begin(1, image), here.begin(2, image)
-        here.read(image, 0, 1)
-        assert here.starts.figures(first)["recording"]
-        here.starts.finish(second, "ready")
-        here.read(image, 2)  # the job of the second, or the rest of the first
-        assert not here.starts.figures(first)["recording"]
-        here.starts.finish(first, "ready")
-        assert await here.record_of(first) == ([0, 1], "")
-        assert list(here.learned) == [first.id]
-
-
-@pytest.mark.parametrize("how", ["unmount", "time"])
-async def test_a_start_that_is_broken_off_does_not_end_the_record_that_it_shares(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    image = make(noise(3))
-    async with world(tmp_path, monkeypatch, image) as here:
-        first, second = here.begin(1, image), here.begin(2, image)
-        here.read(image, 0)
-        here.starts.finish(second, how)
-        here.read(image, 1)
-        here.starts.finish(first, "marker")
-        assert await here.record_of(first) == ([0, 1], "")
-
-
-async def test_what_is_no_start_any_more_makes_the_record_that_it_shares_count_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = make(noise(3))
-    async with world(tmp_path, monkeypatch, image) as here:
-        first, second = here.begin(1, image), here.begin(2, image)
-        here.starts.forget(second)
-        here.read(image, 0)
-        here.starts.finish(first, "ready")
-        assert "another use of its image" in (await here.record_of(first))[1]
-
-
-async def test_a_start_of_another_image_changes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("same_image", "facts", "end", "pages", "reason"),
+    [
+        pytest.param(True, {"workload": "another"}, "", [0, 1], "another use of its image", id="another workload"),
+        pytest.param(True, {"typical": False}, "", [0, 1], "another use of its image", id="no typical start"),
+        pytest.param(True, {}, "forget", [0, 1], "another use of its image", id="no start any more"),
+        pytest.param(True, {}, "ready", [0], "", id="the record ends with the first that has started"),
+        pytest.param(True, {}, "unmount", [0, 1], "", id="broken off"),
+        pytest.param(True, {}, "time", [0, 1], "", id="recorded for long enough"),
+        pytest.param(False, {"typical": False}, "ready", [0, 1], "", id="another image"),
+    ],
+)
+async def test_a_start_beside_the_one_that_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, same_image: bool, facts: dict[str, Any], end: str,
+    pages: list[int], reason: str,
+) -> None:  # fmt: skip
+    """Starts of one workload make one record, which holds the reads of no other use of the image."""
     image, other = make(noise(3)), make(noise(3, seed=2))
     async with world(tmp_path, monkeypatch, image, other) as here:
         first = here.begin(1, image)
-        here.starts.finish(here.begin(2, other, typical=False), "ready")
         here.read(image, 0)
-        here.starts.finish(first, "ready")
-        assert await here.record_of(first) == ([0], "")
+        assert here.starts.figures(first)["recording"]
+        second = here.begin(2, image if same_image else other, **facts)
+        if end == "forget":
+            here.starts.forget(second)
+        elif end:
+            here.starts.finish(second, end)
+        here.read(image, 1)
+        figures = here.starts.figures(first)
+        assert (figures["recording"], reason in figures["unrecorded"]) == (pages == [0, 1] and not reason, True)
+        here.starts.finish(first, "marker")
+        found, why = await here.record_of(first)
+        assert (found, bool(why)) == (pages, bool(reason))
+        assert reason in why
+        assert list(here.learned) == [first.id]
 
 
 async def test_a_start_that_is_over_is_not_spoilt_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
