@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,34 +11,25 @@ import pytest
 
 from imagefs.blocks import source as source_module
 from imagefs.blocks.source import PackSource
-from imagefs.build.content import scan
-from imagefs.build.image import build
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import Pack
 from imagefs.repository.base import Repository
-from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from stripefs.errors import ConfigError, NotFound, ServiceDown, StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Buffer, Handle, Identity
 from stripefs.store.local import LocalStore
 from tests.support.images.devices import eventually, running
+from tests.support.images.stores import build_tree, images_in, write_tree
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> tuple[Path, str, Pack]:
     """A store with one image in it, its tag's digest, and a pack of it."""
-    tree = tmp_path / "tree"
-    tree.mkdir()
-    chance = random.Random(6)
-    for number in range(40):
-        (tree / f"file{number}").write_bytes(chance.randbytes(chance.randrange(3000, 300_000)))
-    (tree / "text").write_bytes(b"all work and no play " * 50_000)
     store = tmp_path / "store"
-    store.mkdir()
-    report = build(*scan(str(tree)), Images(StoreRepository(LocalStore(os.fsencode(store)))), tag="app")
-    images = Images(StoreRepository(LocalStore(os.fsencode(store))))
-    return store, report.digest, images.index(images.manifest(report.digest).devices[0].index).packs[0]
+    images = images_in(store)
+    digest = build_tree(write_tree(tmp_path / "tree", a=1, b=2), images, "app").digest
+    return store, digest, images.index(images.manifest(digest).devices[0].index).packs[0]
 
 
 class Breaking(LocalStore):

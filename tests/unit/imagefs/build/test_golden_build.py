@@ -18,10 +18,9 @@ from imagefs.build.pipeline import BuildOptions, open_source
 from imagefs.format.index import Pack
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
-from stripefs.store.local import LocalStore
 from tests.support.images import archives as tar
 from tests.support.images.layers import layout
+from tests.support.images.stores import images_in
 
 KIB = 1 << 10
 
@@ -46,8 +45,8 @@ def write_tree(root: Path) -> None:
 
 def stored(folder: Path, source: str, put: Callable[[Images], None] = lambda _images: None) -> dict[str, bytes]:
     """Every object of a new store with the image in it."""
-    (folder / "store").mkdir(parents=True)
-    images = Images(StoreRepository(LocalStore(os.fsencode(folder / "store"))))
+    folder.mkdir()
+    images = images_in(folder / "store")
     put(images)
     with open_source(source, BuildOptions(folder / "tmp"), Progress()) as tree:
         build(tree.root, tree.contents, images, tag="app")

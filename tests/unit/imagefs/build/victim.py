@@ -16,11 +16,9 @@ from imagefs.build.pipeline import BuildOptions, open_source
 from imagefs.errors import BuildError, FormatError
 from imagefs.format.inode import Inode
 from imagefs.progress import Progress
-from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
 from imagefs.settings import LayerLimits
-from stripefs.store.local import LocalStore
 from tests.support.images.layers import layout
+from tests.support.images.stores import images_in
 
 __all__ = ["MIB", "Victim", "clear", "documents", "put", "replace", "rewrite"]
 
@@ -35,10 +33,10 @@ class Victim:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        for name in ("store", "tmp", "outside"):
+        for name in ("tmp", "outside"):
             (folder / name).mkdir()
         (folder / "outside" / "secret").write_text("secret")
-        self._images = Images(StoreRepository(LocalStore(os.fsencode(folder / "store"))))
+        self._images = images_in(folder / "store")
 
     def layers(self, *layers: bytes, compress: Sequence[str] = ()) -> Path:
         return layout(self._folder / "layout", layers, compress or [""] * len(layers))

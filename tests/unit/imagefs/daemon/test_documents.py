@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from imagefs.repository.store import StoreRepository
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
+from tests.support.images.stores import images_in
 from tests.tools.web_server import WebServer
 
 
@@ -71,8 +71,7 @@ class Hanging(PackSource):
 async def test_a_store_that_hangs_blocks_no_resolve_and_keeps_few_threads(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
-    (tmp_path / "store").mkdir()
-    images = Images(StoreRepository(LocalStore(os.fsencode(tmp_path / "store"))))
+    images = images_in(tmp_path / "store")
     cache = MetadataCache(tmp_path / "cache")
     source = Hanging(tmp_path / "store")
     cache.remember(source.url, "app", "a" * 64)

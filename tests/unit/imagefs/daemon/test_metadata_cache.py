@@ -24,10 +24,9 @@ from imagefs.errors import DocumentUnreadable
 from imagefs.format.index import BLOCK, BlockLocation, Index, Pack, write
 from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
 from imagefs.repository.images import Images, object_path
-from imagefs.repository.store import StoreRepository
 from stripefs.settings import StoreSettings
-from stripefs.store.local import LocalStore
 from tests.support.images.devices import make, noise, running
+from tests.support.images.stores import images_in
 
 
 def index_bytes(blocks: int) -> bytes:
@@ -41,8 +40,7 @@ def index_bytes(blocks: int) -> bytes:
 def cached(tmp_path: Path) -> tuple[MetadataCache, str, Callable[[], Images]]:
     """A cache, the digest of an index in a store, and that store."""
     data = index_bytes(200)
-    (tmp_path / "store").mkdir()
-    images = Images(StoreRepository(LocalStore(os.fsencode(tmp_path / "store"))))
+    images = images_in(tmp_path / "store")
     return MetadataCache(tmp_path / "cache"), images.put_index(data), lambda: images
 
 
@@ -82,8 +80,7 @@ def test_an_index_that_cannot_be_read_is_an_error_and_fetched_anew(
 
 async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
     made = make(noise(6))
-    (tmp_path / "store").mkdir()
-    images = Images(StoreRepository(LocalStore(os.fsencode(tmp_path / "store"))))
+    images = images_in(tmp_path / "store")
     for digest, data in made.packs.items():
         images.create(object_path("packs", digest.hex()), data)
     out = io.BytesIO()
