@@ -1,21 +1,198 @@
-"""Snapshots that a host does not mount for a while, because a block of them could not be had."""
+"""One mount for all users of a snapshot, whatever comes in between: who is told that it is there finds it there."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
 
+from imagefs.daemon import shared_mounts as module
+from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject
-from stripefs.errors import NotFound, ServiceDown, StripefsError
-from tests.unit.imagefs.daemon.fake_host import FakeHost
+from stripefs.errors import MountError, NotFound, ServiceDown, StripefsError
+from tests.support.examples import examples
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
+
+TARGET = "/opt/deps"
+
+
+class World(FakeHost):
+    """A host with one target, as its kernel, its processes and its daemon's journal have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mounted = ""  # the snapshot that is to be seen at the target
+        self.alive: dict[int, trio.Event] = {}
+        self.served: dict[int, str] = {}  # users, and the snapshot that they were told is there
+        self.unmounts: list[trio.Event] = []
+        self.slow = False  # unmounts wait for `unmounts`
+        self.busy = False
+        self.number = 0
+
+    def check(self) -> None:
+        for user, name in self.served.items():
+            assert not self.alive[user].is_set()
+            assert self.mounted == name, f"{user} was told that {name} is there, and {self.mounted or 'nothing'} is"
+
+    # the kernel, and other programs
+
+    def began(self, process: int) -> int:
+        return 1 if process in self.alive and not self.alive[process].is_set() else 0
+
+    async def ended(self, process: int, since: int) -> None:
+        await self.alive[process].wait()
+
+    async def run_helper(self, program: str, facts: Mapping[str, Any], within: float) -> dict[str, Any]:
+        """An unmount that takes effect at any time while it runs."""
+        assert (program, facts["unmount"]["target"]) == ("imagefs.daemon.mount_helper", TARGET)
+        if self.busy and self.mounted:
+            raise OSError("it is busy")
+        if self.slow:
+            self.unmounts.append(trio.Event())
+            await self.unmounts[-1].wait()
+        self.mounted = ""
+        if self.slow:
+            self.unmounts.append(trio.Event())
+            await self.unmounts[-1].wait()
+        return {}
+
+    async def job(self, shares: SharedMounts, name: str) -> None:
+        """As `imagefs.deps.engine`, for a process of its own."""
+        self.number += 1
+        user = self.number
+        self.alive[user] = trio.Event()
+
+        async def attach() -> dict[str, Any]:
+            one = attachment(f"{user:032x}", owner=user)
+            one.change({"mountpoint": TARGET, "namespace": 1, "snapshot": name, "users": [[user, 1]]})
+            for other in [other for other in self.known.values() if other.mountpoint == TARGET]:
+                del self.known[other.id]
+            self.known[one.id] = one
+            shares.watch(one)
+            return {"id": one.id}
+
+        for _ in range(3):
+            snapshot = SnapshotUse(name, ((user, 1),))
+            request = AttachRequest(
+                "", {}, "", mountpoint=TARGET, namespace=1, mounted=bool(self.mounted), snapshot=snapshot
+            )
+            try:
+                answer = await shares.use(request, attach)
+            except MountError:
+                break
+            if answer.get("stale"):
+                self.mounted = ""
+                continue
+            if not answer.get("shared"):
+                assert not self.mounted, "it would be mounted over another"
+                self.mounted = name
+                self.known[answer["id"]].owner = 0
+            self.served[user] = name
+            return
+        self.alive[user].set()
+
+    def end(self, user: int) -> None:
+        self.alive[user].set()
+        self.served.pop(user, None)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("job"), st.sampled_from(["a" * 64, "b" * 64])),
+        st.tuples(st.just("end"), st.integers(0, 3)),
+        st.tuples(st.just("pass"), st.sampled_from([0.05, 0.3, 6.0, 30.0])),
+        st.tuples(st.just("unmounts"), st.sampled_from(["slow", "quick", "busy"])),
+        st.tuples(st.just("step"), st.just(0)),
+        st.tuples(st.just("worker"), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+async def live(world: World, steps: list[tuple[str, Any]]) -> None:
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, MockClock)
+    turn = trio.Lock()
+    async with trio.open_nursery() as jobs:
+        worker = trio.CancelScope()
+        shares = SharedMounts(world, Path("/nonexistent"))
+
+        async def work(*, task_status: trio.TaskStatus[None]) -> None:
+            with worker:
+                await shares.run(task_status=task_status)
+
+        async def job(name: str) -> None:
+            async with turn:  # clients take turns at a target
+                await world.job(shares, name)
+
+        await jobs.start(work)
+        for kind, value in steps:
+            match kind:
+                case "job" if not turn.locked():
+                    jobs.start_soon(job, value)
+                case "end" if world.served:
+                    world.end(sorted(world.served)[value % len(world.served)])
+                case "pass":
+                    await trio.sleep(value)
+                case "unmounts":
+                    world.slow, world.busy = value == "slow", value == "busy"
+                case "step":
+                    for event in world.unmounts:
+                        event.set()
+                case "worker" if not turn.locked():
+                    worker.cancel()
+                    await wait_all_tasks_blocked()
+                    worker, shares = trio.CancelScope(), SharedMounts(world, Path("/nonexistent"))
+                    await jobs.start(work)
+            await wait_all_tasks_blocked()
+            world.check()
+        world.slow = world.busy = False
+        for _ in range(10):
+            for event in world.unmounts:
+                event.set()
+            for user in list(world.served):
+                world.end(user)
+            await trio.sleep(30)
+        assert not world.known
+        assert not world.mounted
+        jobs.cancel_scope.cancel()
+
+
+def run(steps: list[tuple[str, Any]]) -> World:
+    world = World()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "run_helper", world.run_helper)
+        patch.setattr(module, "ended", world.ended)
+        patch.setattr(module.processes, "began", world.began)
+        patch.setattr(module.processes, "namespace", lambda: 1)
+        trio.run(live, world, steps, clock=MockClock(autojump_threshold=0))
+    return world
+
+
+@examples(60)
+@given(STEPS)
+def test_who_is_told_that_it_is_mounted_finds_it_mounted(steps: list[tuple[str, Any]]) -> None:
+    run(steps)
+
+
+@pytest.mark.parametrize("between", [[], [("worker", 0)], [("unmounts", "busy")], [("pass", 6.0)]])
+def test_who_comes_while_an_unmount_is_slow_waits_for_its_end(between: list[tuple[str, Any]]) -> None:
+    name = "a" * 64
+    steps = [("job", name), ("unmounts", "slow"), ("end", 0), ("pass", 0.3), *between, ("job", name), ("pass", 6.0)]
+    assert run([*steps, ("step", 0), ("pass", 0.3), ("step", 0), ("pass", 0.3)]).number == 2
+
+
+# -- snapshots with a damaged block ----------------------------------------------------------------------------------
 
 
 @asynccontextmanager
