@@ -6,10 +6,6 @@ import contextlib
 import errno
 import os
 import random
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -21,7 +17,6 @@ from imagefs.blocks import store
 from imagefs.blocks.cachefile import LocalDevice
 from imagefs.blocks.store import BlockStore
 from imagefs.format.index import BLOCK
-from stripefs.errors import ServiceDown
 from tests.support.images.devices import MIB, FakeSource, Made, eventually, make, noise, running, settled
 from tests.unit.imagefs.blocks.opening import opened
 
@@ -227,59 +222,20 @@ async def test_a_disk_that_cannot_be_read_is_no_error_either(tmp_path: Path, mon
 
 # -- crashes ---------------------------------------------------------------------------------------------------------
 
-CRASHING = textwrap.dedent("""
-    import sys, trio
-    from pathlib import Path
-    from tests.support.images.devices import FakeSource, eventually, make, noise, running
 
-    async def main():
-        made = make(noise(120), per_pack=11)
-        async with running(Path(sys.argv[1]), memory=8 << 20, limit=int(sys.argv[2])) as blocks:
-            device = await blocks.open(made.digest, made.index, FakeSource(made))
-
-            async def work():
-                while True:
-                    await device.fetch(range(120))
-                    await device.read(0, device.size)
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(work)
-                await eventually(lambda: device.present)
-                print("go", flush=True)
-
-    trio.run(main)
-""")
-
-
-@pytest.mark.parametrize("limit", [pytest.param(1 << 30, marks=pytest.mark.slow), 30 * BLOCK])
-async def test_killed_at_any_time_it_goes_on_with_what_is_right(tmp_path: Path, limit: int) -> None:
-    made = make(noise(120), per_pack=11)
-    folder = tmp_path / "blocks"
-    kept = 0
-    for turn in (1, 4):
-        process = subprocess.Popen([sys.executable, "-c", CRASHING, str(folder), str(limit)], stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"go\n"
-        await trio.sleep(0.02 * turn)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-
-        def away(number: int, data: bytes) -> bytes:
-            raise ServiceDown("away")
-
-        async with running(folder, limit=limit, io_timeout=0) as blocks:
-            device = await blocks.open(made.digest, made.index, FakeSource(fault=away))
-            local = device.local
-            assert local is not None
-            here = [block for block in range(120) if local.table.checksum(block) is not None]
-            assert len(here) == device.present
-            kept = max(kept, len(here))
-            for block in here:
-                assert bytes(await device.read(block * BLOCK, BLOCK)) == made.content[block * BLOCK :][:BLOCK]
-            assert blocks.snapshot()["damaged"]["disk"] == 0
-            await eventually(lambda: on_disk(folder) == len(here) * BLOCK or device.complete)  # noqa: B023
-    assert kept
+async def test_room_of_blocks_whose_rows_a_crash_lost_comes_back(tmp_path: Path) -> None:
+    made = make(noise(4))
+    async with opened(tmp_path, made) as (blocks, device):
+        await device.read(0, 2 * BLOCK)
+        await settled(device, blocks)
+    with device.path.open("r+b") as file:
+        file.seek(3 * BLOCK)
+        file.write(made.content[3 * BLOCK :])
+    async with opened(tmp_path, made, FakeSource()) as (blocks, device):
+        assert device.present == 2
+        await eventually(lambda: on_disk(tmp_path / "blocks") == 2 * BLOCK)
+        assert bytes(await device.read(0, 2 * BLOCK)) == made.content[: 2 * BLOCK]
+        assert blocks.snapshot()["damaged"]["disk"] == 0
 
 
 async def test_a_limit_that_was_lowered_is_seen_to(tmp_path: Path, mock_clock: MockClock) -> None:
