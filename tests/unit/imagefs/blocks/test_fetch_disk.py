@@ -205,7 +205,10 @@ async def test_a_device_that_cannot_be_made_is_read_through(tmp_path: Path, mock
         await eventually(lambda: device.complete)
 
 
-async def test_a_disk_that_cannot_be_read_is_no_error_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cut", [False, True])
+async def test_a_disk_that_cannot_be_read_is_no_error_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: bool
+) -> None:
     made = make(noise(3))
     async with opened(tmp_path, made) as (blocks, device):
         await device.read(0, device.size)
@@ -215,7 +218,10 @@ async def test_a_disk_that_cannot_be_read_is_no_error_either(tmp_path: Path, mon
         def preadv(*_: object) -> int:
             raise OSError(errno.EIO, "cannot be read")
 
-        monkeypatch.setattr(os, "preadv", preadv)
+        if cut:
+            os.truncate(device.path, BLOCK)
+        else:
+            monkeypatch.setattr(os, "preadv", preadv)
         assert bytes(await device.read(0, device.size)) == made.content
         assert blocks.snapshot()["disk_errors"] > 0
 

@@ -106,6 +106,12 @@ async def test_what_fails_in_the_daemon_ends_nothing_else_and_loops_run_again(
     assert caplog.text.count("please report this") == caplog.text.count("RuntimeError: injected") == len(LOOPS + ONCE)
 
 
+async def test_a_daemon_without_work_rests(tmp_path: Path, clock: MockClock) -> None:
+    """The clock jumps only while no task runs."""
+    async with daemon(tmp_path):
+        await trio.sleep(5)
+
+
 # -- background work for uses of an image -----------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.snapshotter.core import TARGET, Mount, Snapshotter
-from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument
+from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from imagefs.snapshotter.metastore import Kind, Layer, Metastore, SnapshotRecord, Tree, Usage
 from stripefs.errors import MountError, StripefsError
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
@@ -55,6 +55,16 @@ def test_a_committed_snapshot_has_no_mounts(core: Snapshotter) -> None:
     layers(core, "one")
     with pytest.raises(FailedPrecondition, match="committed"):
         core.mounts("one")
+
+
+def test_a_snapshot_with_children_stays(core: Snapshotter) -> None:
+    layers(core, "one", "two")
+    with pytest.raises(FailedPrecondition, match="cannot remove one: it has the child two"):
+        core.remove("one")
+    core.remove("two")
+    core.remove("one")
+    with pytest.raises(SnapshotNotFound):
+        core.remove("one")
 
 
 def test_times_are_of_the_change(tmp_path: Path) -> None:
@@ -167,6 +177,16 @@ def test_a_lower_layer_is_not_taken_for_the_whole_image(core: Snapshotter, image
     assert images.built == [("chain2", 2)]
     core.prepare("another", "chain2", {})
     assert len(images.built) == 1
+
+
+def test_the_image_that_has_a_layer_as_its_highest_gives_it_a_tree(
+    core: Snapshotter, images: FakeImages, tmp_path: Path
+) -> None:
+    images.stored = {"lazy", "base"}
+    lazy(core, "chain1", "chain2", "chain3")
+    lazy(core, "chain1", "chain2", image="base")
+    assert options(core.prepare("container", "chain2", {}))["lowerdir"] == str(tmp_path / "base")
+    assert not images.built
 
 
 def test_an_image_that_is_damaged_is_fetched_from_its_registry(
