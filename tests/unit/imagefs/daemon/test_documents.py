@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
-from stripefs.errors import ServiceDown, StoreError
+from stripefs.errors import ServiceDown
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.support.images.stores import images_in
@@ -102,27 +104,18 @@ def test_a_connection_that_hangs_is_made_anew(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr("imagefs.blocks.source.CONNECT_WITHIN", 0.05)
     source = PackSource(StoreSettings(url=str(tmp_path / "store")), connect=connect)
-    errors: list[Exception] = []
-
-    def first() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(source.images)
         try:
-            source.images()
-        except StoreError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=first)
-    thread.start()
-    try:
-        while not made:
-            thread.join(0.01)
-        with pytest.raises(ServiceDown, match="not connected within"):
-            source.images()
-        assert source.images().images() == {}
-    finally:
-        gate.set()
-        thread.join()
+            while not made:
+                time.sleep(0.01)
+            with pytest.raises(ServiceDown, match="not connected within"):
+                source.images()
+            assert source.images().images() == {}
+        finally:
+            gate.set()
     assert len(made) == 2
-    assert ["took too long" in str(error) for error in errors] == [True]
+    assert "took too long" in str(first.exception())
     assert source.images().images() == {}
     source.close()
 
