@@ -19,9 +19,10 @@ from imagefs.format.erofs.read import files
 from imagefs.format.erofs.records import BLOCK, SUPERBLOCK_AT, crc32c
 from imagefs.format.extents import ExtentTable
 from imagefs.format.index import NOWHERE, Index
-from imagefs.format.manifest import Manifest
+from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.format.plan import Plan
 from imagefs.format.trace import Trace
+from imagefs.housekeeping.fsck import check_tree
 from tests.golden.make import FOLDER
 
 SEEDS = int(os.environ.get("IMAGEFS_FUZZ_ROUNDS", "400"))
@@ -251,7 +252,8 @@ def test_a_directory_that_is_inside_itself_is_walked_once() -> None:
 
 
 def test_bytes_of_an_image() -> None:
-    """Walks all of every damaged image, as the tree plane and those who make plans do."""
+    """Walks all of every damaged image, as the tree plane, the check of trees and those who make plans do."""
+    noticed = 0
     for name, seeds in (("metadata.erofs", SEEDS), ("hot.erofs", SEEDS // 4)):
         whole = golden(name)
         used = [at for at in range(1024, len(whole)) if any(whole[max(1024, at - 16) : at + 16])]
@@ -262,12 +264,15 @@ def test_bytes_of_an_image() -> None:
                 data[chance.choice(used)] = chance.choice((0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)))
             try:
                 image = ErofsImage(sealed(data))
+                devices = [DeviceEntry(one.tag.decode("latin-1"), one.blocks * BLOCK, "") for one in image.devices]
+                noticed += bool(list(check_tree(sealed(data), devices)))
                 walk(image, 10_000)
                 list(itertools.islice(files(image), 10_000))
             except FormatError as error:
                 assert str(error).isprintable(), seed  # noqa: PT017
             except Exception as error:
                 raise AssertionError(f"{name}, seed {seed}") from error
+    assert noticed > SEEDS // 4
 
 
 def walk(image: ErofsImage, most: int) -> None:
