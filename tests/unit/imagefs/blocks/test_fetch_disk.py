@@ -226,6 +226,17 @@ async def test_a_disk_that_cannot_be_read_is_no_error_either(
         assert blocks.snapshot()["disk_errors"] > 0
 
 
+async def test_a_disk_that_has_to_be_waited_for_is_read_by_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make(noise(3))
+    async with running(tmp_path / "blocks") as blocks:
+        await read_and_settle(blocks, made)
+    monkeypatch.setattr(LocalDevice, "read_now", lambda *_: False)
+    async with opened(tmp_path, made, FakeSource()) as (_, device):
+        assert bytes(await device.read(0, device.size)) == made.content
+
+
 # -- crashes ---------------------------------------------------------------------------------------------------------
 
 

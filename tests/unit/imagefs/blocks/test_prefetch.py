@@ -178,6 +178,16 @@ async def test_the_rate_is_kept(tmp_path: Path, mock_clock: MockClock) -> None:
         assert max(length for _, length in device.upstream.source.reads) <= 2 * BLOCK  # type: ignore[attr-defined]
 
 
+async def test_a_block_in_memory_is_kept_without_a_store(tmp_path: Path) -> None:
+    """As after a disk that did not take it."""
+    made = make(noise(1))
+    async with opened(tmp_path, made, FakeSource()) as (blocks, device):
+        blocks.memory.add(made.index.place(0).digest, made.content)
+        assert (await device.fetch([0])).failed == 0
+        await settled(device, blocks)
+        assert device.present == 1
+
+
 async def test_without_a_disk_nothing_is_fetched_ahead(tmp_path: Path) -> None:
     made = make(noise(30))
     source = FakeSource(made)

@@ -71,6 +71,10 @@ def test_any_path_survives_as_text(path: bytes) -> None:
     assert text.encode().decode() == text  # no lone surrogates
 
 
+def test_blocks_of_a_plan_are_told_for_each_device() -> None:
+    assert (list(PLAN.of(2)), list(PLAN.of(1)), PLAN.blocks) == (list(range(40)), [7], 41)
+
+
 def changed(document: bytes, **values: Any) -> bytes:
     return json.dumps({**json.loads(document), **values}).encode()
 
