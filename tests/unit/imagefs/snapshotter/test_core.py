@@ -46,9 +46,10 @@ def files(core: Snapshotter, tmp_path: Path, name: str) -> str:
     return str(tmp_path / "root/snapshots" / str(core.stat(name).id) / "fs")
 
 
-def test_mounts_are_the_same_when_they_are_asked_for_again(core: Snapshotter) -> None:
+def test_mounts_are_the_same_when_they_are_asked_for_again(core: Snapshotter, tmp_path: Path) -> None:
     layers(core, "one", "two")
     assert core.prepare("key", "two", {}) == core.mounts("key") == core.mounts("key")
+    assert core.prepare("first", "", {}) == [Mount("bind", files(core, tmp_path, "first"), ("rw", "rbind"))]
 
 
 def test_a_committed_snapshot_has_no_mounts(core: Snapshotter) -> None:
