@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import stat
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from imagefs.build.layers import MergedLayers, entries
 from imagefs.format.inode import Inode, walk
 from imagefs.settings import LayerLimits
+from tests.support.examples import examples
 from tests.support.images.layers import directory, file, hardlink, layer, symlink
 
 
@@ -50,53 +52,55 @@ def layers(tmp_path: Path) -> Layers:
     return Layers(tmp_path)
 
 
-def test_upper_layers_win_and_directories_are_one(layers: Layers) -> None:
-    lower = [directory("d", mode=0o700), file("d/a", b"1"), file("d/b", b"1")]
-    upper = [directory("d", mode=0o750), file("d/b", b"2"), file("d/c", b"2")]
-    assert layers.names(lower, upper) == {"d": "/", "d/a": "1", "d/b": "2", "d/c": "2"}
-    root, _ = layers.merge(lower, upper)
-    assert root.children is not None
-    assert root.children[b"d"].mode == stat.S_IFDIR | 0o750
+DIRECTORIES, FILES = ["d", "d/e"], ["x", "d/x", "d/e/x"]
+MEMBERS = st.one_of(
+    st.tuples(st.just("directory"), st.sampled_from(DIRECTORIES), st.just(0o700)),
+    st.tuples(st.just("file"), st.sampled_from(FILES), st.sampled_from([b"1", b"2"])),
+    st.tuples(st.just("whiteout"), st.sampled_from(DIRECTORIES + FILES), st.none()),
+    st.tuples(st.just("opaque"), st.sampled_from(["", *DIRECTORIES]), st.none()),
+)
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_a_whiteout_hides_lower_layers_alone_wherever_it_stands(layers: Layers, order: tuple[int, ...]) -> None:
-    lower = [directory("d"), file("d/a", b"1"), file("d/b", b"1"), file("e", b"1")]
-    upper = [file("d/.wh.a"), file("d/b", b"2"), file(".wh.e")]
-    assert layers.names(lower, [upper[number] for number in order]) == {"d": "/", "d/b": "2"}
+def archived(kind: str, name: str, value: Any) -> Any:
+    path = PurePath(name)
+    match kind:
+        case "directory":
+            return directory(name, mode=value)
+        case "file":
+            return file(name, value)
+        case "whiteout":
+            return file(str(path.with_name(f".wh.{path.name}")))
+    return file(str(path / ".wh..wh..opq"))
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_a_whiteout_of_what_its_own_layer_brings(layers: Layers, first: bool) -> None:
-    lower = [directory("d"), file("d/old", b"1"), directory("d/sub"), file("d/sub/old", b"1")]
-    own = [directory("d", mode=0o711), file("d/new", b"2"), directory("d/sub"), file("d/sub/new", b"2")]
-    upper = [file(".wh.d"), *own] if first else [*own, file(".wh.d")]
-    assert layers.names(lower, upper) == {"d": "/", "d/new": "2", "d/sub": "/", "d/sub/new": "2"}
+def stacked(layers: list[list[tuple[str, str, Any]]]) -> dict[str, Any]:
+    """Modes of directories and contents of files: a layer's marks hide what is below it, wherever they stand."""
+    tree: dict[str, Any] = {}
+    for members in layers:
+        for kind, name, _ in members:
+            if kind == "whiteout":
+                tree.pop(name, None)
+            if kind in ("whiteout", "opaque"):
+                tree = {path: value for path, value in tree.items() if name and not path.startswith(f"{name}/")}
+        for kind, name, value in members:
+            if kind in ("directory", "file"):
+                tree |= {str(one): 0o755 for one in PurePath(name).parents if str(one) not in (".", *tree)}
+                tree[name] = value
+    return tree
 
 
-@pytest.mark.parametrize("first", [True, False])
-def test_opaque_directories(layers: Layers, first: bool) -> None:
-    lower = [directory("d"), file("d/old", b"1"), directory("d/sub"), file("d/sub/old", b"1"), file("keep", b"1")]
-    own = [file("d/new", b"2"), file("d/sub/new", b"2")]
-    marker = file("d/.wh..wh..opq")
-    upper = [marker, *own] if first else [*own, marker]
-    assert layers.names(lower, upper) == {"d": "/", "d/new": "2", "d/sub": "/", "d/sub/new": "2", "keep": "1"}
-
-
-def test_what_is_hidden_may_come_back(layers: Layers) -> None:
-    assert layers.names([file("a", b"1")], [file(".wh.a")], [file("a", b"3")]) == {"a": "3"}
-
-
-@pytest.mark.parametrize("mark", [".wh.d", ".wh..wh..opq"])
-@pytest.mark.parametrize("first", [True, False])
-def test_what_was_hidden_comes_back_without_its_attributes(layers: Layers, mark: str, first: bool) -> None:
-    """umoci keeps the old owner and mode of a directory when the mark stands behind what is in it."""
-    lower = [directory("d", mode=0o700, uid=5), file("d/old", b"1")]
-    own = [file("d/new", b"2")]
-    root, _ = layers.merge(lower, [file(mark), *own] if first else [*own, file(mark)])
-    assert root.children is not None
-    found = root.children[b"d"]
-    assert (found.mode, found.uid, list(found.children or {})) == (stat.S_IFDIR | 0o755, 0, [b"new"])
+@examples(400)
+@given(st.lists(st.lists(MEMBERS, max_size=6), min_size=1, max_size=3))
+def test_any_layers_are_stacked_as_a_model_says(
+    tmp_path_factory: pytest.TempPathFactory, found: list[list[tuple[str, str, Any]]]
+) -> None:
+    """umoci keeps the old owner and mode of a hidden directory when the mark stands behind what is in it."""
+    root, contents = Layers(tmp_path_factory.getbasetemp()).merge(*([archived(*one) for one in some] for some in found))
+    shown = {path.decode(): inode for path, inode in walk(root) if path}
+    assert stacked(found) == {
+        path: inode.mode & 0o777 if inode.is_directory else _show(inode, contents).encode()
+        for path, inode in shown.items()
+    }
 
 
 def test_other_marks_of_aufs_say_nothing(layers: Layers) -> None:
@@ -136,12 +140,6 @@ def test_parents_that_are_links_are_followed_inside_the_image(layers: Layers) ->
         "usr/lib/x": "2",
         "usr/lib/y": "2",
     }
-
-
-def test_missing_parents_are_made(layers: Layers) -> None:
-    root, _ = layers.merge([file("a/b/c", b"1")])
-    assert root.children is not None
-    assert (root.children[b"a"].mode, root.children[b"a"].mtime) == (stat.S_IFDIR | 0o755, 0)
 
 
 def test_the_root_has_attributes_too(layers: Layers) -> None:
