@@ -73,14 +73,8 @@ def _nested(depth: int) -> str:
 
 DAMAGED_DOCUMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "a-list": lambda _: [],
-    "nothing": lambda _: None,
     "no-layers": lambda found: found.pop("layers"),
-    "layers-are-words": lambda found: found.update(layers=["a", "b"]),
-    "layers-are-a-word": lambda found: found.update(layers="a"),
-    "no-config": lambda found: found.pop("config"),
-    "config-is-a-word": lambda found: found.update(config="a"),
     "more-layers-than-contents": lambda found: found["layers"].append(found["layers"][0]),
-    "layer-without-digest": lambda found: found["layers"][0].pop("digest"),
     "layer-with-a-path": lambda found: found["layers"][0].update(digest="sha256:../../../outside/secret"),
     "layer-of-another-hash": lambda found: found["layers"][0].update(digest="sha512:" + "0" * 128),
     "digest-is-a-number": lambda found: found["layers"][0].update(digest=7),
@@ -88,12 +82,10 @@ DAMAGED_DOCUMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "size-is-a-word": lambda found: found["layers"][0].update(size="5"),
     "size-is-true": lambda found: found["layers"][0].update(size=True),
     "size-is-wrong": lambda found: found["layers"][0].update(size=found["layers"][0]["size"] + 1),
-    "size-is-huge": lambda found: found["layers"][0].update(size=1 << 100),
     "config-is-huge": lambda found: found["config"].update(size=1 << 40),
     "media-type-is-a-list": lambda found: found.update(mediaType=["x"]),
     "surrogate": lambda found: found.update(annotations={"x": "\ud800"}),
     "not-a-number": lambda found: found.update(x=float("nan")),
-    "infinite": lambda found: found.update(x=float("inf")),
 }
 
 
@@ -102,7 +94,7 @@ def test_a_damaged_manifest(victim: Victim, name: str) -> None:
     path = victim.layers(tar.file(b"x") + tar.END)
     index, manifest, _ = documents(path)
     found = DAMAGED_DOCUMENTS[name](manifest)
-    rewrite(path, index, found if name in ("a-list", "nothing") else manifest)
+    rewrite(path, index, found if name == "a-list" else manifest)
     victim.refuse(path)
 
 
