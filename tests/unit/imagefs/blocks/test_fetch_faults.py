@@ -185,6 +185,7 @@ async def test_bytes_where_nothing_is_stored_are_zeros(tmp_path: Path) -> None:
     """No checksum covers them, so they are never fetched; and the device is not complete with them."""
     made = make([b"short", b"", *noise(1)])
     async with opened(tmp_path, made) as (_, device):
+        assert bytes(await device.read(0, 2 * BLOCK)) == made.content[: 2 * BLOCK]
         await device.fetch(range(3))
         await eventually(lambda: device.complete)
     with device.path.open("r+b") as file:
