@@ -41,14 +41,11 @@ def node(tmp_path_factory: pytest.TempPathFactory, store: Path, pause: str, prog
         yield made
 
 
-test_an_unknown_image_is_pulled_as_always = test_pull.test_an_unknown_image_is_pulled_as_always
 test_a_lazy_image_is_not_fetched = test_pull.test_a_lazy_image_is_not_fetched
-test_whiteouts_and_opaque_directories = test_pull.test_whiteouts_and_opaque_directories
 test_an_image_that_shares_its_base_with_a_lazy_one = test_pull.test_an_image_that_shares_its_base_with_a_lazy_one
 test_an_image_whose_layers_are_the_lowest_of_another = test_pull.test_an_image_whose_layers_are_the_lowest_of_another
 test_60_layers = test_pull.test_60_layers
 test_a_containerd_that_is_restarted = test_lifecycle.test_a_containerd_that_is_restarted
-test_a_pod_with_a_volume = test_lifecycle.test_a_pod_with_a_volume
 test_an_image_that_is_removed_leaves_nothing = test_lifecycle.test_an_image_that_is_removed_leaves_nothing
 test_a_machine_that_starts_again = test_lifecycle.test_a_machine_that_starts_again
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.support.images.layers import directory, file, layer, symlink
 from tests.tools.containerd.node import Node, Registry
 
 BUSYBOX = Path("/bin/busybox")
+WAITS = ("sleep", "100000")
 
 
 def base() -> bytes:
@@ -26,6 +28,19 @@ def base() -> bytes:
         file("etc/passwd", b"root:x:0:0:root:/:/bin/sh\n"),
         directory("tmp", mode=0o1777),
     )
+
+
+def build(node: Node, image: str, store: Path) -> str:
+    """Build a container image into the store; the digest there."""
+    return node.imagefs("build", f"docker://{image}", str(store), "--no-src-tls-verify", "--quiet").strip()
+
+
+def lazy(node: Node, registry: Registry, store: Path, name: str, *layers: bytes, **config: Any) -> tuple[str, str]:
+    """An image of the base and these layers that is in the store and pulled; its reference, and its digest there."""
+    image = registry.push(f"{name}:1", [base(), *layers], **config)
+    digest = build(node, image, store)
+    node.cri.pull(image)
+    return image, digest
 
 
 @pytest.fixture(scope="session")
@@ -51,3 +66,9 @@ def node(tmp_path_factory: pytest.TempPathFactory, store: Path, pause: str) -> I
     with contextlib.closing(Node(tmp_path_factory.mktemp("node"), stores=[str(store)], pause=pause)) as made:
         made.start()
         yield made
+
+
+@pytest.fixture
+def pod(node: Node) -> Iterator[str]:
+    yield node.cri.pod()
+    node.cri.remove_pods()

@@ -7,12 +7,10 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
-import pytest
 from google.protobuf.empty_pb2 import Empty
 
 from imagefs.build.content import scan
@@ -24,27 +22,12 @@ from imagefs.repository.store import StoreRepository
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
 from imagefs.snapshotter.service import SERVICE
 from stripefs.store.local import LocalStore
-from tests.integration.containerd.conftest import base
+from tests.integration.containerd.conftest import WAITS, lazy
 from tests.support.images.layers import directory, file, layer
 from tests.support.waiting import eventually
 from tests.tools.containerd.node import Node, Registry
 
-WAITS = ("sleep", "100000")
 ROOT = "containerd.io/gc.root"
-
-
-@pytest.fixture
-def pod(node: Node) -> Iterator[str]:
-    yield node.cri.pod()
-    node.cri.remove_pods()
-
-
-def lazy(node: Node, registry: Registry, store: Path, name: str, *layers: bytes, **config: Any) -> str:
-    """An image of a base and these layers that is in the store and pulled."""
-    image = registry.push(f"{name}:1", [base(), *layers], **config)
-    node.imagefs("build", f"docker://{image}", str(store), "--no-src-tls-verify")
-    node.cri.pull(image)
-    return image
 
 
 def commit(node: Node, request: wire.CommitRequest) -> None:
@@ -105,7 +88,7 @@ def test_a_changed_container_is_committed_and_pushed(
     node: Node, registry: Registry, store: Path, tmp_path: Path
 ) -> None:
     """As `nerdctl commit` does: the layers of a lazy image, which are not on the host, are fetched before the push."""
-    image = lazy(node, registry, store, "commit", layer(directory("d"), file("d/gone", b"1"), file("d/kept", b"2")))
+    image, _ = lazy(node, registry, store, "commit", layer(directory("d"), file("d/gone", b"1"), file("d/kept", b"2")))
     change = ("sh", "-c", "rm /d/gone; echo new >/d/made; echo more >>/d/kept")
     node.ctr("run", "--snapshotter", "imagefs", image, "committed", *change)
     blob = node.diff("committed")
@@ -127,7 +110,7 @@ def test_a_changed_container_is_committed_and_pushed(
 
 
 def test_a_container_is_committed_as_a_snapshot(node: Node, registry: Registry, store: Path) -> None:
-    image = lazy(node, registry, store, "snapshot", layer(directory("d"), file("d/a", b"1")))
+    image, _ = lazy(node, registry, store, "snapshot", layer(directory("d"), file("d/a", b"1")))
     node.ctr("run", "--snapshotter", "imagefs", image, "changed", "sh", "-c", "echo -n 2 >/d/b")
     kept = {ROOT: "1"}
     commit(node, wire.CommitRequest(snapshotter="imagefs", name="changed-layer", key="changed", labels=kept))
@@ -145,7 +128,7 @@ def test_a_container_is_committed_as_a_snapshot(node: Node, registry: Registry, 
 def test_containerd_collects_what_nobody_refers_to(node: Node, registry: Registry, store: Path) -> None:
     """Layers that were taken lazily are kept by the image's config, as those that were extracted are."""
     before = set(node.snapshots())
-    image = lazy(node, registry, store, "garbage", layer(directory("d"), file("d/a", b"content")))
+    image, _ = lazy(node, registry, store, "garbage", layer(directory("d"), file("d/a", b"content")))
     lazily = set(node.snapshots()) - before
     node.ctr("run", "--snapshotter", "imagefs", image, "loose", "cat", "/d/a")
     node.ctr("content", "prune", "references")
@@ -169,7 +152,7 @@ def test_containerd_collects_what_nobody_refers_to(node: Node, registry: Registr
 def test_an_image_that_declares_a_volume(node: Node, registry: Registry, store: Path, pod: str) -> None:
     """CRI makes a directory of the host for it, with what the image has there."""
     below = layer(directory("data", mode=0o750, uid=3, gid=4), file("data/a", b"of the image"))
-    image = lazy(node, registry, store, "volume", below, Volumes={"/data": {}})
+    image, _ = lazy(node, registry, store, "volume", below, Volumes={"/data": {}})
     first, second = (node.cri.run(pod, image, WAITS) for _ in range(2))
     assert node.cri.exec(first, "cat", "/data/a") == (0, "of the image")
     assert node.cri.exec(first, "stat", "-c", "%a %u %g", "/data") == (0, "750 3 4\n")
@@ -183,7 +166,9 @@ def test_dependency_snapshots_are_stacked_above_the_image(
     node: Node, registry: Registry, store: Path, pod: str, tmp_path: Path
 ) -> None:
     """An annotation of the container names them; one that is not there costs a line in the log."""
-    image = lazy(node, registry, store, "deps", layer(directory("lib"), file("lib/app", b"app"), file("lib/old", b"1")))
+    image, _ = lazy(
+        node, registry, store, "deps", layer(directory("lib"), file("lib/app", b"app"), file("lib/old", b"1"))
+    )
     deps = tmp_path / "deps"
     deps.mkdir()
     images = Images(StoreRepository(LocalStore(bytes(deps), str(deps))))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.containerd.conftest import base
+from tests.integration.containerd.conftest import WAITS, base
 from tests.support.images.layers import directory, file, layer
 from tests.tools.containerd.node import Node, Registry
 from tests.tools.registry import push_image, running_registry
@@ -32,64 +32,6 @@ def requests_of_imagefs(registry: Registry, name: str) -> list[str]:
     """Lines of the access log about requests of ours to the repository `name`."""
     lines = [line for line in registry.requested().splitlines() if line.startswith("127.0.0.1 - ")]
     return [line for line in lines if f" /v2/{name}/" in line and '"imagefs/' in line]
-
-
-def payload(seed: int) -> bytes:
-    return random.Random(seed).randbytes(1 << 20)
-
-
-def test_a_converted_image_is_not_fetched(node: Node, registry: Registry) -> None:
-    image = registry.push("attached/app:1", [base(), layer(directory("data"), file("data/a", payload(1)))])
-    convert(node, image)
-    before = set(node.blobs())
-    node.cri.pull(image)
-    assert len(set(node.blobs()) - before) == 2, "only the manifest and the config are fetched"
-    assert node.run(image, "attached", "sh", "-c", "wc -c < /data/a").strip() == str(1 << 20)
-
-
-def test_an_ordinary_image_costs_one_request(node: Node, registry: Registry) -> None:
-    first = registry.push("ordinary/first:1", [base(), layer(file("first", b"1"))])
-    node.cri.pull(first)  # the daemon learns that this registry knows no referrers
-    image = registry.push("ordinary/app:1", [base(), *(layer(file(f"app{number}", b"1")) for number in range(5))])
-    node.cri.pull(image)
-    assert len(requests_of_imagefs(registry, "ordinary/app")) == 1
-    assert node.run(image, "ordinary", "ls", "/app4").strip() == "/app4"
-
-
-def test_the_registry_is_away_when_a_container_starts_whose_blocks_are_here(node: Node, registry: Registry) -> None:
-    image = registry.push("away/app:1", [base(), layer(directory("data"), file("data/a", payload(2)))])
-    convert(node, image)
-    node.cri.pull(image)
-    read = ("sh", "-c", "cat /bin/busybox /etc/passwd /data/a | md5sum")
-    pod = node.cri.pod()
-    try:
-        first = node.cri.exec(node.cri.run(pod, image, ("sleep", "100000")), *read)
-        assert first[0] == 0
-        registry.close()
-        try:
-            assert node.cri.exec(node.cri.run(pod, image, ("sleep", "100000")), *read) == first
-        finally:
-            registry.start()
-    finally:
-        node.cri.remove_pods()
-
-
-def test_registries_are_not_asked_where_that_is_off(node: Node, registry: Registry) -> None:
-    image = registry.push("off/app:1", [base(), layer(directory("data"), file("data/a", payload(3)))])
-    convert(node, image)
-    node.stop("snapshotter")
-    node.environment["IMAGEFS_REGISTRIES"] = "false"
-    try:
-        node.start_snapshotter()
-        asked, before = requests_of_imagefs(registry, "off/app"), set(node.blobs())
-        assert asked  # by the conversion
-        node.cri.pull(image)
-        assert requests_of_imagefs(registry, "off/app") == asked
-        assert len(set(node.blobs()) - before) == 3, "the manifest, the config and the layer above the base"
-    finally:
-        del node.environment["IMAGEFS_REGISTRIES"]
-        node.stop("snapshotter")
-        node.start_snapshotter()
 
 
 def test_a_registry_that_wants_a_password(node: Node, tmp_path: Path) -> None:
@@ -115,3 +57,30 @@ def test_a_registry_that_wants_a_password(node: Node, tmp_path: Path) -> None:
     finally:
         del node.environment["DOCKER_CONFIG"]
         node.start_daemon()
+
+
+def test_a_converted_image_is_not_fetched(node: Node, registry: Registry, pod: str) -> None:
+    """And once its blocks are here, a container starts while the registry is away."""
+    content = random.Random(1).randbytes(1 << 20)
+    image = registry.push("attached/app:1", [base(), layer(directory("data"), file("data/a", content))])
+    convert(node, image)
+    before = set(node.blobs())
+    node.cri.pull(image)
+    assert len(set(node.blobs()) - before) == 2, "only the manifest and the config are fetched"
+    read = ("sh", "-c", "cat /bin/busybox /etc/passwd /data/a | md5sum")
+    first = node.cri.exec(node.cri.run(pod, image, WAITS), *read)
+    assert first[0] == 0
+    registry.close()
+    try:
+        assert node.cri.exec(node.cri.run(pod, image, WAITS), *read) == first
+    finally:
+        registry.start()
+
+
+def test_an_ordinary_image_costs_one_request(node: Node, registry: Registry) -> None:
+    first = registry.push("ordinary/first:1", [base(), layer(file("first", b"1"))])
+    node.cri.pull(first)  # the daemon learns that this registry knows no referrers
+    image = registry.push("ordinary/app:1", [base(), *(layer(file(f"app{number}", b"1")) for number in range(5))])
+    node.cri.pull(image)
+    assert len(requests_of_imagefs(registry, "ordinary/app")) == 1
+    assert node.run(image, "ordinary", "ls", "/app4").strip() == "/app4"

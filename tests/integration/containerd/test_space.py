@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.containerd.conftest import base
+from tests.integration.containerd.conftest import WAITS, base, lazy
 from tests.support.images.faults import objects
 from tests.support.images.layers import directory, file, layer
 from tests.support.waiting import eventually
 from tests.tools.containerd.node import Node, Registry
 
 MIB = 1 << 20
-WAITS = ("sleep", "100000")
+SIZE = 3 * MIB
 
 
-@pytest.fixture
-def pod(node: Node) -> Iterator[str]:
-    yield node.cri.pod()
-    node.cri.remove_pods()
+def stored(node: Node, registry: Registry, store: Path, name: str) -> tuple[str, str]:
+    """An image with /data/a of `SIZE` bytes that is in the store and pulled; its reference and its digest there."""
+    content = random.Random(name).randbytes(SIZE)
+    return lazy(node, registry, store, name, layer(directory("data"), file("data/a", content), file("data/b", b"b")))
 
 
-def lazy(node: Node, registry: Registry, store: Path, name: str, size: int = 8 * MIB) -> tuple[str, str]:
-    """An image with /data/a of so many bytes that is in the store and pulled; its reference and its digest there."""
-    content = random.Random(name).randbytes(size)
-    image = registry.push(
-        f"{name}:1", [base(), layer(directory("data"), file("data/a", content), file("data/b", b"b"))]
-    )
-    digest = node.imagefs("build", f"docker://{image}", str(store), "--no-src-tls-verify", "--quiet").strip()
-    node.cri.pull(image)
-    return image, digest
+@pytest.fixture(scope="module")
+def unread(node: Node, registry: Registry, store: Path) -> tuple[str, str]:
+    """Such an image of which no test but the last that uses it reads /data/a."""
+    return stored(node, registry, store, "unread")
 
 
 def top(node: Node, before: set[str]) -> str:
@@ -61,11 +56,11 @@ def test_usage_grows_with_what_is_read_and_the_disk_is_freed_with_the_image(
     node: Node, registry: Registry, store: Path
 ) -> None:
     before, empty = set(node.snapshots()), taken(node)
-    image, digest = lazy(node, registry, store, "usage")
+    image, digest = stored(node, registry, store, "usage")
     layer = top(node, before)
     assert node.usage(layer) <= MIB, "nothing was read yet"
     node.run(image, "usage", "sh", "-c", "cat /data/a | wc -c")
-    eventually(lambda: node.usage(layer) >= 8 * MIB, "the blocks on disk")
+    eventually(lambda: node.usage(layer) >= SIZE, "the blocks on disk")
     every = [name for name in node.snapshots() if name not in before]
     assert sum(node.usage(name) for name in every) <= taken(node) - empty + MIB
     assert [node.usage(name) for name in every if name != layer] == [0] * (len(every) - 1)
@@ -76,16 +71,18 @@ def test_usage_grows_with_what_is_read_and_the_disk_is_freed_with_the_image(
     assert not [path for path in (node.cache / "blocks").iterdir() if path.stem in parts]
 
 
-def test_an_image_that_a_container_has_keeps_its_blocks(node: Node, registry: Registry, store: Path) -> None:
+def test_an_image_that_a_container_has_keeps_its_blocks(
+    node: Node, registry: Registry, store: Path, unread: tuple[str, str]
+) -> None:
     before = set(node.snapshots())
-    image, digest = lazy(node, registry, store, "twice")
+    image, digest = stored(node, registry, store, "twice")
     layer = top(node, before)
     node.ctr("run", "--snapshotter", "imagefs", image, "twice", "sh", "-c", "cat /data/a | wc -c")
     node.remove_image(image)
-    assert node.usage(layer) >= 8 * MIB
+    assert node.usage(layer) >= SIZE
     assert devices(node, digest)
     node.ctr("containers", "rm", "twice")
-    node.collect_garbage(lazy(node, registry, store, "other", MIB)[0])
+    node.collect_garbage(unread[0])
     eventually(lambda: not list((node.cache / "manifests").glob(digest)), "the end of the image in the cache")
 
 
@@ -105,11 +102,9 @@ def test_layers_that_were_fetched_for_another_image_go_with_it(node: Node, regis
     eventually(lambda: not (objects(built, "packs") or objects(built, "images")), "the end of its blocks")
 
 
-def test_the_file_system_of_a_container_is_that_of_the_snapshots(
-    node: Node, registry: Registry, store: Path, pod: str
-) -> None:
+def test_the_file_system_of_a_container_is_that_of_the_snapshots(node: Node, unread: tuple[str, str], pod: str) -> None:
     """`df` in a container tells the disk that it writes to; a view of a lazy image tells the size of its tree."""
-    image, digest = lazy(node, registry, store, "statfs")
+    image, digest = unread
     container = node.cri.run(pod, image, WAITS)
     code, text = node.cri.exec(container, "stat", "-f", "-c", "%S %b %f", "/")
     block, blocks, free = map(int, text.split())
@@ -118,43 +113,43 @@ def test_the_file_system_of_a_container_is_that_of_the_snapshots(
     assert free > 0
     (lowerdir,) = (path for path in node.pool() if path.endswith(digest))
     tree = os.statvfs(lowerdir)
-    assert tree.f_blocks * tree.f_frsize >= 8 * MIB
+    assert tree.f_blocks * tree.f_frsize >= SIZE
     assert tree.f_bfree == 0
     assert tree.f_files != 0
 
 
-@pytest.mark.parametrize("propagation", ["private", "slave"])
 def test_processes_in_other_mount_namespaces_pin_no_image(
-    node: Node, registry: Registry, store: Path, pod: str, propagation: str
+    node: Node, registry: Registry, store: Path, pod: str, unread: tuple[str, str]
 ) -> None:
-    """Another container, and a service with mounts of its own, start while an image is mounted; then that goes."""
-    image, digest = lazy(node, registry, store, f"pinned-{propagation}")
-    other, _ = lazy(node, registry, store, f"pins-{propagation}")
+    """Another container, and services with mounts of their own, start while an image is mounted; then that goes."""
+    image, digest = stored(node, registry, store, "pinned")
+    here = os.readlink("/proc/self/ns/mnt")
     container = node.cri.run(pod, image, WAITS)
     assert node.cri.exec(container, "sh", "-c", "head -c 10 /data/a | wc -c") == (0, "10\n")
     parts = devices(node, digest)
-    with subprocess.Popen(["unshare", "--mount", "--propagation", propagation, "sleep", "100000"]) as outsider:
-        try:
-            eventually(lambda: os.readlink(f"/proc/{outsider.pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt"), "it")
-            staying = node.cri.run(pod, other, WAITS)
-            node.cri.remove_container(container)
-            node.remove_image(image)
+    with contextlib.ExitStack() as held:
+        for propagation in ("private", "slave"):
+            command = ["unshare", "--mount", "--propagation", propagation, "sleep", "100000"]
+            outsider = held.enter_context(subprocess.Popen(command))
+            held.callback(outsider.kill)
+            eventually(lambda pid=outsider.pid: os.readlink(f"/proc/{pid}/ns/mnt") != here, "its namespace")  # type: ignore[misc]
+        staying = node.cri.run(pod, unread[0], WAITS)
+        node.cri.remove_container(container)
+        node.remove_image(image)
 
-            def in_use() -> set[str]:
-                """Devices that somebody has mounted, or the kernel has open."""
-                return parts & {one["index"] for one in node.status()["blocks"]["devices"]}
+        def in_use() -> set[str]:
+            """Devices that somebody has mounted, or the kernel has open."""
+            return parts & {one["index"] for one in node.status()["blocks"]["devices"]}
 
-            eventually(lambda: not in_use(), "the end of the file system of the image")
-            blocks = node.cache / "blocks"
-            eventually(lambda: not [path for path in blocks.iterdir() if path.stem in parts], "the room on disk")
-            assert node.cri.exec(staying, "head", "-c", "1", "/data/b") == (0, "b")
-        finally:
-            outsider.kill()
+        eventually(lambda: not in_use(), "the end of the file system of the image")
+        blocks = node.cache / "blocks"
+        eventually(lambda: not [path for path in blocks.iterdir() if path.stem in parts], "the room on disk")
+        assert node.cri.exec(staying, "head", "-c", "1", "/data/b") == (0, "b")
 
 
-def test_a_full_disk_of_the_cache(node: Node, registry: Registry, store: Path, pod: str) -> None:
+def test_a_full_disk_of_the_cache(node: Node, pod: str, unread: tuple[str, str]) -> None:
     """Containers of an image that is known start and read past the cache; what runs goes on."""
-    image, _ = lazy(node, registry, store, "cache-full")
+    image, _ = unread
     running = node.cri.run(pod, image, WAITS)
     with node.full_disk(node.cache):
         (code, text) = node.cri.exec(running, "sh", "-c", "cat /data/a | md5sum")
@@ -168,7 +163,7 @@ def test_an_image_that_is_new_while_the_disk_of_the_cache_is_full(
     node: Node, registry: Registry, store: Path, pod: str
 ) -> None:
     """Its metadata is kept in memory as long as it is used, and its blocks are read past the disk."""
-    image, digest = lazy(node, registry, store, "cache-full-new")
+    image, digest = stored(node, registry, store, "cache-full-new")
     with node.full_disk(node.cache):
         started = node.cri.run(pod, image, WAITS)
         assert node.cri.exec(started, "cat", "/data/b") == (0, "b")

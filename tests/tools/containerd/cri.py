@@ -91,9 +91,8 @@ class Cri:
         command: Sequence[str],
         *,
         annotations: Mapping[str, str] | None = None,
-        mounts: Mapping[str, str] | None = None,
     ) -> str:
-        """A container that is not started yet. mounts: directories of the host by where they are shown."""
+        """A container that is not started yet."""
         wire = messages()
         name = uuid.uuid4().hex
         config = wire.ContainerConfig(
@@ -102,7 +101,6 @@ class Cri:
             command=command,
             annotations=annotations or {},
             log_path=f"{name}.log",
-            mounts=[wire.Mount(container_path=inside, host_path=host) for inside, host in (mounts or {}).items()],
             linux=wire.LinuxContainerConfig(
                 security_context=wire.LinuxContainerSecurityContext(
                     namespace_options=wire.NamespaceOption(network=wire.NODE, pid=wire.CONTAINER)

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
+
 from stripefs.fuse import kernel
 from tests.support.images.layers import layout
 from tests.support.waiting import eventually
@@ -150,7 +152,7 @@ class Node:
     def start_containerd(self) -> None:
         (self.folder / "config.toml").write_text(self._config())
         self._start("containerd", ["containerd", "--config", str(self.folder / "config.toml")])
-        self.cri.version()
+        eventually(self._serves_cri, "containerd's CRI")
 
     def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
         process = self._running.pop(name)
@@ -282,6 +284,14 @@ class Node:
                 return probe.connect_ex(str(path)) == 0
 
         eventually(listens, name)
+
+    def _serves_cri(self) -> bool:
+        try:
+            return bool(self.cri.version())
+        except grpc.RpcError as error:
+            if "not initialized yet" not in str(error):  # as it says for a moment
+                raise
+            return False
 
     def _remove_all(self) -> None:
         self.cri.remove_pods()
