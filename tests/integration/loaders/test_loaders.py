@@ -22,9 +22,9 @@ def state():
     torch.manual_seed(1)
     shared = torch.randn(100, 100)
     return {
-        "large": torch.randn(1500, 2000),
+        "large": torch.randn(700, 1000),
         "half": torch.randn(999, 1001).to(torch.bfloat16),
-        "numbers": torch.arange(1_000_000).reshape(1000, 1000),
+        "numbers": torch.arange(250_000).reshape(500, 500),
         "flags": torch.rand(777) > 0.5,
         "scalar": torch.tensor(3.5),
         "nothing": torch.empty(0, 7),
@@ -128,10 +128,9 @@ print(sorted(entry.name for entry in source.scandir("dcp")))
 """
 )
 
-LOADED_BY_FORKS = (
-    STATE
-    + """
-import os
+LOADED_BY_FORKS = """
+import sys
+import torch
 from torch.utils.data import DataLoader, Dataset
 import stripefs
 
@@ -153,7 +152,6 @@ assert rows[5] == 5  # the parent has read before it forks
 loader = DataLoader(rows, batch_size=100, num_workers=2, multiprocessing_context="fork")
 assert torch.equal(torch.cat(list(loader)), torch.arange(2000))
 """
-)
 
 
 def test_libraries_save_and_load_through_a_mount(mounts: Mounts, program: Program, layout: str) -> None:
@@ -171,12 +169,8 @@ def test_libraries_save_and_load_without_a_mount(tmp_path: Path, program: Progra
         assert not hidden(place)
 
 
-def test_a_loader_of_data_forks(tmp_path: Path, program: Program) -> None:
-    program(LOADED_BY_FORKS, tmp_path)
-
-
-def test_the_examples_of_the_docs(tmp_path: Path, program: Program) -> None:
-    """Those of docs/python.md that need torch, in their order."""
+def test_the_examples_of_the_docs_and_a_loader_that_forks(tmp_path: Path, program: Program) -> None:
+    """The examples of docs/python.md that need torch, in their order; then processes of a loader read by one file."""
     examples = [example for example in EXAMPLES if needs_torch(example)]
     assert len(examples) >= 3
-    program("\n".join(here(example, tmp_path) for example in examples))
+    program("\n".join([*(here(example, tmp_path) for example in examples), LOADED_BY_FORKS]), tmp_path)
