@@ -13,6 +13,7 @@ from stripefs.fuse import kernel
 from tests.support.images import nasty
 from tests.support.images.faults import ensure, make_image, mounts_below, until_nothing_is_left
 from tests.tools.imagefs_daemon import Service
+from tests.tools.registry import running_registry
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +29,13 @@ def nasty_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root.mkdir()
     nasty.make(root)
     return root
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HOST:PORT of a registry for all tests, which speaks plain http. Each test has repositories of its own in it."""
+    with running_registry(tmp_path_factory.mktemp("registry")) as address:
+        yield address
 
 
 @pytest.fixture

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from imagefs.repository.images import Images
-from tests.support.images.layers import directory, file, layer, layout
+from tests.support.images.layers import directory, file, layer
 from tests.support.images.stores import images_in
 from tests.tools.broken_registry import Fault, broken
+from tests.tools.registry import push_image
 
 COMMAND = Path(sys.executable).with_name("imagefs")
 
@@ -33,44 +30,12 @@ LARGE = layer(file("large", random.Random(7).randbytes(6 * MIB)))
 DIGEST = "sha256:" + hashlib.sha256(gzip.compress(LARGE, 6, mtime=0)).hexdigest()
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """HOST:PORT of a registry that speaks plain http, with the image `app`."""
-    folder = tmp_path_factory.mktemp("registry")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{found.getsockname()[1]}"
-    config = {
-        "version": 0.1,
-        "log": {"level": "error"},
-        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
-        "http": {"addr": address},
-    }
-    (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
-    with (folder / "log").open("wb") as log:
-        command = ["docker-registry", "serve", str(folder / "config.yml")]
-        running = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        wait_for(f"http://{address}/v2/")
-        image = layout(folder / "layout", [layer(directory("etc"), file("etc/a", b"content" * 9000)), layer(file("b"))])
-        target = ["--dest-tls-verify=false", f"docker://{address}/app:1"]
-        subprocess.run(["skopeo", "copy", "--quiet", f"oci:{image}:app", *target], check=True, capture_output=True)
-        image = layout(folder / "large", [LARGE], reference="large")
-        target = ["--dest-tls-verify=false", f"docker://{address}/large:1"]
-        subprocess.run(["skopeo", "copy", "--quiet", f"oci:{image}:large", *target], check=True, capture_output=True)
-        yield address
-    finally:
-        running.terminate()
-        running.wait()
-
-
-def wait_for(url: str) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url):
-            return
-        assert time.monotonic() < deadline, "the registry does not answer"
-        time.sleep(0.05)
+@pytest.fixture(scope="module", autouse=True)
+def pushed(registry: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The images `app` and `large` in the registry."""
+    folder = tmp_path_factory.mktemp("pushed")
+    push_image(folder, registry, "app:1", [layer(directory("etc"), file("etc/a", b"content" * 9000)), layer(file("b"))])
+    push_image(folder, registry, "large:1", [LARGE])
 
 
 @pytest.fixture

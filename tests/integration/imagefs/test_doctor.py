@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,6 @@ from tests.tools.imagefs_daemon import Service, eventually
 from tests.tools.registry import running_registry
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    made = Service(tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 def examined(service: Service, *arguments: str) -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 
 from stripefs.fuse import kernel
 from tests.support.images import nasty, small_image
-from tests.support.images.faults import kill_supervisor, sums, umount_here
+from tests.support.images.faults import sums
 from tests.tools.imagefs_daemon import Service, built, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -25,16 +23,16 @@ def store(nasty_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_tree_is_the_one_that_was_built(service: Service, store: Path, nasty_tree: Path) -> None:
-    target = service.mountpoint()
-    service.ok("mount", f"{store}#nasty", str(target))
+def test_the_tree_is_the_one_that_was_built(host: Service, store: Path, nasty_tree: Path) -> None:
+    target = host.mountpoint()
+    host.ok("mount", f"{store}#nasty", str(target))
     assert nasty.differences(target, nasty_tree) == {}
-    (image,) = service.status()["images"]
+    (image,) = host.status()["images"]
     assert image["mountpoint"] == str(target)
     assert image["plane"] == "erofs"
-    service.ok("umount", str(target))
+    host.ok("umount", str(target))
     assert kernel.find_mount(str(target)) is None
-    assert service.status()["images"] == []
+    assert host.status()["images"] == []
 
 
 def test_what_is_written_goes_with_the_mount(host: Service, store: Path, nasty_tree: Path) -> None:
@@ -74,60 +72,6 @@ def test_an_image_in_use_is_not_taken_away(host: Service, store: Path) -> None:
         host.ok("umount", "--lazy", str(target))
         assert kernel.find_mount(str(target)) is None
         assert len(file.read()) == 100
-
-
-@pytest.mark.slow
-def test_one_image_mounted_20_times(service: Service, store: Path, nasty_tree: Path) -> None:
-    targets = [service.mountpoint(f"mnt{number}") for number in range(20)]
-    under_way = [service.start("mount", f"{store}#nasty", str(target)) for target in targets]
-    for process in under_way:
-        assert process.communicate(timeout=60) == ("", "")
-        assert process.returncode == 0
-    for target in targets[:2]:
-        assert nasty.differences(target, nasty_tree) == {}
-    status = service.status()
-    assert len(status["images"]) == 20
-    assert len({device["index"] for image in status["images"] for device in image["devices"]}) == 1
-    for target in targets:
-        umount_here(service, target)
-    assert service.status()["images"] == []
-
-
-@pytest.mark.slow
-def test_readers_survive_workers(service: Service, store: Path, nasty_tree: Path) -> None:
-    """A worker that is killed while files are read: the reads are answered by the next one."""
-    target = service.mountpoint()
-    service.ok("mount", f"{store}#nasty", str(target))
-    expected = {
-        path.relative_to(nasty_tree): hashlib.sha256(path.read_bytes()).digest()
-        for path in sorted((nasty_tree / "many").iterdir())
-    }
-    for name, digest in expected.items():
-        if name.name.endswith(("500.py", "1000.py", "2500.py")):
-            service.kill_worker()
-        assert hashlib.sha256((target / name).read_bytes()).digest() == digest
-    status = service.status()
-    assert status["restarts"] == 4
-    (image,) = status["images"]
-    assert image["mountpoint"] == str(target)
-    service.ok("umount", str(target))
-    assert service.status()["images"] == []
-
-
-@pytest.mark.slow
-def test_a_daemon_that_dies_fails_closed(service: Service, store: Path, nasty_tree: Path) -> None:
-    target = service.mountpoint()
-    service.ok("mount", f"{store}#nasty", str(target))
-    kill_supervisor(service)
-    with pytest.raises(OSError, match="Input/output error") as caught:
-        (target / "files" / str(3 * nasty.MIB + 5)).read_bytes()
-    assert caught.value.errno == errno.EIO
-    done = service.run("status")
-    assert done.returncode == 32
-    assert "no imagefs daemon runs" in done.stderr
-    service.ok("umount", str(target))
-    service.ok("mount", f"{store}#nasty", str(target))
-    assert nasty.differences(target, nasty_tree) == {}
 
 
 def test_there_is_one_daemon(host: Service) -> None:
@@ -172,17 +116,3 @@ def test_a_start_is_recorded_and_the_next_one_replayed(service: Service, store: 
         other.ok("umount", str(target))
     finally:
         other.close()
-
-
-@pytest.mark.slow
-def test_a_start_with_everything_here_needs_no_store(service: Service, nasty_tree: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    built(nasty_tree, store, "nasty")
-    target = service.mountpoint()
-    service.ok("mount", "--background-rate", "0", f"{store}#nasty", str(target))
-    nasty.facts(target)
-    service.ok("umount", str(target))
-    store.rename(tmp_path / "away")
-    service.ok("mount", f"{store}#nasty", str(target))
-    assert nasty.differences(target, nasty_tree) == {}
-    service.ok("umount", str(target))

@@ -33,12 +33,6 @@ PACK = object_path("packs", DIGEST)
 SOURCE = "sha256:" + "5a" * 32
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as address:
-        yield address
-
-
 @pytest.fixture
 def proxy(registry: str) -> Iterator[BrokenRegistry]:
     with broken(registry) as made:

@@ -28,19 +28,12 @@ from imagefs.repository.traces import Traces
 from stripefs.errors import Exists, NotFound
 from stripefs.settings import StoreSettings
 from tests.support.images.stores import build_tree, write_tree
-from tests.tools.registry import running_registry
 
 DATA = random.Random(3).randbytes(70_000)
 PACK = Pack(hashlib.sha256(DATA).digest(), len(DATA))
 PATH = object_path("packs", PACK.digest.hex())
 SOURCE = "sha256:" + "5a" * 32
-_names = (f"team/app{number}" for number in itertools.count())
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_registry(tmp_path_factory.mktemp("registry")) as address:
-        yield address
+_names = (f"contract/app{number}" for number in itertools.count())
 
 
 @pytest.fixture(params=["store", "registry"])

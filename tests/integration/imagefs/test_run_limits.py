@@ -30,16 +30,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("runtime", ["crun", "runc"])
-def test_limits_are_in_force(host: Service, store: Path, runtime: str) -> None:
+def test_limits_are_in_force(host: Service, store: Path) -> None:
     """The cgroup has the limits while the container runs; then it runs into one of them."""
     parent = f"/imagefs-limits-{os.getpid()}"
     limits = ("--memory", "64MiB", "--cpus", "0.5", "--pids-limit", "12", "--cgroup-parent", parent)
     script = "echo begun; read line; while sleep 1000 & do :; done"
     try:
-        process = host.start(
-            "run", *limits, "--oci-runtime", runtime, f"{store}#small", "--", "sh", "-c", script, stdin=-1
-        )
+        process = host.start("run", *limits, f"{store}#small", "--", "sh", "-c", script, stdin=-1)
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         entries = [entry for group in cgroups(parent) for entry in group.glob("imagefs-*/*")]
@@ -58,8 +55,6 @@ def test_limits_are_in_force(host: Service, store: Path, runtime: str) -> None:
 
 
 def test_a_limit_that_cannot_be_kept_is_said_in_one_line(host: Service, store: Path) -> None:
-    done = host.run("run", "--memory", "lots", f"{store}#small")
-    assert (done.returncode, done.stderr) == (2, "imagefs: --memory: 'lots' is not a size such as 8MiB, 512M or 1GB\n")
     done = without_controller("memory", host, "run", "--memory", "64MiB", f"{store}#small")
     assert (done.returncode, done.stderr) == (
         125,

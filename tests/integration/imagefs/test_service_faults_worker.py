@@ -101,40 +101,6 @@ def test_requests_while_workers_are_killed(host: Service, new_image: tuple[Path,
     umount_here(host, first)
 
 
-def test_a_request_is_told_from_one_that_was_asked_before(host: Service, image: tuple[Path, Path]) -> None:
-    _, store = image
-    mount_here(host, store, host.mountpoint())
-    client = Client(host.settings)
-    request = {
-        "store": {"url": str(store)},
-        "image": "t",
-        "owner": 0,
-        "owner_began": 0,
-        "mountpoint": "",
-        "namespace": 0,
-        "timeout": 0,
-        "recording": {"workload": "w", "seconds": 0, "ready_file": "", "off": False},
-    }
-    answers: list[object] = []
-    threads = [
-        threading.Thread(target=lambda: answers.append(client._ask("attach", 30, id="x" * 32, **request)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(answers) == 4
-    assert all(answer == answers[0] for answer in answers)
-    assert len(client.status()["images"]) == 2
-    for _ in range(2):
-        client.detach("x" * 32)
-    assert len(client.status()["images"]) == 1
-    host.kill_worker()
-    assert len(client.status()["images"]) == 1
-    umount_here(host, host.mountpoint())
-
-
 def test_hup_replaces_the_worker_as_often_as_one_likes(host: Service, image: tuple[Path, Path]) -> None:
     source, store = image
     target = host.mountpoint()

@@ -209,6 +209,7 @@ def test_a_store_that_is_away(service: Service, new_store: Path, tmp_path: Path,
         eventually(lambda: re.search(r"next try in [12]\.", service.log()), "a pause of a second")
         server.always = None
         process.communicate("\n", timeout=60)
+        assert process.returncode == 0
         service.stop()
         told = {"cause": "store", "host": server.url.removeprefix("http://")}
     stalls = [one for one in events_in(spool) if one.get("name") == "stall"]

@@ -16,30 +16,30 @@ from stripefs.fuse.mount_spec import MountSpec
 from stripefs.settings import MountSettings
 from tests.tools.mounts import eventually
 
-__all__ = ["TreeMount", "tree_job"]
-
-
-def tree_job(metadata: str, devices: Sequence[str], target: Path, folder: Path, **options: Any) -> MountSpec:
-    """The mount spec of such a mount. Its socket and log lie in `folder`."""
-    io_timeout = options.pop("io_timeout", 30)
-    payload = {"source": "store#tag", "metadata": metadata, "devices": list(devices), "io_timeout": io_timeout}
-    return MountSpec(
-        "imagefs.plane.worker",
-        json.dumps(payload),
-        "store#tag",
-        MountSettings(mountpoint=str(target), log_file=str(folder / "tree.log"), **options),
-        command="imagefs",
-        directory=str(folder / "run"),
-    )
+__all__ = ["TreeMount"]
 
 
 class TreeMount:
     """One mount at `folder`/tree, there once this is made. Raises what kept it from coming up."""
 
-    def __init__(self, metadata: str, devices: Sequence[str], folder: Path, **options: Any) -> None:
+    def __init__(self, metadata: str, devices: Sequence[str], folder: Path, io_timeout: float = 30) -> None:
         self.path = folder / "tree"
         self.path.mkdir()
-        self._job = tree_job(metadata, devices, self.path, folder, allow_other=True, options=("dev", "suid"), **options)
+        settings = MountSettings(
+            mountpoint=str(self.path),
+            log_file=str(folder / "tree.log"),
+            allow_other=True,
+            options=("dev", "suid"),
+        )
+        payload = {"source": "store#tag", "metadata": metadata, "devices": list(devices), "io_timeout": io_timeout}
+        self._job = MountSpec(
+            "imagefs.plane.worker",
+            json.dumps(payload),
+            "store#tag",
+            settings,
+            command="imagefs",
+            directory=str(folder / "run"),
+        )
         daemonize.start(self._job)
         [mount] = find_mounts(Path(self._job.directory))
         self._supervisor = mount.supervisor_pid
