@@ -87,7 +87,7 @@ def request(store: Path | str, **values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_200_uses_leave_nothing(
+async def test_80_uses_leave_nothing(
     tmp_path: Path, store: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # trio forgets deadlines that do not count any more when there are a thousand of them.
@@ -119,14 +119,14 @@ async def test_200_uses_leave_nothing(
         for number in range(20):
             await use(number)
         before, descriptors, sources, _ = await measured()
-        for number in range(200):
+        for number in range(80):
             await use(number)
         after, descriptors_now, sources_now, records = await measured()
         grown = {kind: count - before[kind] for kind, count in after.items() if count - before[kind] > 50}
         assert grown == {}
         assert descriptors_now <= descriptors + 2
         assert sources == sources_now == 0
-        assert records < 220 * 12  # and less, whenever the journal is worth replacing
+        assert records < 100 * 12  # and less, whenever the journal is worth replacing
         assert host.state.known == {}
         assert host.snapshot()["blocks"]["devices"] == []
 
