@@ -306,6 +306,9 @@ class Uploads(RuleBasedStateMachine):
             return
         for path in PATHS:
             self.standing(path)
+        view = StripedStore(self.store)
+        listed = {status.name for folder in (b"/", b"/d") for batch in view.scandir(folder) for status in batch}
+        assert listed == {b"d", *(path.rsplit(b"/")[-1] for path in PATHS if None not in self.stands[path])}
 
     def teardown(self) -> None:
         if not hasattr(self, "store"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
+
 from stripefs.gc.collect import Collected
 from stripefs.gc.rules import GcVerdict
 from stripefs.write.file_lock import acquire
@@ -23,27 +25,17 @@ def moving(place: Place, moves: list[tuple[str, str]], trigger: bytes) -> Hooked
     return Hooked(place.store, before)
 
 
-def test_a_file_that_is_moved_past_the_walk_keeps_its_parts(place: Place) -> None:
+@pytest.mark.parametrize(("below", "moved"), [("", "striped"), ("run/deep/", "run")])
+def test_what_is_moved_past_the_walk_keeps_its_parts(place: Place, below: str, moved: str) -> None:
     place.file("a/first", seconds=OLD)
     place.file("m/middle", seconds=OLD)
-    place.striped("z/striped", version(1), seconds=OLD)
-    for folder in ("a", "m", "z"):
+    place.striped(f"z/{below}striped", version(1), seconds=OLD)
+    for folder in ("a", "m", "z", *(["z/run", "z/run/deep"] if below else [])):
         os.utime(place.root / folder, (1, 1))
     before = place.everything()
-    store = moving(place, [("z/striped", "a/striped")], b"/m")
-    found = collect(place, store)
+    found = collect(place, moving(place, [(f"z/{moved}", f"a/{moved}")], b"/m"))
     assert (removed(found), found.trouble) == (set(), [])
-    assert place.everything() == before - {"z/striped"} | {"a/striped"}
-
-
-def test_a_whole_directory_that_is_moved_past_the_walk_keeps_its_parts(place: Place) -> None:
-    place.file("a/first", seconds=OLD)
-    place.file("m/middle", seconds=OLD)
-    place.striped("z/run/deep/striped", version(1), seconds=OLD)
-    for folder in ("a", "m", "z", "z/run", "z/run/deep"):
-        os.utime(place.root / folder, (1, 1))
-    found = collect(place, moving(place, [("z/run", "a/run")], b"/m"))
-    assert (removed(found), found.trouble) == (set(), [])
+    assert place.everything() == before - {f"z/{below}striped"} | {f"a/{below}striped"}
 
 
 def test_files_that_never_rest_keep_everything(place: Place) -> None:

@@ -162,18 +162,6 @@ async def test_what_is_renamed_to_a_new_files_name_stays(
     assert (tmp_path / "file").read_bytes() == b"theirs"
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_new_file_is_replaced_by_its_own_next_version(store: ThrottledStore, layout: Layout) -> None:
-    data = content(2 * MIB)
-    async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        for end in (9, MIB, 2 * MIB):
-            await upload.write(upload.length, data[upload.length : end])
-            await upload.publish(final=False)
-        await upload.publish(final=True)
-    assert load(store, b"/file") == data
-
-
 def ended(upload: FileUpload, left: float = -1.0) -> None:
     """The clock of this host says that the lease has ended, until it is renewed."""
     lock = upload._locks._lock

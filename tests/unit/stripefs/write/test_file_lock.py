@@ -43,21 +43,6 @@ def test_needs_a_directory(store, tmp_path):
     assert names(tmp_path) == {"plain"}
 
 
-def test_a_dead_writers_lock_is_taken_over(store, tmp_path):
-    dead = acquire(store, b"/file")
-    age(tmp_path, LEASE - 5)
-    with pytest.raises(Busy):
-        acquire(store, b"/file")
-    age(tmp_path, 10)
-    held = acquire(store, b"/file")
-    with pytest.raises(DraftLost):
-        dead.check()
-    with pytest.raises(DraftLost):
-        dead.renew()
-    held.check()
-    assert names(tmp_path) == {".file.stripefs-lock"}
-
-
 class HeldUp(LocalStore):
     """Its replacing or removing of a lock is held up once, while `meanwhile` is called."""
 
@@ -169,15 +154,6 @@ def test_a_file_that_says_it_is_ones_lock_and_was_put_by_nobody_now_is_not(store
         store.put(lock_path(b"/file"), [late])
         with pytest.raises(DraftLost):
             held.check()
-
-
-def test_renewing_keeps_it(store, tmp_path):
-    held = acquire(store, b"/file")
-    age(tmp_path, LEASE + 1)
-    held.add_version("1" * 16)
-    with pytest.raises(Busy):
-        acquire(store, b"/file")
-    assert LockDocument.from_bytes(bytes(store.get(lock_path(b"/file")))).versions == ("1" * 16,)
 
 
 def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path):
@@ -352,15 +328,6 @@ def test_another_that_took_its_place_at_once_is_not_taken_for_ones_own(store, tm
         acquire(overtaken, b"/file").check()
     assert overtaken.left <= 0
     assert b'"other"' in bytes(store.get(lock_path(b"/file")))
-
-
-def test_the_next_worker_of_a_mount_takes_over_at_once(store):
-    acquire(store, b"/file", owner="mount/1")
-    with pytest.raises(Busy):
-        acquire(store, b"/file", owner="other/1")
-    with pytest.raises(Busy):
-        acquire(store, b"/file")
-    acquire(store, b"/file", owner="mount/2").check()
 
 
 def test_the_next_worker_of_a_mount_takes_over_where_no_name_is_left(tmp_path):

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.errors import NoSpace
 from stripefs.write import Layout, NotSequential
 from stripefs.write.staging import Staging
 from tests.support.uploads import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
@@ -60,22 +59,3 @@ async def test_an_existing_file_is_changed_in_its_middle(tmp_path: Path, layout:
         assert load(store, b"/f") == data
         await staged.close()
     staging.close()
-
-
-async def test_no_room_leaves_the_old_version(tmp_path: Path) -> None:
-    store = spread(tmp_path)
-    staging = Staging(str(tmp_path.parent), MIB, "/mnt")
-    async with writing(store) as uploads:
-        await save(uploads, b"/f", b"old")
-        upload = await uploads.begin(b"/f", replacing=store.stat(b"/f").identity)
-        staged = await staging.new(b"f")
-        await staged.write(0, b"new")
-        with pytest.raises(NoSpace):
-            await staged.write(3, bytes(2 * MIB))
-        with pytest.raises(NoSpace):
-            await staged.publish(upload, True)
-        await upload.abandon()
-        assert load(store, b"/f") == b"old"
-        await staged.close()
-    staging.close()
-    assert not hidden(tmp_path)

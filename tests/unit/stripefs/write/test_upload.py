@@ -1,11 +1,9 @@
 """One draft: order, generations, fsync and its record, reading back, moving, giving up."""
 
-import random
-
 import pytest
 import trio
 
-from stripefs.errors import Busy, Exists, NotFound, StaleVersion
+from stripefs.errors import Exists, NotFound, StaleVersion
 from stripefs.format.reserved_names import parse_reserved
 from stripefs.gc.fsync_records import read_chain
 from stripefs.store.base import Attributes
@@ -76,18 +74,6 @@ async def test_only_in_order(store):
     assert load(store, b"/file") == b"abcdef"
 
 
-async def test_nothing_is_visible_before_it_is_published(store):
-    view = StripedStore(store)
-    async with writing(store, layout=Layout.STRIPED) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(3 * MIB))
-        with pytest.raises(NotFound):
-            view.stat(b"/file")
-        assert [status.name for batch in view.scandir(b"/") for status in batch] == []
-        await upload.publish(final=True)
-        assert view.stat(b"/file").length == 3 * MIB
-
-
 async def test_buffers_may_change_afterwards(store):
     async with writing(store) as uploads:
         upload = await uploads.begin(b"/file", replacing=None)
@@ -98,22 +84,6 @@ async def test_buffers_may_change_afterwards(store):
         buffer[:] = b"c" * MIB
         await upload.publish(final=True)
     assert load(store, b"/file") == b"a" * MIB + b"b" * MIB
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_writes_of_all_sizes(store, layout):
-    data = content(2 * MIB + 77)
-    draw = random.Random(3)
-    async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        at = 0
-        while at < len(data):
-            size = draw.choice((1, 100, 4096, 65536, 65537, 300_000))
-            await upload.write(at, data[at : at + size])
-            at += len(data[at : at + size])
-        await upload.write(at, b"")
-        await upload.publish(final=True)
-    assert load(store, b"/file") == data
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -308,19 +278,6 @@ async def test_what_was_unlinked_is_not_kept_for_recovery(store, tmp_path, layou
         await upload.detach()
         await upload.abandon(recoverable=True)
         assert not hidden(tmp_path)
-
-
-async def test_one_writer_a_file(store):
-    async with writing(store) as here, writing(store) as there:
-        upload = await here.begin(b"/file", replacing=None)
-        for uploads in (here, there):
-            with pytest.raises(Busy):
-                await uploads.begin(b"/file", replacing=None)
-        await upload.abandon()
-        other = await there.begin(b"/file", replacing=None)
-        with pytest.raises(Busy):
-            await here.begin(b"/file", replacing=None)
-        await other.abandon()
 
 
 async def test_no_directory(store):
