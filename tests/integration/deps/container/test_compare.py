@@ -37,19 +37,19 @@ def assert_nothing_is_left(folder: Path) -> None:
     assert [words for _, words in commands() if any(str(folder) in word for word in words)] == []
 
 
-def test_a_job_is_compared(pip_job: Job, tmp_path: Path) -> None:
+def test_a_job_is_compared(job: Job, tmp_path: Path) -> None:
     folder = tmp_path / "temporary"
     folder.mkdir()
     (tmp_path / "checkpoint").mkdir()
     write(tmp_path / "checkpoint/model", 3 << 20)
     file = tmp_path / "job.toml"
     file.write_text(
-        f'image = "{pip_job.image}"\ncommand = ["python3", "-c", """{SCRIPT}"""]\n'
-        f'deps = ["{pip_job.requirements}"]\nstore = "{pip_job.store}"\ncgroup-parent = "{CGROUP}"\n'
+        f'image = "{job.image}"\ncommand = ["python3", "-c", """{SCRIPT}"""]\n'
+        f'deps = ["{job.requirements}"]\nstore = "{job.store}"\ncgroup-parent = "{CGROUP}"\n'
         f'checkpoint = ["throttled+file://{tmp_path}/checkpoint?rate=20MB/s:/ckpt"]\n'
     )
-    pip_job.service.environment["TMPDIR"] = str(folder)
-    done = pip_job.service.run("compare", str(file), "--rounds", "1", "--json")
+    job.service.environment["TMPDIR"] = str(folder)
+    done = job.service.run("compare", str(file), "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     assert "plan" not in done.stderr  # the image has one
     ways = {one["name"]: one for one in json.loads(done.stdout)["ways"]}
@@ -59,18 +59,18 @@ def test_a_job_is_compared(pip_job: Job, tmp_path: Path) -> None:
     assert_nothing_is_left(folder)
 
 
-def test_a_comparison_that_is_killed_leaves_nothing_after_the_next(pip_job: Job, tmp_path: Path) -> None:
+def test_a_comparison_that_is_killed_leaves_nothing_after_the_next(job: Job, tmp_path: Path) -> None:
     folder, file = tmp_path / "temporary", tmp_path / "job.toml"
     folder.mkdir()
-    pip_job.service.environment["TMPDIR"] = str(folder)
-    begin = f'image = "{pip_job.image}"\ncgroup-parent = "{CGROUP}"\n'
+    job.service.environment["TMPDIR"] = str(folder)
+    begin = f'image = "{job.image}"\ncgroup-parent = "{CGROUP}"\n'
     file.write_text(begin + 'command = ["python3", "-c", "import time; time.sleep(1000)"]\n')
-    process = pip_job.service.start("compare", str(file))
+    process = job.service.start("compare", str(file))
     eventually(lambda: list(folder.glob("*/run/imagefs/runs/imagefs-*/pid")), "the container")
     os.kill(process.pid, signal.SIGKILL)
     ready = "import os, time; open(os.environ['IMAGEFS_READY'], 'w'); time.sleep(1000)"
     file.write_text(begin + f'command = ["python3", "-c", "{ready}"]\n')
-    done = pip_job.service.run("compare", str(file), "--rounds", "2")
+    done = job.service.run("compare", str(file), "--rounds", "1")
     assert done.returncode == 0, done.stderr
     heads, *rows = [line.split() for line in done.stdout.splitlines()]
     assert heads == ["techniques", "seconds", "of", "none", "image", "container"]
@@ -79,10 +79,10 @@ def test_a_comparison_that_is_killed_leaves_nothing_after_the_next(pip_job: Job,
     assert_nothing_is_left(folder)
 
 
-def test_a_job_that_fails_is_told(pip_job: Job, tmp_path: Path) -> None:
+def test_a_job_that_fails_is_told(job: Job, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
-    file.write_text(f'image = "{pip_job.image}"\ncommand = ["python3", "-c", "raise SystemExit(\'no data\')"]\n')
-    pip_job.service.environment["TMPDIR"] = tempfile.mkdtemp(dir=tmp_path)
-    done = pip_job.service.run("compare", str(file))
+    file.write_text(f'image = "{job.image}"\ncommand = ["python3", "-c", "raise SystemExit(\'no data\')"]\n')
+    job.service.environment["TMPDIR"] = tempfile.mkdtemp(dir=tmp_path)
+    done = job.service.run("compare", str(file))
     assert done.returncode == 125
     assert done.stderr.splitlines()[-1] == "imagefs: the job fails when it is started with image: no data"

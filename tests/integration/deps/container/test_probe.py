@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from tests.integration.deps.container.job import SEEN, Job, project, sources
 from tests.integration.deps.python_image import PREFIX
+from tests.integration.deps.test_probe import running
 from tests.support.deps.installed import snapshots_in
 from tests.tools.imagefs_daemon import eventually
 
@@ -90,19 +90,8 @@ def test_a_publisher_that_is_killed_leaves_nothing(job: Job) -> None:
     mark = f"# {job.folder}"
     assert job.run("--deps-probe", f"import heavy, time; time.sleep(1000) {mark}") == SEEN
     publisher = int(job.told.rpartition("(process ")[2].partition(")")[0])
-    eventually(lambda: commands_with(mark), "the probe")
+    eventually(lambda: running(mark), "the probe")
     assert snapshots_in(job.store).stored() == {}
     os.kill(publisher, signal.SIGKILL)
-    eventually(lambda: not commands_with(mark), "the end of the probe")
+    eventually(lambda: not running(mark), "the end of the probe")
     job.nothing_is_left()
-
-
-def commands_with(mark: str) -> list[str]:
-    """Command lines of processes that have it in them."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found.append(path.read_text(errors="replace"))
-        except OSError:  # it has ended
-            continue
-    return [one for one in found if mark in one]

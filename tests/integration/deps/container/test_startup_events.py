@@ -12,18 +12,18 @@ from tests.support.start_events import events_in, pairs
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 
-def test_a_container(pip_job: Job, tmp_path: Path) -> None:
+def test_a_container(job: Job, tmp_path: Path) -> None:
     spool = tmp_path / "events"
-    pip_job.service.environment |= {"BOOTSEER_EVENTS": str(spool), "BOOTSEER_RUN": "r7"}
+    job.service.environment |= {"BOOTSEER_EVENTS": str(spool), "BOOTSEER_RUN": "r7"}
     try:
-        assert pip_job.run("--deps-wait") == SEEN
+        assert job.run("--deps-wait") == SEEN
         spans = pairs(events_in(spool))
         parts = [spans[one] for one in (("image", "attach"), ("dependencies", "install"), ("container", "exec"))]
         assert [end["mono_ns"] for _, end in parts] == sorted(end["mono_ns"] for _, end in parts)
         assert len({one["pid"] for one in events_in(spool)}) == 1  # publishing goes on beside the start
-        assert pip_job.run() == SEEN
+        assert job.run() == SEEN
         assert ("dependencies", "mount") in pairs(events_in(spool))
     finally:
-        del pip_job.service.environment["BOOTSEER_EVENTS"], pip_job.service.environment["BOOTSEER_RUN"]
+        del job.service.environment["BOOTSEER_EVENTS"], job.service.environment["BOOTSEER_RUN"]
     told = [one["name"] for one in events_in(spool) if one["event"] == "instant" and one["stage"] == "dependencies"]
     assert told == ["miss", "hit", "on demand"]  # of the snapshot, which the daemon saw
