@@ -7,12 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pip
 import pytest
 
 from tests.integration.deps.commanding import ARGUMENTS, UV_ARGUMENTS, deps, names, value
 from tests.integration.deps.conftest import Job
-from tests.support.deps.wheels import UV, venv
+from tests.support.deps.wheels import uv, venv
 from tests.tools.imagefs_daemon import Service
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -22,27 +21,15 @@ def test_another_patch_of_python(service: Service, folder: Path, target: Path) -
     """An interpreter that was brought up to date where it is: what was installed for the one before is not for it."""
     python = venv(folder / "env")
     (site,) = (folder / "env").glob("lib/*/site-packages")
-    (site / "pip.pth").write_text(f"{Path(pip.__path__[0]).parent}\n")
-    arguments = ("--python", python, "--target", target, *ARGUMENTS)
-    deps(service, "pip", "--wait", *arguments)
+    arguments = ("--python", python, "--target", target, *UV_ARGUMENTS)
+    deps(service, "uv", "--wait", *arguments)
     shutil.rmtree(target)
-    assert "mounted at" in deps(service, "pip", *arguments)
-    service.ok("umount", str(target))
     (site / "sitecustomize.py").write_text("import platform\nplatform.python_version = lambda: '3.11.99'\n")
     ask = "import platform; print(platform.python_version())"
     assert subprocess.run([python, "-I", "-c", ask], capture_output=True).stdout == b"3.11.99\n"
-    assert "miss" in deps(service, "pip", "--wait", *arguments)
+    assert "miss" in deps(service, "uv", "--wait", *arguments)
     assert value(sys.executable, target) == "15"
     assert len(names(folder)) == 2
-
-
-def test_another_level_of_the_processor(service: Service, folder: Path, target: Path) -> None:
-    """Simulated: what is published for a higher level is not what a host of the lowest one asks for."""
-    for level in ("x86-64-v2", "x86-64-v1"):
-        assert "miss" in deps(service, "uv", "--wait", "--cpu-level", level, "--target", target, *UV_ARGUMENTS)
-        shutil.rmtree(target)
-    assert len(names(folder)) == 2
-    assert "mounted at" in deps(service, "uv", "--cpu-level", "x86-64-v2", "--target", target, *UV_ARGUMENTS)
 
 
 def test_another_umask(service: Service, folder: Path, target: Path) -> None:
@@ -64,7 +51,7 @@ def test_a_file_that_changes_while_it_is_installed_from(
     """It is unknown which of the two versions was read, so nothing is kept, and no snapshot is taken for another."""
     before = (folder / "requirements.txt").read_text()
     script = folder / "install.sh"
-    script.write_text(f"set -e\necho '# more' >> requirements.txt\n{by_uv(target)}\n")
+    script.write_text(f"set -e\necho '# more' >> requirements.txt\n{' '.join(uv('--target', target, *ARGUMENTS))}\n")
     arguments = (
         "run",
         "--wait",
@@ -85,16 +72,3 @@ def test_a_file_that_changes_while_it_is_installed_from(
     (folder / "requirements.txt").write_text(before)
     jobs[0].end()
     assert "miss" in deps(service, *arguments[:2], *arguments[4:])
-
-
-def test_directories_may_change(service: Service, folder: Path, target: Path) -> None:
-    """Builds write into the sources that they are made of."""
-    script = folder / "install.sh"
-    script.write_text(f"set -e\n{by_uv(target)}\ntouch wheels/written\n")
-    arguments = ("run", "--wait", "--target", target, "--input", "wheels", "--", "sh", script)
-    assert " not published" not in deps(service, *arguments)
-    assert len(names(folder)) == 1
-
-
-def by_uv(target: Path) -> str:
-    return f"{UV} pip install --offline --no-index --target {target} -r requirements.txt -f wheels"

@@ -27,9 +27,9 @@ from tests.unit.imagefs.conftest import images
 __all__ = ["images"]
 
 DOCS = CHECKOUT / "docs/deps.md"
-PIP = [sys.executable, "-m", "pip", "install", "--target", "/opt/deps"]
-INSTALL = [*uv("--target", "/opt/deps", "--no-cache"), "six==1"]
-"""For keys that do not depend on the installer: pip takes ten times as long to say what it would install."""
+INSTALLER = uv("--target", "/opt/deps", "--no-cache")
+"""No key here depends on which it is: pip takes ten times as long to say what it would install."""
+INSTALL = [*INSTALLER, "six==1"]
 
 
 @pytest.fixture(autouse=True)
@@ -58,15 +58,15 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> 
 
 def test_key_is_one_line(capsys: pytest.CaptureFixture[str], job: Path) -> None:
     flags = ["--target", "/opt/deps", "--allow-unpinned"]
-    out, err = said(capsys, "key", *flags, "--", *PIP, "-r", "requirements.txt")
+    out, err = said(capsys, "key", *flags, "--", *INSTALLER, "-r", "requirements.txt")
     assert re.fullmatch(r"[0-9a-f]{64}\n", out)
     assert err == ""
-    assert said(capsys, "key", *flags, "--", *PIP, "-r", str(job / "requirements.txt"))[0] == out
-    assert said(capsys, "key", *flags, "--salt", "1", "--", *PIP, "-r", "requirements.txt")[0] != out
+    assert said(capsys, "key", *flags, "--", *INSTALLER, "-r", str(job / "requirements.txt"))[0] == out
+    assert said(capsys, "key", *flags, "--salt", "1", "--", *INSTALLER, "-r", "requirements.txt")[0] != out
 
 
 def test_key_explains_every_component(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = said(capsys, "key", "--target", "/opt/deps", "--epoch", "1", "--explain", "--", *PIP, "six==1")
+    out, _ = said(capsys, "key", "--target", "/opt/deps", "--epoch", "1", "--explain", "--", *INSTALLER, "six==1")
     *lines, empty, digest = out.splitlines()
     assert empty == ""
     assert re.fullmatch(r"[0-9a-f]{64}", digest)
@@ -77,20 +77,20 @@ def test_key_explains_every_component(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_open_ends_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = said(
-        capsys, "key", "--target", "/opt/deps", "--strict", "--", *PIP, "-r", "requirements.txt", "torch", code=2
+        capsys, "key", "--target", "/opt/deps", "--strict", "--", *INSTALLER, "-r", "requirements.txt", "torch", code=2
     )
     assert out == ""
     first, second, last = err.splitlines()
     assert first.startswith("imagefs: command: torch: no one version")
     assert second.startswith("imagefs: requirements.txt:2: six>=1: no one version")
     assert last.startswith("imagefs: there is no key, since 2 of the inputs may change; --epoch")
-    out, _ = said(capsys, "key", "--target", "/opt/deps", "--strict", "--explain", "--", *PIP, "torch", code=2)
+    out, _ = said(capsys, "key", "--target", "/opt/deps", "--strict", "--explain", "--", *INSTALLER, "torch", code=2)
     assert re.search(r"^files +wheels/ [0-9a-f]{12}$", out, re.MULTILINE)
 
 
 def test_many_open_ends(capsys: pytest.CaptureFixture[str], job: Path) -> None:
     (job / "many.txt").write_text("".join(f"package-{number}\n" for number in range(1000)))
-    command = ("--target", "/opt/deps", "--strict", "--", *PIP, "-r", "many.txt")
+    command = ("--target", "/opt/deps", "--strict", "--", *INSTALLER, "-r", "many.txt")
     _, err = said(capsys, "key", *command, code=2)
     *lines, more, last = err.splitlines()
     assert [line.split(": ")[2] for line in lines] == [f"package-{number}" for number in range(50)]
@@ -102,10 +102,10 @@ def test_many_open_ends(capsys: pytest.CaptureFixture[str], job: Path) -> None:
 
 def test_key_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["key", "--target", "/opt/deps", "--json"]
-    found = json.loads(said(capsys, *flags, "--", *PIP, "six==1")[0])
+    found = json.loads(said(capsys, *flags, "--", *INSTALLER, "six==1")[0])
     assert Key.from_document(found["key"]).digest == found["digest"]
     assert found["open_ends"] == []
-    found = json.loads(said(capsys, *flags, "--strict", "--", *PIP, "six", code=2)[0])
+    found = json.loads(said(capsys, *flags, "--strict", "--", *INSTALLER, "six", code=2)[0])
     assert found["digest"] == ""
     assert [(one["where"], one["what"]) for one in found["open_ends"]] == [("command", "six")]
 
@@ -134,19 +134,6 @@ def test_every_flag_decides(capsys: pytest.CaptureFixture[str], job: Path, monke
         flags = [f"--{name}", value]
         found.add(said(capsys, "key", "--target", "/opt/deps", *flags, "--", *INSTALL)[0])
     assert len(found) >= len(values)  # of all, the level of the processor here may be the lowest
-
-
-def test_the_umask_decides(capsys: pytest.CaptureFixture[str], job: Path) -> None:
-    """It decides who may read the files that an installer writes."""
-    found = set()
-    before = os.umask(0)
-    try:
-        for mask in (0o022, 0o077):
-            os.umask(mask)
-            found.add(said(capsys, "key", "--target", "/opt/deps", "--", *INSTALL)[0])
-    finally:
-        os.umask(before)
-    assert len(found) == 2
 
 
 def test_a_target_may_be_spelled_in_many_ways(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

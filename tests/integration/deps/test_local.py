@@ -19,44 +19,22 @@ from imagefs.deps.local import BuildOrder, Wheel, build_here, differs, read_whee
 from imagefs.deps.prebuilt import stand_in
 from imagefs.deps.scratch import Scratch
 from imagefs.errors import SnapshotError
-from tests.support.deps.wheels import UV, install, pip, wheel
+from tests.support.deps.project import SETTINGS, Project
+from tests.support.deps.wheels import install, uv, wheel
 
-COMMANDS = {
-    "pip": [sys.executable, "-m", "pip", "install", "--no-index", "--target", "/opt/deps", "-r", "requirements.txt"],
-    "uv": [UV, "pip", "install", "--offline", "--no-index", "--target", "/opt/deps", "-r", "requirements.txt"],
-}
-
-BACKEND = """
-import os, pathlib, zipfile
-def build_wheel(folder, config_settings=None, metadata_directory=None):
-    version = open("../VERSION").read().strip()
-    pathlib.Path("build").mkdir(exist_ok=True)
-    pathlib.Path("build/left").write_text(version)
-    name = f"own-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(os.path.join(folder, name), "w") as archive:
-        archive.write("own.py")
-        archive.write("shared.py")
-        metadata = f"Metadata-Version: 2.1\\nName: own\\nVersion: {version}\\n"
-        archive.writestr(f"own-{version}.dist-info/METADATA", metadata)
-        archive.writestr(f"own-{version}.dist-info/WHEEL", "Wheel-Version: 1.0\\nTag: py3-none-any\\n")
-        archive.writestr(f"own-{version}.dist-info/RECORD", "")
-    return name
-"""
-
-SETTINGS = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+PIP = [sys.executable, "-m", "pip", "install", "--no-index", "--target", "/opt/deps", "-r", "requirements.txt"]
+BY_UV = [*uv("--target", "/opt/deps"), "-r", "requirements.txt"]
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "job/own"
-    folder.mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(SETTINGS)
-    (folder / "backend.py").write_text(BACKEND)
-    (folder / "own.py").write_text("x = 1\n")
-    (folder.parent / "VERSION").write_text("1.0")
-    (tmp_path / "shared.py").write_text("y = 1\n")
-    (folder / "shared.py").symlink_to(tmp_path / "shared.py")
-    return folder
+def own(tmp_path: Path) -> Project:
+    (tmp_path / "job").mkdir()
+    return Project(tmp_path / "job")
+
+
+@pytest.fixture
+def project(own: Project) -> Path:
+    return own.path
 
 
 def built(project: Path, command: Sequence[str]) -> Wheel:
@@ -67,29 +45,28 @@ def built(project: Path, command: Sequence[str]) -> Wheel:
 
 
 @pytest.mark.root
-@pytest.mark.parametrize("tool", COMMANDS)
-def test_whatever_a_build_reads_is_in_its_wheel(project: Path, tool: str) -> None:
-    """Files beside the project, and behind links that lead out of it; not what builds leave, and none is left."""
-    first = built(project, COMMANDS[tool])
+def test_whatever_a_build_reads_is_in_its_wheel(own: Project, project: Path) -> None:
+    """What git knows of it, and files behind links that lead out of it; not what builds leave, and none is left."""
+    first = built(project, BY_UV)
     names = sorted(path.name for path in project.iterdir())
     assert (first.name, first.version, "build" in names) == ("own", "1.0", False)
     (project / "build").mkdir()
     (project / "build/left").write_text("left by another")
     (project / "own.egg-info").mkdir()
-    assert built(project, COMMANDS[tool]) == first
-    (project.parents[1] / "shared.py").write_text("y = 2\n")
-    second = built(project, COMMANDS[tool])
-    (project.parent / "VERSION").write_text("2.0")
-    third = built(project, COMMANDS[tool])
+    assert built(project, BY_UV) == first
+    own.shared.write_text("y = 2\n")
+    second = built(project, BY_UV)
+    own.tag("2.0")
+    third = built(project, BY_UV)
     assert third.version == "2.0"
     assert len({first.digest, second.digest, third.digest}) == 3
     assert (project / "build/left").read_text() == "left by another"
 
 
 def test_a_project_that_cannot_be_built(project: Path) -> None:
-    (project.parent / "VERSION").unlink()
-    with pytest.raises(SnapshotError, match=r"own cannot be built to a wheel: .*VERSION"):
-        built(project, COMMANDS["pip"])
+    (project / "own.py").unlink()
+    with pytest.raises(SnapshotError, match=r"own cannot be built to a wheel: .*own\.py"):
+        built(project, PIP)
 
 
 def test_the_digest_of_a_wheel_knows_no_times(tmp_path: Path) -> None:
@@ -116,7 +93,7 @@ def test_what_was_installed_is_compared_with_the_wheel(tmp_path: Path) -> None:
         tmp_path, "own", {"own.py": "x = 1\n", "own-1.0.data/scripts/run": "#!python\n"}, programs={"p": "own:x"}
     )
     same = read_wheel(path)
-    install(pip("--target", tmp_path / "target", path))
+    install(uv("--python", sys.executable, "--target", tmp_path / "target", path))
     seen = inventory.take(str(tmp_path / "target"))
     assert differs([same], seen) == ""
     other = read_wheel(wheel(tmp_path / "other", "own", {"own.py": "x = 2\n"}))

@@ -103,7 +103,7 @@ def editable(folder: Path, name: str) -> Path:
 
 def venv(folder: Path) -> str:
     """A virtual environment without pip; its interpreter."""
-    install([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+    install([UV, "--quiet", "venv", "--offline", "--python", sys.executable, str(folder)])
     return f"{folder}/bin/python"
 
 
