@@ -78,11 +78,11 @@ class Job:
     """A process that lives until it is told to end."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        self._process = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
         self.pid = self._process.pid
 
     def end(self) -> None:
-        self._process.communicate(b"\n")
+        self._process.communicate()
 
     def kill(self) -> None:
         self._process.kill()

@@ -94,12 +94,6 @@ def test_equal_sources_have_equal_bytecode(tree: Path) -> None:
     assert bytecode(tree) == first
 
 
-def test_unchecked_bytecode_is_believed(tree: Path) -> None:
-    compile_tree(sys.executable, [str(tree)])
-    (tree / "nasty.py").write_text("raise SystemExit('compiled anew')")
-    assert compiled_by_import(tree, "nasty") == []
-
-
 def test_checked_bytecode_follows_its_source(tree: Path) -> None:
     compile_tree(sys.executable, [str(tree)], "checked")
     assert compiled_by_import(tree, "nasty", "my_json") == []

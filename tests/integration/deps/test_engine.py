@@ -16,7 +16,7 @@ from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from tests.integration.deps.conftest import Job
 from tests.support.deps.installed import imported, install, published, snapshots_in, use_here
-from tests.support.images.faults import flip, kill_supervisor, objects, until_nothing_is_left
+from tests.support.images.faults import until_nothing_is_left
 from tests.tools.imagefs_daemon import Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -170,18 +170,6 @@ def test_never_at_another_path(
     assert not is_mounted(elsewhere)
 
 
-def test_a_mount_that_a_killed_daemon_left(
-    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
-) -> None:
-    use_here(service, store, name, target, jobs[0].pid)
-    kill_supervisor(service)
-    assert is_mounted(target)
-    use_here(service, store, name, target, jobs[1].pid)
-    assert imported(target).stdout.startswith("7 ")
-    jobs[1].end()
-    until_gone(service, target)
-
-
 def test_the_store_is_away(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
     """A snapshot that is not wholly cached is not mounted; one that is, is."""
     use_here(service, store, name, target, jobs[0].pid)
@@ -195,29 +183,6 @@ def test_the_store_is_away(service: Service, store: Path, name: str, target: Pat
     use_here(service, store, name, target, jobs[1].pid)
     assert imported(target).returncode == 0
     Client(service.settings).ready(str(target))
-
-
-def test_metadata_that_is_damaged(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
-    (metadata,) = objects(store, "metadata")
-    flip(metadata)
-    with pytest.raises(StripefsError):
-        use_here(service, store, name, target, jobs[0].pid)
-    assert not is_mounted(target)
-    until_nothing_is_left(service)
-
-
-def test_a_block_that_is_damaged(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
-    """It is noticed when it is read: an error, never wrong bytes. The restart of the job does not meet it again."""
-    for pack in objects(store, "packs"):
-        flip(pack)
-    use_here(service, store, name, target, jobs[0].pid)
-    with pytest.raises(OSError, match="Input/output error"):
-        (target / "heavy/data.bin").read_bytes()
-    jobs[0].end()
-    until_gone(service, target)
-    with pytest.raises(StripefsError, match="was damaged or gone when it was read"):
-        use_here(service, store, name, target, jobs[1].pid)
-    assert not is_mounted(target)
 
 
 def test_a_use_is_noted_in_the_store(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:

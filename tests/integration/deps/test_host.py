@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -32,6 +31,10 @@ def test_a_miss_then_hits(service: Service, store: Path, wheels: Path, target: P
     assert status == 0
     assert "miss" in told
     assert "published" in told
+    (name,) = snapshots_in(store).stored()
+    found = publications.last_outcome(service.settings.cache, name)
+    assert found is not None
+    assert (found.published, found.stored > 0) == (True, True)
     assert imported(target).stdout == "7 320000\n"
     status, told = done(service, store, target, ["false"], user=jobs[1].pid)
     assert (status, "installed by an earlier start" in told) == (0, True)
@@ -55,20 +58,6 @@ def test_the_job_goes_on_while_it_is_published(service: Service, store: Path, wh
     assert image in snapshots_in(store).images.images()
 
 
-def test_an_import_compiles_nothing(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    done(service, store, target, by_uv(wheels, target), wait=True)
-    away(target)
-    done(service, store, target, ["false"])
-    assert is_mounted(target)
-    environment = {**os.environ, "PYTHONPATH": str(target)}
-    told = subprocess.run(
-        [sys.executable, "-P", "-v", "-c", "import heavy"], env=environment, capture_output=True, text=True
-    )
-    lines = [line for line in told.stderr.splitlines() if "heavy" in line]
-    assert any("matches" in line or "code object from" in line for line in lines)
-    assert not any("wrote" in line or "could not" in line for line in lines)
-
-
 def test_an_installer_that_fails(service: Service, store: Path, wheels: Path, target: Path) -> None:
     """It is seen as it would be without us, and the next start begins with an empty directory."""
     half = ["sh", "-c", f"mkdir -p {target}/heavy && touch {target}/heavy/half && exit 7"]
@@ -78,16 +67,6 @@ def test_an_installer_that_fails(service: Service, store: Path, wheels: Path, ta
     assert (status, "snapshot" in told) == (0, True)
     assert not (target / "heavy/half").exists()
     assert len(snapshots_in(store).stored()) == 1
-
-
-def test_a_start_that_is_killed_in_the_middle(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    process = start(service, store, target, ["sh", "-c", f"touch {target}/half; sleep 1000"])
-    eventually((target / "half").exists, "a file")
-    process.kill()
-    process.communicate()
-    status, _ = done(service, store, target, by_uv(wheels, target), wait=True)
-    assert status == 0
-    assert not (target / "half").exists()
 
 
 def test_a_start_that_is_killed_while_it_compiles(service: Service, store: Path, wheels: Path, target: Path) -> None:
@@ -107,11 +86,6 @@ def test_a_start_that_is_killed_while_it_compiles(service: Service, store: Path,
     assert (status, "installed by an earlier start" in told) == (0, True)
 
 
-def test_no_such_installer(service: Service, store: Path, target: Path) -> None:
-    status, told = done(service, store, target, ["/nowhere/pip"])
-    assert (status, "/nowhere/pip" in told) == (127, True)
-
-
 def test_a_secret_is_not_published_and_the_next_start_is_told(
     service: Service, store: Path, wheels: Path, target: Path
 ) -> None:
@@ -124,14 +98,6 @@ def test_a_secret_is_not_published_and_the_next_start_is_told(
     away(target)
     status, told = done(service, store, target, command)
     assert (status, "not published the last time" in told) == (0, True)
-
-
-def test_a_directory_with_files_is_refused(service: Service, store: Path, target: Path) -> None:
-    target.mkdir()
-    (target / "mine").write_text("mine")
-    status, told = done(service, store, target, ["touch", f"{target}/more"])
-    assert (status, "not empty" in told) == (2, True)
-    assert os.listdir(target) == ["mine"]
 
 
 def test_other_requirements_take_the_place_of_what_was_installed(
@@ -171,15 +137,6 @@ def test_users_outlive_a_daemon_that_is_killed(
     eventually(lambda: not is_mounted(target), "the end of the mount")
 
 
-def test_what_was_published_is_remembered(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    done(service, store, target, by_uv(wheels, target), wait=True)
-    (name,) = snapshots_in(store).stored()
-    found = publications.last_outcome(service.settings.cache, name)
-    assert found is not None
-    assert found.published
-    assert found.stored > 0
-
-
 def test_an_installer_that_leaves_something_running(service: Service, store: Path, wheels: Path, target: Path) -> None:
     line = " ".join(by_uv(wheels, target))
     command = ["sh", "-c", f"{line} && (setsid sleep 987 >/dev/null 2>&1 &)"]
@@ -195,10 +152,10 @@ def test_starts_that_are_killed_at_any_moment(service: Service, store: Path, whe
     begun, chance = time.monotonic(), random.Random(5)
     done(service, store, target, by_uv(wheels, target), wait=True, salt="whole")
     whole = time.monotonic() - begun
-    for number in range(6):
+    for number in range(4):
         shutil.rmtree(target)
         process = start(service, store, target, by_uv(wheels, target), salt=f"{number}")
-        time.sleep(whole * (number + chance.random()) / 6)
+        time.sleep(whole * (number + chance.random()) / 4)
         process.kill()
         process.communicate()
         status, _ = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0)
@@ -254,7 +211,7 @@ def test_what_a_killed_publisher_has_not_published_the_next_start_does(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True], ids=["miss", "hit"])
-def test_eight_starts_at_once_on_one_host(
+def test_several_starts_at_once_on_one_host(
     service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job], known: bool
 ) -> None:
     """One installs or mounts, and all use that. The first of them starts the daemon, too."""
@@ -262,10 +219,10 @@ def test_eight_starts_at_once_on_one_host(
         done(service, store, target, by_uv(wheels, target), wait=True)
         away(target)
     service.stop()
-    starts = [start(service, store, target, by_uv(wheels, target), user=jobs[0].pid) for _ in range(8)]
+    starts = [start(service, store, target, by_uv(wheels, target), user=jobs[0].pid) for _ in range(5)]
     told = [process.communicate(timeout=PATIENCE * 4)[1] for process in starts]
-    assert [process.returncode for process in starts] == [0] * 8
+    assert [process.returncode for process in starts] == [0] * 5
     assert sum("mounted at" in line if known else "miss" in line for line in told) == 1
-    assert sum(("in use already" if known else "by an earlier start") in line for line in told) == 7
+    assert sum(("in use already" if known else "by an earlier start") in line for line in told) == 4
     assert [mount.path for mount in kernel.mounts()].count(str(target)) == int(known)
     assert imported(target).stdout == "7 320000\n"

@@ -57,20 +57,6 @@ def test_many_files(tmp_path: Path) -> None:
     assert len(found.pinned) == 2000
 
 
-def test_files_that_all_include_one_another(tmp_path: Path) -> None:
-    includes = "".join(f"-r f{number}.txt\n" for number in range(50))
-    for number in range(50):
-        (tmp_path / f"f{number}.txt").write_text(f"{includes}package-{number}\n")
-    assert [one.what for one in ends(read(tmp_path, "f0.txt"))[:2]] == ["package-49", "package-48"]
-
-
-def test_a_chain_of_files(tmp_path: Path) -> None:
-    for number in range(2000):
-        (tmp_path / f"f{number}.txt").write_text(f"-r f{number + 1}.txt\n")
-    with pytest.raises(ConfigError, match=r"f64\.txt is included through more than 64 files"):
-        read(tmp_path, "f0.txt")
-
-
 def test_a_file_that_is_too_large(tmp_path: Path) -> None:
     with open(tmp_path / "main.txt", "wb") as file:
         file.truncate(50_000_000)
@@ -118,11 +104,6 @@ def test_a_line_that_is_hard_to_read(tmp_path: Path, line: str, why: str) -> Non
     (one,) = ends(read_text(tmp_path, line))
     assert one.why.startswith(why)
     assert len(str(one)) < 600
-
-
-def test_comments_may_be_long(tmp_path: Path) -> None:
-    found = read_text(tmp_path, f"#{'c' * LONG}\nx==1\n  # {' ' * LONG}c\n")
-    assert (ends(found), found.pinned) == ([], {"x"})
 
 
 def test_lines_leave_nothing_to_the_next() -> None:

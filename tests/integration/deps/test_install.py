@@ -158,13 +158,6 @@ def test_a_signal_is_passed_on(tmp_path: Path) -> None:
         assert (folder / "got").read_text() == f"{name}\n"
 
 
-def test_a_signal_that_ends_the_command_is_its_status(tmp_path: Path) -> None:
-    running = Running(tmp_path, "echo 1 >ready; exec sleep 1000")
-    running.note("ready")
-    running.process.terminate()
-    assert running.end().status == 128 + signal.SIGTERM
-
-
 def test_what_is_typed_arrives_once(tmp_path: Path) -> None:
     """A terminal sends it to the command and to us."""
     master, terminal = pty.openpty()

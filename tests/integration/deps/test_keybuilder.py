@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,12 +45,6 @@ def test_equal_inputs_have_equal_keys_whatever_else_differs_between_two_nodes(jo
         assert secret not in first.to_json()
 
 
-def test_files_are_in_the_key_by_name_and_content(job: Path) -> None:
-    files = key(job).components["files"]
-    assert isinstance(files, dict)
-    assert list(files) == ["more.txt", "requirements.txt", "src/"]
-
-
 @pytest.mark.parametrize("name", ["requirements.txt", "more.txt", "src/own.py"])
 def test_one_byte_changes_the_key(job: Path, name: str) -> None:
     before = key(job)
@@ -74,12 +67,6 @@ def test_what_a_request_is_asked_for_is_that_of_its_own_python_and_installers(jo
     ).facts
     assert set(script.installers) <= {"pip", "uv"}
     assert "pip" in script.installers
-
-
-def test_another_python_changes_the_key(job: Path) -> None:
-    other = ask(request(job, python=os.path.realpath(sys.executable)), NoIndex(), environ(job), build=built).found
-    assert isinstance(other, Key)
-    assert list(diff(key(job), other).changed) == ["python.executable"]
 
 
 @pytest.mark.parametrize(
@@ -130,28 +117,6 @@ def test_what_was_asked_may_have_changed_since(job: Path) -> None:
     assert not unchanged(request(job), answer, environ(job))
     (job / "more.txt").unlink()
     assert not unchanged(request(job), answer, environ(job))
-
-
-def test_another_cpu_level_changes_the_key(job: Path) -> None:
-    keys = []
-    for level in ("x86-64-v1", "x86-64-v2", "x86-64-v3"):
-        simulated = facts_of("pip")._replace(cpu_level=level)
-        keys.append(ask(request(job), NoIndex(), environ(job), simulated, build=built).found)
-    assert len({one.digest for one in keys if isinstance(one, Key)}) == 3
-    asked = ask(request(job, cpu_level="x86-64-v1"), NoIndex(), environ(job), build=built).found
-    assert asked == keys[0]
-
-
-def test_unpinned_names_are_refused_with_file_and_line(job: Path) -> None:
-    (job / "more.txt").write_text("# pinned\nnumpy>=1\n")
-    assert open_ends(job) == []
-    assert open_ends(job, strict=True) == [
-        "more.txt:2: numpy>=1: no one version is asked for; write ==VERSION, or pin it in a constraints file, "
-        "or give hashes"
-    ]
-    assert open_ends(job, strict=True, epoch="1") == open_ends(job, strict=True, allow_unpinned=True) == []
-    (job / "constraints.txt").write_text("numpy==1.26.4\n")
-    assert open_ends(job, *PIP, "-r", "requirements.txt", "-c", "constraints.txt", strict=True) == []
 
 
 def test_settings_may_pin_and_may_leave_open(job: Path) -> None:
@@ -260,8 +225,3 @@ def test_words_of_the_command(job: Path) -> None:
         "src/",
     ]
     assert found.components["indexes"] == {"command.index-url": ["https://index"]}
-
-
-def test_what_is_installed_editable_is_open(job: Path) -> None:
-    (line,) = open_ends(job, *PIP, "--no-deps", "-e", "./src")
-    assert "leave out -e" in line

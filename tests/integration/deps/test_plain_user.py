@@ -77,10 +77,9 @@ def test_a_plain_user_mounts_through_fuse(host: Host) -> None:
     assert ("published" in done.stderr, "mounted at" in done.stderr) == (True, True)
 
 
-@pytest.mark.parametrize("user", [(), AS_NOBODY], ids=["root", "nobody"])
-def test_a_host_that_cannot_mount_installs_and_publishes(host: Host, user: Sequence[str]) -> None:
+def test_a_host_that_cannot_mount_installs_and_publishes(host: Host) -> None:
     """For others, who can. It installs again when it has nothing."""
-    done = host.run(WITHOUT_FUSE, user, f"start '{IMPORT}'; rm -rf deps; start '{IMPORT}'")
+    done = host.run(WITHOUT_FUSE, AS_NOBODY, f"start '{IMPORT}'; rm -rf deps; start '{IMPORT}'")
     assert done.returncode == 0, done.stderr + host.service.log()
     assert done.stdout.split() == ["7", "7"]
     assert (done.stderr.count("imagefs deps: miss "), done.stderr.count(" published:")) == (2, 1)
@@ -94,9 +93,6 @@ def test_a_host_that_cannot_mount_installs_and_publishes(host: Host, user: Seque
 )
 def test_a_probe_where_nothing_can_be_mounted_for_it(host: Host, prepare: str, user: Sequence[str], why: str) -> None:
     """It runs on what was installed, and the snapshot says so."""
-    done = host.run(prepare, user, f"start '{IMPORT}' --probe 'import heavy; assert heavy.VALUE == 8'; rm -rf deps")
-    assert "not published: the probe failed: AssertionError" in done.stderr, done.stderr
-    assert snapshots_in(host.folder / "store").stored() == {}
     done = host.run(prepare, user, f"start '{IMPORT}' --probe 'import heavy; assert heavy.VALUE == 7'")
     assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr + host.service.log()
     snapshots = snapshots_in(host.folder / "store")

@@ -1,7 +1,4 @@
-"""Starts of jobs on hosts of a test's own: `Host.start` is what `imagefs deps` does once it knows the key.
-
-As a program, `python -m tests.support.deps.starting`, it does so for the JSON on its standard input.
-"""
+"""Starts of jobs on hosts of a test's own, each by the program `tests.support.deps.started`."""
 
 from __future__ import annotations
 
@@ -14,18 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from imagefs.daemon import processes
-from imagefs.daemon.client import Client
-from imagefs.deps.host import HostRequest, run
-from imagefs.settings import DaemonSettings
-from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
-from stripefs.settings import StoreSettings
 from tests.support.checkout import CHECKOUT
 from tests.support.deps.wheels import uv
 from tests.tools.imagefs_daemon import PATIENCE, Service
 
-__all__ = ["away", "by_uv", "done", "is_mounted", "key_of", "start"]
+__all__ = ["away", "by_uv", "done", "is_mounted", "start"]
 
 
 def start(
@@ -50,7 +41,7 @@ def start(
         **more,
     }
     process = subprocess.Popen(
-        [*under, sys.executable, "-m", "tests.support.deps.starting"],
+        [*under, sys.executable, "-m", "tests.support.deps.started"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -85,30 +76,3 @@ def away(target: Path) -> None:
 
 def is_mounted(target: Path) -> bool:
     return kernel.find_mount(str(target)) is not None
-
-
-def key_of(target: Path | str, salt: str = "") -> dict[str, Any]:
-    """The key of a start."""
-    return {"targets": [str(target)], "salt": salt}
-
-
-def _main(job: dict[str, Any]) -> int:
-    user, then = job.pop("user"), job.pop("then", "")
-    user = os.getpid() if user < 0 else user
-    client = Client(DaemonSettings(**job.pop("settings")))
-    store, target, command = StoreSettings(url=job.pop("store")), job.pop("target"), job.pop("command")
-    key = key_of(target, job.pop("salt", ""))
-    users = [(user, processes.began(user))]
-    request = HostRequest(store, key, target, command, sys.executable, {}, users, **job)
-    try:
-        status = run(client, request, lambda line: print(line, file=sys.stderr, flush=True))
-    except StripefsError as error:
-        print(error, file=sys.stderr, flush=True)
-        return error.exit_code
-    if status or not then:
-        return status
-    return subprocess.run([sys.executable, "-P", "-c", then], env={**os.environ, "PYTHONPATH": target}).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(_main(json.loads(sys.stdin.read())))
