@@ -28,7 +28,7 @@ __all__ = ["images"]
 
 DOCS = CHECKOUT / "docs/deps.md"
 INSTALLER = uv("--target", "/opt/deps", "--no-cache")
-"""No key here depends on which it is: pip takes ten times as long to say what it would install."""
+"""No key here depends on the installer, and pip takes ten times as long to resolve."""
 INSTALL = [*INSTALLER, "six==1"]
 
 

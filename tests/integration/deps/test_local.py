@@ -46,7 +46,7 @@ def built(project: Path, command: Sequence[str]) -> Wheel:
 
 @pytest.mark.root
 def test_whatever_a_build_reads_is_in_its_wheel(own: Project, project: Path) -> None:
-    """What git knows of it, and files behind links that lead out of it; not what builds leave, and none is left."""
+    """It depends on tags of git and on files behind links out of the project, and on nothing that builds leave."""
     first = built(project, BY_UV)
     names = sorted(path.name for path in project.iterdir())
     assert (first.name, first.version, "build" in names) == ("own", "1.0", False)

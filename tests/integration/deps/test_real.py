@@ -78,7 +78,7 @@ def test_all_of_it_is_mounted(
     service: Service, folder: Path, wheels: Path, target: Path, form: str, seen: Callable[[Path], list[str]]
 ) -> None:
     more = ("--no-index", "--offline") if form == "uv" else ()
-    in_c = ("gamma==1.0",) if form == "uv" else ()  # which pip builds in the same way, four times as long
+    in_c = ("gamma==1.0",) if form == "uv" else ()  # pip builds it likewise, and slowly
     words = ("--no-build-isolation", "--find-links", "wheels", *more, "tool==1.0", "other==1.0", *in_c)
     told = deps(service, form, "--wait", "--target", target, "--python", PYTHON, *words)
     assert "published" in told

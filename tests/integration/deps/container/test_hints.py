@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 @pytest.fixture(scope="module")
 def first(_host: Service, image: str, tmp_path_factory: pytest.TempPathFactory) -> Job:
-    """The job on a host that has published what it installs. What it has in its folder is the tests' own."""
+    """The job on a host that has published its packages. Tests may change its folder."""
     job = Job(_host, image, tmp_path_factory.mktemp("job"))
     assert job.run("--deps-wait") == SEEN
     shutil.copytree(job.store, job.folder / "published")
