@@ -20,7 +20,7 @@ from tests.tools.mounts import MIB, Mounts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
-DATA = content(40 * MIB + 5)
+DATA = content(16 * MIB + 5)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_one_that_was_killed_goes_on(hdfs: HdfsInstance, source: Path, tmp_path:
 def test_one_that_is_interrupted_leaves_nothing(hdfs: HdfsInstance, source: Path, tmp_path: Path) -> None:
     fs = stripefs.connect(f"{hdfs.url}/copies-interrupted")
     stripefs.connect(hdfs.url).mkdir("copies-interrupted")
-    (source / "large").write_bytes(DATA * 8)
+    (source / "large").write_bytes(DATA * 20)
     url = f"{hdfs.url}/copies-interrupted/large"
     with subprocess.Popen(stripefs_command(tmp_path, "cp", source / "large", url), stderr=subprocess.PIPE) as process:
         listed = Client(hdfs.url)
