@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from stripefs.store.base import Identity, Kind, Status
 from stripefs.vfs import journal
 from stripefs.vfs.inodes import ROOT, InodeTable, NoInodeJournal
 from tests.support.examples import examples
+from tests.unit.stripefs.vfs.world import Kept, recovered
 
 NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"/" not in name and b"\0" not in name) | st.just(
     b"x" * 255
@@ -40,43 +40,6 @@ STATUSES = st.builds(
 )
 
 
-class Kept:
-    """A journal in lists. longest: most slashes, which tests give names, carried by one step of a compaction."""
-
-    def __init__(self, compact_every: int = 0) -> None:
-        self.payloads: list[bytes] = []
-        self.longest = self.generations = 0
-        self._compact_every = compact_every
-        self._carried: list[bytes] = []
-        self._since = 0
-
-    def append(self, payload: bytes) -> None:
-        self.payloads.append(payload)
-
-    def full(self) -> bool:
-        return 0 < self._compact_every < len(self.payloads)
-
-    def begin(self) -> None:
-        self._carried, self._since = [], len(self.payloads)
-
-    def carry(self, payload: bytes) -> None:
-        self._carried.append(payload)
-        self.longest = max(
-            self.longest, len(recovered([*self._carried]).nodes) - len(recovered(self._carried[:-1]).nodes)
-        )
-
-    def finish(self) -> bool:
-        """Two payloads at a time, so that it comes to an end beside commits."""
-        copied = self.payloads[self._since : self._since + 2]
-        self._carried += copied
-        self._since += len(copied)
-        if self._since < len(self.payloads):
-            return False
-        self.payloads = self._carried
-        self.generations += 1
-        return True
-
-
 def facts(state: InodeTable) -> dict[str, Any]:
     return {
         "nodes": {
@@ -87,12 +50,6 @@ def facts(state: InodeTable) -> dict[str, Any]:
         "files": {handle: (file.node, file.status) for handle, file in state.files.items()},
         "directories": {handle: (held.node, held.names) for handle, held in state.directories.items()},
     }
-
-
-def recovered(payloads: Iterable[bytes]) -> InodeTable:
-    state = InodeTable()
-    state.replay(payloads)
-    return state
 
 
 @pytest.fixture(autouse=True)
@@ -225,14 +182,6 @@ def test_a_directory_keeps_its_id() -> None:
     assert (
         first.add_lookup(ROOT, b"d", Kind.DIRECTORY, None).id == second.add_lookup(ROOT, b"d", Kind.DIRECTORY, None).id
     )
-
-
-def test_a_forgotten_version_gets_its_id_again() -> None:
-    state = InodeTable()
-    node = state.add_lookup(ROOT, b"f", Kind.FILE, Identity(1, 2, "a"))
-    state.forget(node.id, 1)
-    assert node.id not in state.nodes
-    assert state.add_lookup(ROOT, b"f", Kind.FILE, Identity(1, 2, "a")).id == node.id
 
 
 def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

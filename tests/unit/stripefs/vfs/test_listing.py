@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from stripefs.errors import ServiceDown, StoreError, Transient
+from stripefs.errors import ServiceDown, StoreError
 from stripefs.vfs import ROOT, NodeAttributes, UnknownHandle
 from tests.unit.stripefs.vfs.world import MemoryStore, listed, make
 
@@ -26,19 +26,6 @@ async def test_transient_failures_are_tried_again(store: MemoryStore, clock: tri
     node = await tree.lookup(ROOT, b"f")
     assert await tree.read(await tree.open(node.id), 0, 1) == b"x"
     assert tree.snapshot()["metadata_retries"] == 5
-
-
-async def test_giving_up_after_the_time_out(store: MemoryStore, clock: trio.testing.MockClock) -> None:
-    def fail(call: str, path: bytes) -> None:
-        raise Transient("away")
-
-    store.before = fail
-    tree = make(store, io_timeout=7.0)
-    before = trio.current_time()
-    with pytest.raises(Transient, match="away"):
-        await tree.lookup(ROOT, b"f")
-    assert 4 < trio.current_time() - before <= 7
-    assert tree.snapshot()["metadata_retries"] > 3
 
 
 async def test_a_call_that_hangs_is_abandoned(store: MemoryStore) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import trio
@@ -123,24 +123,47 @@ class PlainReader:
         return PlainFile(await trio.to_thread.run_sync(self.store.open, path, expect))
 
 
+def recovered(payloads: Iterable[bytes]) -> InodeTable:
+    state = InodeTable()
+    state.replay(payloads)
+    return state
+
+
 class Kept:
-    def __init__(self) -> None:
+    """A journal in lists. longest: most slashes, which tests give names, carried by one step of a compaction."""
+
+    def __init__(self, compact_every: int = 0) -> None:
         self.payloads: list[bytes] = []
+        self.longest = self.generations = 0
+        self._compact_every = compact_every
+        self._carried: list[bytes] = []
+        self._since = 0
 
     def append(self, payload: bytes) -> None:
         self.payloads.append(payload)
 
     def full(self) -> bool:
-        return False
+        return 0 < self._compact_every < len(self.payloads)
 
     def begin(self) -> None:
-        raise AssertionError
+        self._carried, self._since = [], len(self.payloads)
 
     def carry(self, payload: bytes) -> None:
-        raise AssertionError
+        self._carried.append(payload)
+        self.longest = max(
+            self.longest, len(recovered([*self._carried]).nodes) - len(recovered(self._carried[:-1]).nodes)
+        )
 
     def finish(self) -> bool:
-        raise AssertionError
+        """Two payloads at a time, so that it comes to an end beside commits."""
+        copied = self.payloads[self._since : self._since + 2]
+        self._carried += copied
+        self._since += len(copied)
+        if self._since < len(self.payloads):
+            return False
+        self.payloads = self._carried
+        self.generations += 1
+        return True
 
 
 def make(store: MemoryStore, kept: Kept | None = None, **options: object) -> Tree:
