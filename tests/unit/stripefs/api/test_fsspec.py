@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from fsspec.core import url_to_fs
 
 import stripefs
 from stripefs.fsspec import HdfsFileSystem, LocalFileSystem, StripefsFileSystem
@@ -200,17 +199,6 @@ def test_local_files_come_and_go(place: Path, tmp_path: Path) -> None:
     assert (tmp_path / "back/below/file").read_bytes() == DATA
 
 
-def test_an_exception_publishes_nothing(place: Path, fs: LocalFileSystem) -> None:
-    def fail() -> None:
-        with fs.open(f"{place}/file", "wb") as file:
-            file.write(DATA)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert names(place) == set()
-
-
 @pytest.mark.parametrize("mode", ["w", "wt", "wb"])
 @pytest.mark.parametrize("compression", [None, "gzip", "bz2", "xz", "zip", "infer"])
 def test_text_and_what_is_compressed_is_published_whole_or_not_at_all(
@@ -329,40 +317,3 @@ def test_pyarrow_datasets(place: Path, fs: LocalFileSystem) -> None:
     assert sorted(found["value"].to_pylist()) == list(range(2, 40_000, 4))
     pq.write_table(table, str(place / "one.parquet"), filesystem=fs)
     assert pq.read_table(str(place / "one.parquet"), filesystem=fs).equals(table)
-
-
-def test_numpy(place: Path, fs: LocalFileSystem) -> None:
-    arrays = {"one": np.arange(2_000_000), "two": np.zeros((3, 5))}
-    with fs.open(f"{place}/arrays.npz", "wb") as file:
-        np.savez(file, **arrays)
-    with fs.open(f"{place}/arrays.npz") as file, np.load(file) as found:
-        assert all(np.array_equal(found[name], array) for name, array in arrays.items())
-
-
-def test_checkpoints_as_torch_writes_and_reads_them(place: Path) -> None:
-    """The calls of torch.distributed.checkpoint's FsspecWriter and FsspecReader, in their order."""
-    fs, _ = url_to_fs("stripefs://step-1", root=spread(place), layout="striped", unit="1MiB")
-    fs.makedirs("stripefs://step-1", exist_ok=True)
-    for _ in range(2):  # a second save replaces the first
-        for rank in range(2):
-            with fs.open(f"stripefs://step-1/__{rank}_0.distcp", "wb") as stream:
-                starts = []
-                for number in range(4):
-                    starts.append(stream.tell())
-                    stream.write(DATA[number:])
-        with fs.open("stripefs://step-1/.metadata.tmp", "wb") as stream:
-            pickle.dump(starts, stream)
-        if fs.exists("stripefs://step-1/.metadata"):
-            fs.rm("stripefs://step-1/.metadata")
-        fs.rename("stripefs://step-1/.metadata.tmp", "stripefs://step-1/.metadata")
-    assert fs.ls("stripefs://step-1", detail=False) == [
-        "step-1/.metadata",
-        "step-1/__0_0.distcp",
-        "step-1/__1_0.distcp",
-    ]
-    with fs.open("stripefs://step-1/.metadata", "rb") as stream:
-        found = pickle.load(stream)
-    with fs.open("stripefs://step-1/__1_0.distcp", "rb") as stream:
-        for number in reversed(range(4)):
-            stream.seek(found[number])
-            assert stream.read(len(DATA) - number) == DATA[number:]

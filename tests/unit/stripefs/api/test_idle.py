@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -24,9 +23,10 @@ pytestmark = pytest.mark.filterwarnings("error")
 class World:
     """Sources as the engine has them, of a service that is all local files."""
 
-    def __init__(self, sources: Sources, where: SourceAddress) -> None:
+    def __init__(self, sources: Sources, where: SourceAddress, clock: MockClock) -> None:
         self.sources = sources
         self.where = where
+        self.clock = clock
         self.closed: list[bytes] = []
         self.sessions = 0
 
@@ -48,15 +48,15 @@ class World:
     async def pass_idle(self) -> None:
         """Let the time pass in which nothing is used, and the looks that come in it, then one more."""
         for _ in range(int(IDLE / LOOK_EVERY) + 2):
-            trio.lowlevel.current_clock().jump(LOOK_EVERY)  # type: ignore[attr-defined]
+            self.clock.jump(LOOK_EVERY)
             await self.service.close_idle()
 
 
-@asynccontextmanager
-async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+@pytest.fixture
+async def made(monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         sources = Sources(nursery)
-        made = World(sources, SourceAddress(resolve("/", {"grace": 0}), None))
+        made = World(sources, SourceAddress(resolve("/", {"grace": 0}), None), mock_clock)
         close, run = StripedStore.close, WriteSession.run
 
         def closing(store: StripedStore) -> None:
@@ -81,108 +81,79 @@ async def world(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
             sources.close()
 
 
-def run(test: object, *args: object) -> None:
-    trio.run(test, *args, clock=MockClock())  # type: ignore[arg-type]
+async def test_an_unused_source_is_closed_and_opened_again(made: World, place: Path, mock_clock: MockClock) -> None:
+    for _ in range(3):
+        with in_use():
+            first = await made.source(place)
+            session = await made.session(first)
+            assert session is await made.session(await made.source(place))
+        assert made.sessions == 1
+        reader = made.service._reader
+        await made.pass_idle()  # ends the session
+        await trio.testing.wait_all_tasks_blocked()
+        assert made.sessions == 0
+        await made.pass_idle()  # and then the source
+        assert (made.roots, made.service._reader) == (set(), None)
+        with in_use():
+            second = await made.source(place)
+            assert second is not first
+            assert made.service._reader is not reader
+            assert (await second.stat(b"/")).name == b""
+        await made.pass_idle()
+    assert made.closed == [os.fsencode(place)] * 2 * 3  # two sources in each round
 
 
-def test_an_unused_source_is_closed_and_opened_again(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    async def test() -> None:
-        async with world(monkeypatch) as made:
-            for _ in range(3):
-                with in_use():
-                    first = await made.source(place)
-                    session = await made.session(first)
-                    assert session is await made.session(await made.source(place))
-                assert made.sessions == 1
-                reader = made.service._reader
-                await made.pass_idle()  # ends the session
-                await trio.testing.wait_all_tasks_blocked()
-                assert made.sessions == 0
-                await made.pass_idle()  # and then the source
-                assert (made.roots, made.service._reader) == (set(), None)
-                with in_use():
-                    second = await made.source(place)
-                    assert second is not first
-                    assert made.service._reader is not reader
-                    assert (await second.stat(b"/")).name == b""
-                await made.pass_idle()
-            assert made.closed == [os.fsencode(place)] * 2 * 3  # two sources in each round
-
-    run(test)
+async def test_a_call_keeps_what_it_uses_however_long_it_takes(made: World, place: Path, mock_clock: MockClock) -> None:
+    with in_use():
+        await made.session(await made.source(place))
+        await made.pass_idle()
+        await made.pass_idle()
+        assert (made.roots, made.sessions, made.closed) == ({os.fsencode(place)}, 1, [])
 
 
-def test_a_call_keeps_what_it_uses_however_long_it_takes(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    async def test() -> None:
-        async with world(monkeypatch) as made:
-            with in_use():
-                source = await made.source(place)
-                await made.session(source)
-                await made.pass_idle()
-                await made.pass_idle()
-                assert (made.roots, made.sessions, made.closed) == ({os.fsencode(place)}, 1, [])
-
-    run(test)
-
-
-def test_an_open_file_keeps_its_source(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
+async def test_an_open_file_keeps_its_source(made: World, place: Path, mock_clock: MockClock) -> None:
     (place / "file").write_bytes(b"bytes")
-
-    async def test() -> None:
-        async with world(monkeypatch) as made:
-            with in_use():
-                opened = await (await made.source(place)).open(b"/file")
-            await made.pass_idle()
-            assert (made.roots, made.closed) == ({os.fsencode(place)}, [])
-            await opened.close()
-            await made.pass_idle()
-            assert (made.roots, made.closed) == (set(), [os.fsencode(place)])
-
-    run(test)
+    with in_use():
+        opened = await (await made.source(place)).open(b"/file")
+    await made.pass_idle()
+    assert (made.roots, made.closed) == ({os.fsencode(place)}, [])
+    await opened.close()
+    await made.pass_idle()
+    assert (made.roots, made.closed) == (set(), [os.fsencode(place)])
 
 
-def test_a_file_that_is_written_keeps_its_session(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    async def test() -> None:
-        async with world(monkeypatch) as made:
-            with in_use():
-                session = await made.session(await made.source(place))
-                draft = await session.uploads.begin(b"/file", replacing=None)
-            await made.pass_idle()
-            await made.pass_idle()
-            assert (made.sessions, made.closed) == (1, [])
-            await draft.abandon()
-            await made.pass_idle()
-            await made.pass_idle()
+async def test_a_file_that_is_written_keeps_its_session(made: World, place: Path, mock_clock: MockClock) -> None:
+    with in_use():
+        session = await made.session(await made.source(place))
+        draft = await session.uploads.begin(b"/file", replacing=None)
+    await made.pass_idle()
+    await made.pass_idle()
+    assert (made.sessions, made.closed) == (1, [])
+    await draft.abandon()
+    await made.pass_idle()
+    await made.pass_idle()
+    await trio.testing.wait_all_tasks_blocked()
+    assert (made.sessions, made.closed) == (0, [os.fsencode(place)])
+
+
+async def test_a_directory_that_was_moved_is_closed_too(made: World, place: Path, mock_clock: MockClock) -> None:
+    with in_use():
+        await made.source(place)
+        made.sources.forget(made.where, os.fsencode(place))
+        await made.pass_idle()
+        assert (made.roots, made.closed) == (set(), [])
+    await made.pass_idle()
+    assert made.closed == [os.fsencode(place)]
+
+
+async def test_it_looks_by_itself(made: World, place: Path, mock_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        with in_use():
+            await made.source(place)
+        nursery.start_soon(made.sources.run)
+        for _ in range(int(IDLE / LOOK_EVERY) + 1):
             await trio.testing.wait_all_tasks_blocked()
-            assert (made.sessions, made.closed) == (0, [os.fsencode(place)])
-
-    run(test)
-
-
-def test_a_directory_that_was_moved_is_closed_too(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    async def test() -> None:
-        async with world(monkeypatch) as made:
-            with in_use():
-                await made.source(place)
-                made.sources.forget(made.where, os.fsencode(place))
-                await made.pass_idle()
-                assert (made.roots, made.closed) == (set(), [])
-            await made.pass_idle()
-            assert made.closed == [os.fsencode(place)]
-
-    run(test)
-
-
-def test_it_looks_by_itself(monkeypatch: pytest.MonkeyPatch, place: Path) -> None:
-    async def test() -> None:
-        async with world(monkeypatch) as made, trio.open_nursery() as nursery:
-            with in_use():
-                await made.source(place)
-            nursery.start_soon(made.sources.run)
-            for _ in range(int(IDLE / LOOK_EVERY) + 1):
-                await trio.testing.wait_all_tasks_blocked()
-                trio.lowlevel.current_clock().jump(LOOK_EVERY)  # type: ignore[attr-defined]
-            await trio.testing.wait_all_tasks_blocked()
-            assert made.roots == set()
-            nursery.cancel_scope.cancel()
-
-    run(test)
+            made.clock.jump(LOOK_EVERY)
+        await trio.testing.wait_all_tasks_blocked()
+        assert made.roots == set()
+        nursery.cancel_scope.cancel()

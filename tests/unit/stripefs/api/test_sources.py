@@ -23,13 +23,6 @@ def striped(root: Path, name: str) -> None:
     stripefs.connect(str(root), layout="striped", unit="1MiB").write_bytes(name, DATA)
 
 
-def test_a_striped_file_is_found_by_its_url_alone(place: Path) -> None:
-    striped(place, "step/deep/model")
-    with stripefs.open(str(place / "step/deep/model")) as file:
-        assert file.read() == DATA
-    assert len(stripefs.open(f"file://{place}/step/deep/model").read()) == len(DATA)
-
-
 def test_a_moved_tree_has_its_parts_with_it(place: Path) -> None:
     striped(place / "old", "step/model")
     assert stripefs.open(str(place / "old/step/model")).read() == DATA
