@@ -61,32 +61,10 @@ class Panic(BaseException):
     """As pyo3's PanicException."""
 
 
-async def test_answers_and_errors_reach_the_caller() -> None:
-    lane = Lane("test", 1)
-    assert await lane.run("it", int, "5") == 5
-    error = ValueError("mine")
-    with pytest.raises(ValueError, match="mine") as caught:
-        await lane.run("it", refuse, error)
-    assert caught.value is error
-
-
 @pytest.mark.parametrize("error", [Panic("no"), KeyboardInterrupt(), SystemExit(3)])
 async def test_what_is_no_exception_becomes_one(error: BaseException) -> None:
     with pytest.raises(StoreError, match="the client failed unexpectedly"):
         await Lane("test", 1).run("it", refuse, error)
-
-
-async def test_a_deadline_answers_the_caller(gate: Gate, mock_clock: MockClock) -> None:
-    lane = Lane("test", 1)
-
-    async def call() -> None:
-        with pytest.raises(ServiceDown, match=r"looking: no answer within 7 s"):
-            await lane.run("looking", gate.wait, timeout=7)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(call)
-        await begun(gate, 1)
-        mock_clock.jump(7)
 
 
 async def test_hung_threads_are_replaced_up_to_a_bound_and_then_calls_fail_at_once(
@@ -95,7 +73,7 @@ async def test_hung_threads_are_replaced_up_to_a_bound_and_then_calls_fail_at_on
     lane = Lane("test", 2, spare=3)
 
     async def hang() -> None:
-        with pytest.raises(ServiceDown):
+        with pytest.raises(ServiceDown, match="it: no answer within 1 s"):
             await lane.run("it", gate.wait, timeout=1)
 
     for before in range(5):

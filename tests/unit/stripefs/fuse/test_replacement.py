@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from stripefs.fuse import worker
 from stripefs.fuse.worker import DEFERS_FOR, LEAVES_WITHIN, wait_for_writers
 
 
@@ -16,16 +17,22 @@ from stripefs.fuse.worker import DEFERS_FOR, LEAVES_WITHIN, wait_for_writers
     ("written_for", "changed_for", "waited", "deferred"),
     [
         (0.0, 0.0, 0.0, False),
-        (30.0, 0.0, 30.0, False),
-        (0.0, 30.0, 30.0, False),
-        (LEAVES_WITHIN - DEFERS_FOR + 10, 0.0, LEAVES_WITHIN - DEFERS_FOR + 10, True),
+        (29.0, 0.0, 30.0, False),
+        (0.0, 29.0, 30.0, False),
+        (LEAVES_WITHIN - DEFERS_FOR + 9, 0.0, LEAVES_WITHIN - DEFERS_FOR + 10, True),
         (2 * LEAVES_WITHIN, 0.0, LEAVES_WITHIN, True),
     ],
 )
 async def test_writers_are_waited_for(
-    autojump_clock: MockClock, written_for: float, changed_for: float, waited: float, deferred: bool
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    written_for: float,
+    changed_for: float,
+    waited: float,
+    deferred: bool,
 ) -> None:
     """In the last minute files that are opened for writing are left to the next worker."""
+    monkeypatch.setattr(worker, "_LOOK_EVERY", 5.0)
     backend, operations = SimpleNamespace(open_writes=0), SimpleNamespace(changes=0, defer_writers=False)
 
     async def hold(target: SimpleNamespace, name: str, seconds: float) -> None:
