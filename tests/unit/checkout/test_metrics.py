@@ -127,11 +127,6 @@ def test_every_metric_is_on_the_page_and_means_what_the_status_says() -> None:
     assert samples["stripefs_host_send_avoided", (("host", "10.0.0.2:9866"),)] == 1
 
 
-def test_types_as_declared() -> None:
-    kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", render(STATUS)))
-    assert kinds == {metric.name: metric.kind for metric in METRICS}
-
-
 def test_what_a_status_lacks_is_left_out() -> None:
     status = {key: value for key, value in STATUS.items() if key in ("version", "restarts", "reader")}
     status["reader"] = {key: value for key, value in STATUS["reader"].items() if key in ("reads", "hosts")}

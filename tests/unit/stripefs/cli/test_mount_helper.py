@@ -1,6 +1,5 @@
 """mount.stripefs as mount(8) calls it."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from stripefs.cli import mount_helper, mounting
 from stripefs.errors import ConfigError, MountError, NotFound, StripefsError
 from stripefs.settings import Settings
+from tests.contract.commands import forget_settings
 
 
 @pytest.fixture
@@ -20,9 +20,7 @@ def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Settings]:
         return 0
 
     monkeypatch.setattr(mounting, "start", note)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in [name for name in os.environ if name.startswith("STRIPEFS_")]:
-        monkeypatch.delenv(name)
+    forget_settings(tmp_path, monkeypatch)
     return seen
 
 
@@ -47,7 +45,13 @@ def test_rw_is_mounted_ro_with_a_line(mounted: list[Settings], capsys: pytest.Ca
 
 @pytest.mark.parametrize(
     ("options", "variable", "rw"),
-    [("rw,writable", "", True), ("writable,ro", "", False), ("rw", "true", True), ("ro", "true", False)],
+    [
+        ("rw,writable", "", True),
+        ("ro,writable", "", True),
+        ("writable,ro", "", False),
+        ("rw", "true", True),
+        ("ro", "true", False),
+    ],
 )
 def test_writable_is_a_wish_that_mount_does_not_add(
     mounted: list[Settings],
@@ -75,7 +79,8 @@ def test_verbose_says_what_was_mounted(mounted: list[Settings], capsys: pytest.C
 
 
 def test_sloppy_drops_what_it_does_not_know(mounted: list[Settings]) -> None:
-    assert mount_helper.main(["/data", "/mnt", "-s", "-o", "ro,frobnicate"]) == 0
+    assert mount_helper.main(["/data", "/mnt", "-s", "-o", "ro,frobnicate,threads=3"]) == 0
+    assert mounted[0].read.threads == 3
     assert mount_helper.main(["/data", "/mnt", "-o", "ro,frobnicate"]) == 1
 
 

@@ -54,13 +54,6 @@ def test_the_last_word_wins() -> None:
     assert expand(["threads=1"]).read_write is None
 
 
-@pytest.mark.parametrize(
-    ("text", "wish"), [("rw", None), ("rw,writable", True), ("writable,ro", False), ("ro,writable", True), ("", None)]
-)
-def test_writable_says_what_mount_does_not_add_by_itself(text: str, wish: bool | None) -> None:
-    assert expand([text]).writable is wish
-
-
 def test_what_may_be_said_several_times_adds_up() -> None:
     given = expand([r"layout_for=*.pt=striped\,a/*=plain,layout_for=*.log=plain"]).given
     assert given == {"layout-for": ("*.pt=striped,a/*=plain,*.log=plain", "-o layout_for")}
@@ -102,7 +95,3 @@ def test_refusals(text: str, what: str, hint: str) -> None:
         expand([text])
     assert what in caught.value.message
     assert hint in caught.value.hint
-
-
-def test_a_sloppy_mount_drops_what_it_does_not_know() -> None:
-    assert expand(["qqqqqqq,threads=3"], sloppy=True).given == {"threads": ("3", "-o threads")}
