@@ -134,12 +134,6 @@ def test_what_python_can_ask_of_a_file(big: str, data: bytes) -> None:
             pickle.dumps(file)
 
 
-def test_text_is_read_through_python_s_wrapper(place: Path) -> None:
-    (place / "lines").write_text("".join(f"row {number}\n" for number in range(300_000)))
-    with io.TextIOWrapper(stripefs.open(str(place / "lines"))) as lines:
-        assert sum(int(line.split()[1]) for line in lines) == 300_000 * 299_999 // 2
-
-
 def test_buffers_of_all_kinds_are_filled(big: str, data: bytes) -> None:
     with stripefs.open(big) as file, mmap.mmap(-1, 2 * MIB) as mapped:
         assert file.readinto(mapped) == 2 * MIB
