@@ -45,7 +45,7 @@ def test_a_registry_that_wants_a_password(node: Node, tmp_path: Path) -> None:
             layers = [base(), layer(file("private", b"1"))]
             image = push_image(tmp_path, address, "private:1", layers, user="ann:secret")
             node.imagefs("convert", f"docker://{image}", "--plain-http", "--authfile", str(tmp_path / "config.json"))
-            for known, fetched in ((False, 3), (True, 2)):
+            for known, fetched in ((False, 4), (True, 2)):  # the manifest and the config, and both layers
                 (tmp_path / "config.json").write_text(json.dumps(auths if known else {}))
                 node.start_daemon()
                 before = set(node.blobs())
