@@ -118,13 +118,13 @@ def test_what_the_key_is_made_of(job: Job) -> None:
     job.nothing_is_left()
 
 
-def test_a_snapshot_without_a_record_is_fetched_whole_at_once(image: str, tmp_path: Path) -> None:
+def test_a_snapshot_without_a_record_is_fetched_whole_at_once(tree: Path, tmp_path: Path) -> None:
     """And not when its start is over, as what an image has besides."""
+    built(tree, tmp_path / "images", "t", CONFIG)  # for no trace of any other test may be here
     with contextlib.closing(Service(tmp_path, io_timeout="10")) as service:
-        job = Job(service, image, tmp_path)
+        job = Job(service, f"{tmp_path}/images#t", tmp_path)
         job.run("--deps-wait", "--no-record")
-        # No other test has this command, so the image that they share has no trace of it either.
-        script = f"{JOB}; unrecorded = __import__('sys'); unrecorded.stdout.flush(); unrecorded.stdin.read()"
+        script = f"{JOB}; sys = __import__('sys'); sys.stdout.flush(); sys.stdin.read()"
         process = service.start(*job.words("--no-record", script=script), stdin=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == SEEN
