@@ -46,6 +46,7 @@ _BENCHMARKS = {
     "fleet": "a model of large fleets, checked against small ones",
     "compile": "what a start compiles: anew, or found in start-up caches",
     "startup": "a whole job from its image to its first step, today and by each technique",
+    "ceiling": "the mount itself: a store in memory, against the least that a mount costs",
 }
 _QUICK = {
     "read": "smaller files, fewer systems, two rounds: 5 minutes",
@@ -57,6 +58,7 @@ _QUICK = {
     "fleet": "two nodes, a smaller image, two rounds: 1 minute",
     "compile": "a smaller model, two rounds: 2 minutes",
     "startup": "a small job, two DataNodes, one round: a minute",
+    "ceiling": "a file of 256 MiB, two rounds: 2 minutes",
 }
 _LARGE = {
     "checkpoint": "8 GiB, what the targets need, one round",
@@ -99,6 +101,9 @@ def _parser() -> argparse.ArgumentParser:
         "--files", type=int, default=0, dest="listed", metavar="N", help="that are listed (10000, quick: 1000)"
     )
     _add_fleet(made["fleet"])
+    made["ceiling"].add_argument(
+        "--profile", type=Path, metavar="FILE", help="write the stacks of stripefs under one reader here, folded"
+    )
     job = made["startup"]
     job.add_argument("--gpu", action="store_true", help="load the checkpoint into the memory of an accelerator")
     job.add_argument(

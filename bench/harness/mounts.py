@@ -25,7 +25,7 @@ from bench.harness.cluster import Cluster
 from bench.harness.data import MIB
 from bench.harness.programs import inside, service
 
-__all__ = ["BESIDE_BUFFERS", "Mount", "memory_limit", "rclone", "stripefs"]
+__all__ = ["BESIDE_BUFFERS", "Mount", "memory_limit", "mounted", "rclone", "stripefs"]
 
 BESIDE_BUFFERS = 150 * MIB
 """Bytes of a limit that are left to a program for all but its buffers: as far as stripefs may go past its budget."""
@@ -37,7 +37,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted cluster: `folder` shows its /bench, `pid` is the root of the processes that serve it."""
+    """`folder` shows the files, those of a cluster its /bench; `pid` is the root of the processes that serve it."""
 
     folder: Path
     pid: int
@@ -64,7 +64,7 @@ def stripefs(
     command = [*inside(namespace), str(Path(sys.executable).with_name("stripefs")), "mount", "--foreground"]
     command += ["--hdfs-transport", transport, "--memory", str(budget), "--hdfs-user", "root"]
     command += [*words, "--hadoop-conf", conf or cluster.conf, f"{cluster.url}/bench"]
-    with memory_limit(limit) as bounded, _mounted("stripefs", [*bounded, *command], environment) as mount:
+    with memory_limit(limit) as bounded, mounted("stripefs", [*bounded, *command], environment) as mount:
         yield mount
 
 
@@ -92,7 +92,7 @@ def rclone(
         buffers = limit - BESIDE_BUFFERS
         command += ["--max-buffer-memory", f"{buffers}B"]
         environment["GOMEMLIMIT"] = f"{buffers}B"
-    with memory_limit(limit) as bounded, _mounted("rclone", [*bounded, *command, ":hdfs:/bench"], environment) as mount:
+    with memory_limit(limit) as bounded, mounted("rclone", [*bounded, *command, ":hdfs:/bench"], environment) as mount:
         yield mount
 
 
@@ -127,7 +127,7 @@ def memory_limit(limit: int) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _mounted(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Mount]:
+def mounted(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Iterator[Mount]:
     """Run `command FOLDER` until the folder is a mount that lists; afterwards unmount and end it."""
     with tempfile.TemporaryDirectory(prefix="bench-mount-") as scratch:
         folder, log = Path(scratch, "mnt"), Path(scratch, "log")

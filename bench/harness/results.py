@@ -94,6 +94,8 @@ METRICS = {
     "throughput": Metric("MB/s", "MB/s", 0),  # 10^6 bytes, as disks and links count
     "time": Metric("s", "s", 2),
     "cpu_per_gb": Metric("s/GB", "CPU s/GB", 2),  # user and system time of all processes of the system, reader included
+    "user_per_gb": Metric("s/GB", "user s/GB of the server", 2),  # of a mount: its server's own instructions
+    "system_per_gb": Metric("s/GB", "kernel s/GB of the server", 2),  # of a mount: the kernel's work for its server
     "datanode_cpu_per_gb": Metric("s/GB", "DataNodes' CPU s/GB", 2),
     "median_time": Metric("s", "s, middle node", 2),  # of a fleet: of its middle node
     "predicted": Metric("s", "s by the model", 2),  # by a model
