@@ -49,6 +49,7 @@ def test_mounts_and_leases_show_one_file_system(service: Service, tmp_path: Path
 def test_containers_that_start_together_show_one_file_system(service: Service, tmp_path: Path) -> None:
     """Also one that starts when the container is gone whose client had mounted it, while another goes on."""
     fill(tmp_path / "root")
+    (tmp_path / "root/srv/unread").write_bytes(os.urandom(8 << 20))  # an image that is whole here is mounted anew
     built(tmp_path / "root", tmp_path / "store", "t", {"config": {"Env": ["PATH=/bin"]}})
     ensure(service)
     script = "stat -c %d /; read line; cat /srv/data > /dev/null; stat -c %d /"
