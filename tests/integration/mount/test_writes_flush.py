@@ -77,6 +77,7 @@ dd if=/dev/zero of="$0/dd" bs=64k count=3 2> /dev/null
 sh -c 'echo failed; exit 3' > "$0/status" || test $? = 3
 """
     subprocess.run(["sh", "-ec", script, m, s], check=True, timeout=60)
+    eventually(lambda: not [*s.glob(".*.stripefs-lock")], "the last lock to go, a moment after close")
     found = {path.name: path.read_bytes() for path in s.iterdir() if path.is_file()}
     assert found == {
         "group": b"a\nb\nc\n",
