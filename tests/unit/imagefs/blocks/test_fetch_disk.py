@@ -256,7 +256,7 @@ async def test_room_of_blocks_whose_rows_a_crash_lost_comes_back(tmp_path: Path)
 
 
 async def test_a_limit_that_was_lowered_is_seen_to(tmp_path: Path, mock_clock: MockClock) -> None:
-    """What documents take is part of it."""
+    """Documents count towards it."""
     mock_clock.rate = 200
     one, other = make(noise(8)), make(noise(8, seed=2))
     async with running(tmp_path / "blocks") as blocks:

@@ -34,4 +34,4 @@ class FakeHost:
         del self.known[attachment.id]
 
     async def note_use(self, request: AttachRequest) -> None:
-        """Nobody wants to know."""
+        """No store keeps it."""
