@@ -1,4 +1,4 @@
-"""`python -m cliref ROOT MAN`: write docs/reference below ROOT, and the man pages into the folder MAN."""
+"""`python -m cliref ROOT`: write docs/reference and the man pages of docs/man below ROOT."""
 
 import sys
 from pathlib import Path
@@ -7,9 +7,10 @@ from cliref import man, markdown
 from cliref.model import REFERENCES
 from stripefs import __version__
 
-root, folder = map(Path, sys.argv[1:])
-folder.mkdir(parents=True, exist_ok=True)
+docs = Path(sys.argv[1]) / "docs"
+for stale in (docs / "man").glob("*.1"):
+    stale.unlink()
 for program in REFERENCES:
-    (root / "docs/reference" / f"{program.name}.md").write_text(markdown.page(program))
+    (docs / "reference" / f"{program.name}.md").write_text(markdown.page(program))
     for name, text in man.pages(program, __version__).items():
-        (folder / name).write_text(text)
+        (docs / "man" / name).write_text(text)

@@ -80,6 +80,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("stripefs", "imagefs"):
         ignored = shutil.ignore_patterns("__pycache__", "snapshots_pb2.*")
         shutil.copytree(CHECKOUT / package, source / package, ignore=ignored)
+    shutil.copytree(CHECKOUT / "docs/man", source / "docs/man")
     uv("build", "--no-build-isolation", "--offline", "--python", sys.executable, "--out-dir", made, source)
     return next(made.glob("*.whl"))
 
@@ -142,6 +143,13 @@ def test_commands_answer(base: Environment, tmp_path: Path) -> None:
     (tmp_path / "source").write_bytes(CONTENT)
     base.output("stripefs", "cp", tmp_path / "source", tmp_path / "target")
     assert (tmp_path / "target").read_bytes() == CONTENT
+
+
+def test_each_command_has_a_man_page(oldest: Environment) -> None:
+    """man(1) looks beside each directory of PATH, so in the environment's share/man for its bin."""
+    installed = {page.name: page.read_text() for page in (oldest.folder / "share/man/man1").iterdir()}
+    assert installed == {page.name: page.read_text() for page in (CHECKOUT / "docs/man").iterdir()}
+    assert {"stripefs.1", "stripefs-mount.1", "imagefs.1", "imagefs-run.1"} <= installed.keys()
 
 
 def test_events_of_a_start_need_no_extra(base: Environment, tmp_path: Path) -> None:

@@ -24,6 +24,12 @@ def test_the_committed_page_is_the_one_that_is_generated(program: Reference) -> 
     assert page.read_text() == markdown.page(program), "run ./scripts/docs, which writes it"
 
 
+def test_the_committed_man_pages_are_those_that_are_generated() -> None:
+    generated = {name: text for program in REFERENCES for name, text in man.pages(program, __version__).items()}
+    committed = {page.name: page.read_text() for page in (CHECKOUT / "docs/man").iterdir()}
+    assert committed == generated, "run ./scripts/docs, which writes them"
+
+
 @PROGRAM
 def test_the_page_has_each_command_with_each_flag_and_value(program: Reference) -> None:
     text = markdown.page(program)
