@@ -229,7 +229,7 @@ def show_tree(
     """
     from stripefs.fuse import daemonize
     from stripefs.fuse.control import make_directory
-    from stripefs.fuse.mount_spec import MountSpec
+    from stripefs.fuse.ipc import MountSpec
 
     payload = {
         "source": name,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from stripefs.errors import ConfigError
-from stripefs.local_dirs import user_runtime
+from stripefs.osutil import user_runtime
 from stripefs.settings import known
 
 __all__ = [

@@ -21,6 +21,14 @@
         +-- Transient             EIO        exit 3    may succeed when tried again
             +-- HostFailed        EIO        exit 3    one data host failed or stalled; another replica may serve
             +-- ServiceDown       EIO        exit 3    the metadata service (a NameNode, a bucket's endpoint) is away
+        +-- NotPermitted          EPERM      exit 3    an operation that is permitted to nobody
+        +-- Invalid               EINVAL     exit 3    a request without a sense: a directory moved below itself
+        +-- NoAttribute           ENODATA    exit 3    an extended attribute that the file does not have
+        +-- NoVersion             EBUSY      exit 3    a file that its writer has never published yet (a Busy)
+        +-- NotSequential         EOPNOTSUPP exit 3    a write elsewhere than at the file's end (Unsupported)
+        +-- DraftLost             EIO        exit 3    an upload that can no longer be published
+        +-- LeaseEnded            EIO        exit 3    the lease of a lock ended before its writer renewed it
+        +-- Lost, Unseen          EIO        exit 3    a file whose writer, or whose worker, died
         +-- Abandoned             EINTR      exit 3    the caller no longer wants the answer (never reaches a user)
 
 A message is one line that says what happened; `hint` is one more that says what to do about it.
@@ -28,23 +36,33 @@ A message is one line that says what happened; `hint` is one more that says what
 
 from __future__ import annotations
 
+import contextlib
 import errno as _errno
+from collections.abc import Iterator
 
 __all__ = [
     "Abandoned",
     "Busy",
     "ConfigError",
     "Corrupt",
+    "DraftLost",
     "Exists",
     "HostFailed",
+    "Invalid",
     "InvalidName",
     "IsADirectory",
+    "LeaseEnded",
+    "Lost",
     "MountError",
     "NameTooLong",
+    "NoAttribute",
     "NoSpace",
+    "NoVersion",
     "NotADirectory",
     "NotEmpty",
     "NotFound",
+    "NotPermitted",
+    "NotSequential",
     "PermissionDenied",
     "QuotaExceeded",
     "ServiceDown",
@@ -52,7 +70,9 @@ __all__ = [
     "StoreError",
     "StripefsError",
     "Transient",
+    "Unseen",
     "Unsupported",
+    "denial_as_eperm",
 ]
 
 
@@ -175,3 +195,56 @@ class ServiceDown(Transient):
 
 class Abandoned(StoreError):
     errno = _errno.EINTR
+
+
+class NotSequential(Unsupported):
+    """A write that does not continue the file where it ends. EOPNOTSUPP, unless it can be staged (`--staging`)."""
+
+
+class DraftLost(StoreError):
+    """An upload that cannot be published any more: its lock was lost, or it was abandoned."""
+
+    errno = _errno.EIO
+
+
+class LeaseEnded(StoreError):
+    """The lease of a lock has ended for its writer, who may still renew it while nobody has taken it over."""
+
+
+class NotPermitted(StoreError):
+    """An operation that is permitted to nobody."""
+
+    errno = _errno.EPERM
+
+
+class Invalid(StoreError):
+    """A request that makes no sense, such as a directory moved below itself."""
+
+    errno = _errno.EINVAL
+
+
+class NoAttribute(StoreError):
+    errno = _errno.ENODATA
+
+
+class NoVersion(Busy):
+    """A file that is read before its writer has published it for the first time."""
+
+    logged = True
+
+
+class Lost(StoreError):
+    """A file that was open for writing in a worker that is dead: its unpublished bytes are gone."""
+
+
+class Unseen(StoreError):
+    """A file that may be incomplete, as nobody here can tell whether its writer closed it or was killed. EIO."""
+
+
+@contextlib.contextmanager
+def denial_as_eperm() -> Iterator[None]:
+    """Around a change that only the owner of a file may make, or only an administrator."""
+    try:
+        yield
+    except PermissionDenied as error:
+        raise NotPermitted(error.message, hint=error.hint) from error

@@ -21,9 +21,8 @@ from imagefs.cli.common import (
     settings_for,
 )
 from imagefs.reference import Reference, parse_reference, parse_store
-from stripefs.cli.exit_errors import ended_by_sigterm
 from stripefs.cli.flags import SettingsCommand
-from stripefs.cli.output import table
+from stripefs.cli.output import ended_by_sigterm, table
 from stripefs.errors import ConfigError
 from stripefs.settings import redact
 from stripefs.units import format_size

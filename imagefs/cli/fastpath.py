@@ -332,7 +332,7 @@ def _with_caches(settings: Settings, options: RunOptions, record: Recording, val
     from functools import partial
 
     from imagefs.startup_cache.start import runner
-    from stripefs.cli.exit_errors import tell
+    from stripefs.cli.output import tell
 
     names, salt = values["startup_cache"], values["startup_cache_salt"]
     return runner(names, salt, settings.snapshots, options, record, partial(tell, program="imagefs run"))

@@ -12,7 +12,7 @@ from imagefs.config import IMAGEFS, resolve
 from imagefs.errors import RunError
 from imagefs.jobs.job_file import JobFile, read
 from imagefs.startup.emission import events
-from stripefs.cli.exit_errors import tell
+from stripefs.cli.output import tell
 from stripefs.errors import ConfigError
 from stripefs.options import Given
 from stripefs.startup_events import ENV_FOLDER

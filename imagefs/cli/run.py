@@ -19,9 +19,8 @@ from imagefs.cli.job import FLAGS, read_job
 from imagefs.config import IMAGEFS, resolve
 from imagefs.errors import RunError
 from imagefs.reference import parse_reference
-from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.output import columns, table
+from stripefs.cli.output import columns, table, tell
 from stripefs.startup_events import STAGES
 from stripefs.units import format_size
 

@@ -19,7 +19,7 @@ from stripefs.cli.flags import SettingsCommand, settings_flags
 from stripefs.errors import ConfigError, MountError
 
 if TYPE_CHECKING:
-    from imagefs.doctor.finding import CheckResult
+    from imagefs.doctor import CheckResult
     from stripefs.settings import StoreSettings
 
 __all__ = ["config_command", "daemon_command", "doctor_command", "install_command", "snapshotter_command"]
@@ -258,7 +258,7 @@ def doctor_command(
 
     Exit code 1 where something that was asked for does not work.
     """
-    from imagefs.doctor.finding import exit_code, lines
+    from imagefs.doctor import exit_code, lines
 
     settings = settings_of(ctx, config=config)
     configured = dict.fromkeys(url for url in (*settings.snapshotter.stores, settings.deps.store) if url)

@@ -19,7 +19,7 @@ from stripefs import extras
 from stripefs.errors import MountError
 from stripefs.fuse import keeper, kernel
 from stripefs.fuse.control import Mount, find_mounts, make_directory
-from stripefs.fuse.mount_spec import MountSpec
+from stripefs.fuse.ipc import MountSpec
 from stripefs.settings import MountSettings
 
 __all__ = ["KEEP", "daemon_job", "devices_mount", "end_kept", "ensure", "is_kept", "running", "serve"]

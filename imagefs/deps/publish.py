@@ -38,9 +38,8 @@ from imagefs.format.snapshot import Snapshot, SnapshotKind, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import open_repository
-from stripefs.errors import Busy, StoreError, StripefsError, Unsupported
+from stripefs.errors import Busy, DraftLost, StoreError, StripefsError, Unsupported
 from stripefs.settings import store_settings
-from stripefs.write.errors import DraftLost
 
 __all__ = ["DirectoryPlace", "PublishJob", "SnapshotPlace", "conclude", "main", "publish"]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from imagefs.build.content import scan
 from imagefs.build.layout import lay_out
-from imagefs.doctor.finding import CheckResult, CheckState
+from imagefs.doctor import CheckResult, CheckState
 from imagefs.format.erofs import BLOCK, DeviceSlot, write
 from imagefs.plane import erofs
 from imagefs.run.namespace import private_mounts

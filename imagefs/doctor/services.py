@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import stripefs
 from imagefs.daemon import processes
 from imagefs.daemon.client import Client
-from imagefs.doctor.finding import CheckResult, CheckState
+from imagefs.doctor import CheckResult, CheckState
 from imagefs.settings import DaemonSettings
 from imagefs.snapshotter.containerd_config import (
     IMAGES_PLUGIN,

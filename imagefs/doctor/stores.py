@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
-from imagefs.doctor.finding import CheckResult, CheckState
+from imagefs.doctor import CheckResult, CheckState
 from imagefs.repository.registry import RegistryRepository
 from imagefs.repository.registry_auth import FoundCredentials
 from imagefs.repository.store import open_repository
@@ -16,7 +16,7 @@ from stripefs.errors import NotFound, StoreError, StripefsError, Unsupported
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store
-from stripefs.write.store_clock import StoreClock
+from stripefs.write.store_ops import StoreClock
 
 __all__ = ["registry_findings", "store_findings"]
 

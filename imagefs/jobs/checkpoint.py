@@ -26,12 +26,12 @@ from imagefs.run.bundle import RunFolder
 from imagefs.run.namespace import end_with_parent
 from imagefs.run.options import Bind
 from imagefs.settings import DaemonSettings
-from stripefs.cli.exit_errors import tell
 from stripefs.cli.mounting import expand, prepare
+from stripefs.cli.output import tell
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.fuse.control import make_directory
 from stripefs.fuse.daemonize import BackgroundMount
-from stripefs.fuse.mount_spec import store_mount_spec
+from stripefs.fuse.ipc import store_mount_spec
 from stripefs.options import Given
 from stripefs.settings import Settings, redact
 from stripefs.store.url import refuse_half_url

@@ -25,7 +25,7 @@ from imagefs.settings import DaemonSettings
 from stripefs import logs
 from stripefs.cache.cached_store import LEAST
 from stripefs.cli.cache_warming import STEP, Choose, Warmed, warm_tree
-from stripefs.cli.exit_errors import guarded, tell
+from stripefs.cli.output import guarded, tell
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import Settings, redact
 from stripefs.startup_events import default_writer

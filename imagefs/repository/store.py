@@ -26,7 +26,7 @@ from stripefs.store.url import open_store
 
 if TYPE_CHECKING:
     from stripefs.write.file_lock import FileLock
-    from stripefs.write.store_clock import StoreClock
+    from stripefs.write.store_ops import StoreClock
 
 __all__ = ["REGISTRY", "StoreRepository", "is_registry", "open_repository", "registry_url"]
 
@@ -78,7 +78,7 @@ class StoreRepository(Repository):
 
     def now_ns(self) -> int:
         if self._clock is None:
-            from stripefs.write.store_clock import StoreClock  # only those who write need it
+            from stripefs.write.store_ops import StoreClock  # only those who write need it
 
             self._clock = StoreClock(self.store)
         return self._clock.now_ns()

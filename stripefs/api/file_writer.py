@@ -28,7 +28,7 @@ from stripefs.osutil import umask
 from stripefs.settings import redact
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.write import FileUpload, Layout
-from stripefs.write.namespace_changes import begin_file
+from stripefs.write.namespace import begin_file
 from stripefs.write.upload_names import ensure_usable, split_path
 from stripefs.write_session import WriteSession
 

@@ -13,7 +13,7 @@ from stripefs.errors import NotEmpty, NotFound, StoreError, Unsupported
 from stripefs.format.manifest import STRIPED_ID
 from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.write.namespace_changes import NamespaceChanges, ensure_not_below
+from stripefs.write.namespace import NamespaceChanges, ensure_not_below
 from stripefs.write.upload_names import ensure_usable, join_path
 from stripefs.write_session import WriteSession
 

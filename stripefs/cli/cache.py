@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stripefs import config as configuration
-from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.output import columns, duration, status_line
+from stripefs.cli.output import columns, duration, status_line, tell
 from stripefs.cli.output import rate as rate_in_words
 from stripefs.cli.paths import place
 from stripefs.config import STRIPEFS

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import click
 
 import stripefs
-from stripefs.cli.exit_errors import guarded, wants_debug
 from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.output import guarded, wants_debug
 from stripefs.cli.program import Program
 from stripefs.errors import ConfigError
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stripefs.cli.exit_errors import ended_by_sigterm, tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.output import rate, status_line
+from stripefs.cli.output import ended_by_sigterm, rate, status_line, tell
 from stripefs.cli.paths import begin, ends_with_slash, ensure_writable, named, plainly, reason, written_name
 from stripefs.errors import ConfigError, StoreError
 from stripefs.settings import redact

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.output import status_line
+from stripefs.cli.output import status_line, tell
 from stripefs.cli.paths import opened_file, opened_source, place
 from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, shown

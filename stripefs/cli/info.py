@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.output import columns, table
+from stripefs.cli.output import columns, table, tell
 from stripefs.cli.paths import opened_file, place
 from stripefs.errors import IsADirectory, StoreError
 from stripefs.format.manifest import Manifest

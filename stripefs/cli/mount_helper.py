@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import stripefs
 from stripefs.cli import mounting
-from stripefs.cli.exit_errors import guarded, tell, wants_debug
 from stripefs.cli.mounting import MountOptions, expand
+from stripefs.cli.output import guarded, tell, wants_debug
 from stripefs.errors import ConfigError, StripefsError
 
 __all__ = ["Request", "exit_code", "main", "parse", "run"]

@@ -151,7 +151,7 @@ def start(settings: Settings, *, foreground: bool = False) -> int:
 
 def _serve_behind(settings: Settings) -> int:
     from stripefs.fuse import daemonize
-    from stripefs.fuse.mount_spec import store_mount_spec
+    from stripefs.fuse.ipc import store_mount_spec
 
     return daemonize.start(store_mount_spec(settings))
 
@@ -159,7 +159,7 @@ def _serve_behind(settings: Settings) -> int:
 def _serve_here(settings: Settings) -> int:
     from stripefs import logs
     from stripefs.fuse import supervisor
-    from stripefs.fuse.mount_spec import store_mount_spec
+    from stripefs.fuse.ipc import store_mount_spec
     from stripefs.systemd import notify
 
     logs.configure(settings.mount.log_format, settings.mount.log_level, settings.mount.log_file)

@@ -15,9 +15,9 @@ from urllib.parse import unquote_to_bytes
 import click
 
 from stripefs import config as configuration
-from stripefs.cli.exit_errors import tell
 from stripefs.cli.flags import given
 from stripefs.cli.mounting import absolute
+from stripefs.cli.output import tell
 from stripefs.errors import ConfigError, NotADirectory, NotFound, PermissionDenied, StoreError, StripefsError
 from stripefs.format.reserved_names import POOL
 from stripefs.settings import CacheSettings, Settings, StoreSettings, redact

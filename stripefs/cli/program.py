@@ -66,7 +66,7 @@ class Program:
                 sys.stdout.write(self.page())
                 sys.stdout.flush()
             except BrokenPipeError:
-                from stripefs.cli.exit_errors import nobody_reads
+                from stripefs.cli.output import nobody_reads
 
                 return nobody_reads()
             return 0
@@ -83,7 +83,7 @@ class Program:
             except ImportError as error:
                 body = _failing(error)
             if body is not None:
-                from stripefs.cli.exit_errors import guarded, wants_debug
+                from stripefs.cli.output import guarded, wants_debug
 
                 return guarded(body, debug=wants_debug(arguments, self.name), program=self.name)
         code: int = importlib.import_module(f"{self.package}.app").main(arguments)

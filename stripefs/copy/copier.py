@@ -18,7 +18,7 @@ from stripefs.copy.output import STEP, FileMetadata, Output, open_output
 from stripefs.copy.plan import CopySource, assign
 from stripefs.copy.source_tree import DirectoryToMake, FileToCopy, expand
 from stripefs.errors import ConfigError, StaleVersion, StripefsError
-from stripefs.format.checksums import check_sums
+from stripefs.format.blocks import check_sums
 from stripefs.osutil import umask
 
 __all__ = ["Copied", "Copier", "CopyOptions", "CopyRequest", "Failure", "Named", "run_request"]

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stripefs.api.place import Place
-from stripefs.format.checksums import digest_of
+from stripefs.format.blocks import digest_of
 from stripefs.format.reserved_names import copied_name
 
 __all__ = ["CopyJournal", "JournalEntry"]

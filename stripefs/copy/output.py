@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 from stripefs.api import Entry, ReadFile
 from stripefs.api.place import Place
 from stripefs.errors import Busy, IsADirectory, NoSpace, StaleVersion, StoreError, Unsupported
-from stripefs.format.checksums import CHECK, DIGEST, SUM, check_sums, digest_of
+from stripefs.format.blocks import CHECK, DIGEST, SUM, check_sums, digest_of
 from stripefs.format.reserved_names import copy_name
 from stripefs.osutil import try_lock
 from stripefs.store.local_write import sync_directory

@@ -3,7 +3,7 @@
 A striped file is a chain of segments, each written at once: a segment of width K is cut into units, and unit i of it
 lies in row i // K of its part i % K. Only the last unit of a segment may be short. An append adds a further segment, so
 no part ever changes once a manifest names it. Behind its units every part carries a table of checksums
-(`stripefs.format.checksums`); the digest in the manifest is that of the table, so manifest, table and bytes each vouch
+(`stripefs.format.blocks`); the digest in the manifest is that of the table, so manifest, table and bytes each vouch
 for the next.
 
 The manifest stands at the file's own name and bears a mark that no user of a mount can give a file: the block size
@@ -24,7 +24,7 @@ from itertools import accumulate
 
 from stripefs.errors import StoreError
 from stripefs.format import reserved_names
-from stripefs.format.checksums import CHECK, DIGEST, SUM, PartTable, check_sums, digest_of, table_length
+from stripefs.format.blocks import CHECK, DIGEST, SUM, PartTable, check_sums, digest_of, table_length
 
 __all__ = [
     "CHECK",

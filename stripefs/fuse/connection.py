@@ -14,7 +14,7 @@ from typing import Any
 
 from stripefs.errors import MountError
 from stripefs.fuse import kernel, mounting
-from stripefs.fuse.mount_spec import MountSpec
+from stripefs.fuse.ipc import MountSpec
 
 __all__ = ["FuseConnection"]
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stripefs.errors import ConfigError, MountError
-from stripefs.local_dirs import user_runtime
+from stripefs.osutil import user_runtime
 
 if TYPE_CHECKING:
     from pathlib import Path

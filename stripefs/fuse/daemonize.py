@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from stripefs.errors import MountError, StripefsError
-from stripefs.fuse.mount_spec import MountSpec
+from stripefs.fuse.ipc import MountSpec
 
 __all__ = ["BackgroundMount", "start"]
 

@@ -23,8 +23,8 @@ import stripefs
 from stripefs.errors import ConfigError, MountError
 from stripefs.fuse import kernel
 from stripefs.fuse.control import find_mounts
+from stripefs.fuse.ipc import MountSpec
 from stripefs.fuse.kernel import CONTAINER_HINT
-from stripefs.fuse.mount_spec import MountSpec
 
 __all__ = [
     "FSTYPE",

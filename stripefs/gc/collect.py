@@ -27,7 +27,9 @@ from functools import partial
 
 from stripefs.errors import (
     Busy,
+    DraftLost,
     IsADirectory,
+    LeaseEnded,
     NoSpace,
     NotEmpty,
     NotFound,
@@ -45,9 +47,8 @@ from stripefs.gc.scan import AT_ONCE, Scan, ScanResult, orphans
 from stripefs.gc.walk import retry_transient
 from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
-from stripefs.write.errors import DraftLost, LeaseEnded
 from stripefs.write.file_lock import FileLock, acquire
-from stripefs.write.store_clock import StoreClock
+from stripefs.write.store_ops import StoreClock
 from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["MOST", "Collected", "Collection", "Removed", "clear_for_rmdir"]

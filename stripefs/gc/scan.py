@@ -34,7 +34,7 @@ from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.units import shown
-from stripefs.write.store_clock import StoreClock
+from stripefs.write.store_ops import StoreClock
 from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["Scan", "ScanResult", "needed", "orphans"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from stripefs.errors import NotFound, Unsupported
+from stripefs.errors import NoAttribute, NotFound, Unsupported, denial_as_eperm
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.vfs import xattrs
-from stripefs.vfs.errors import NoAttribute, denial_as_eperm
 from stripefs.vfs.inodes import ROOT, identity_of
 from stripefs.vfs.tree import NodeAttributes, Tree
 from stripefs.vfs.write_handle import WriteHandles

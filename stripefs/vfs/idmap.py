@@ -11,8 +11,8 @@ import os
 import pwd
 from collections.abc import Callable, Iterable, Sequence
 
+from stripefs.errors import NotPermitted
 from stripefs.store.base import Status
-from stripefs.vfs.errors import NotPermitted
 
 __all__ = ["IdMap"]
 

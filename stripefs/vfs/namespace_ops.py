@@ -20,8 +20,7 @@ from stripefs.vfs.inodes import InodeTable
 from stripefs.vfs.publishing import HandlePublisher
 from stripefs.vfs.tree import NodeAttributes, Tree
 from stripefs.vfs.write_handle import WriteHandle, WriteHandles
-from stripefs.write.namespace import until_free
-from stripefs.write.namespace_changes import NamespaceChanges, ensure_not_below, not_renamed
+from stripefs.write.namespace import NamespaceChanges, ensure_not_below, not_renamed, until_free
 from stripefs.write.upload_names import ensure_usable
 
 __all__ = ["Intents", "NamespaceOps"]

@@ -13,8 +13,7 @@ from stripefs.vfs.write_handle import WriteHandles
 from stripefs.vfs.write_ops import WriteOps
 from stripefs.write import Layout, UploadManager
 from stripefs.write.directory_layout import DirectoryLayouts
-from stripefs.write.namespace import ScheduleDelete
-from stripefs.write.namespace_changes import NamespaceChanges
+from stripefs.write.namespace import NamespaceChanges, ScheduleDelete
 from stripefs.write.staging import Staging
 
 __all__ = ["WritableTree"]

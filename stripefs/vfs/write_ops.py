@@ -19,18 +19,17 @@ import stat
 
 import trio
 
-from stripefs.errors import Exists, NotFound, StaleVersion
+from stripefs.errors import Exists, Lost, NotFound, NoVersion, StaleVersion, Unseen, denial_as_eperm
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.supervised import contain
 from stripefs.vfs.attribute_ops import AttributeOps
-from stripefs.vfs.errors import Lost, NoVersion, Unseen, denial_as_eperm
 from stripefs.vfs.inodes import Inode, is_unpublished, unpublished_identity
 from stripefs.vfs.namespace_ops import Intents
 from stripefs.vfs.publishing import HandlePublisher
 from stripefs.vfs.tree import NodeAttributes, Tree, UnknownHandle, require_file
 from stripefs.vfs.write_handle import WriteHandle, WriteHandles
 from stripefs.vfs.writer_process import WriterProcess, WriterState
-from stripefs.write.namespace_changes import begin_file
+from stripefs.write.namespace import begin_file
 from stripefs.write.staging import Staging
 from stripefs.write.upload_names import ensure_usable
 

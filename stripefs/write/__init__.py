@@ -3,7 +3,7 @@
 A mount has one `UploadManager`; a `FileUpload` is one new version of one file while it is written.
 """
 
-from stripefs.write.errors import DraftLost, NotSequential
+from stripefs.errors import DraftLost, NotSequential
 from stripefs.write.layout_policy import Layout, WritePolicy
 from stripefs.write.session import UploadManager
 from stripefs.write.upload import FileUpload

@@ -26,16 +26,15 @@ import logging
 
 import trio
 
-from stripefs.errors import NotFound, StaleVersion, StoreError, Transient, Unsupported
+from stripefs.errors import DraftLost, LeaseEnded, NotFound, StaleVersion, StoreError, Transient, Unsupported
 from stripefs.executor import LaneBlocked
 from stripefs.format.manifest import Manifest
 from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Attributes, Status
 from stripefs.store.striped_listing import is_version_of
 from stripefs.units import shown
-from stripefs.write.commit_step import JoinStep, RenameStep, Step
+from stripefs.write.commit_documents import JoinStep, RenameStep, Step
 from stripefs.write.context import UploadContext
-from stripefs.write.errors import DraftLost, LeaseEnded
 from stripefs.write.hidden_files import HiddenFiles
 from stripefs.write.layout_policy import Layout
 from stripefs.write.part_buffer import UploadBase

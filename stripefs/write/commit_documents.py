@@ -1,4 +1,4 @@
-"""Documents of an upload: the manifest of a striped version and the records of its fsyncs.
+"""Documents of an upload (the manifest of a striped version, the records of its fsyncs), and the step that shows it.
 
 A document is written before it is needed, as a hidden file, so that one rename is left to do (`PreparedDocument`).
 Writing one takes from 20 ms to half a second: the last parts of a file are being acknowledged as long.
@@ -11,19 +11,26 @@ continues name all that was durable, wherever a writer dies.
 
 A call that was given up may have its effect later. So a number that was in use once is not used for another record,
 but by one that replaces the only record, when the last try was answered.
+
+A `Step` makes a version visible at its name: a rename onto it, or a join behind what is there. A step whose answer was
+lost may be run again, and can tell if it has had its effect. All calls block.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import trio
 
+from stripefs.errors import Exists, NotFound, StaleVersion
 from stripefs.format.lock_and_record import Record, RecordBase, RecordLink, RecordPart, RecordSegment, digest_of
 from stripefs.format.manifest import Manifest, Part, Segment
-from stripefs.store.base import Status
+from stripefs.store.base import Status, Store
 from stripefs.write.file_contents import STOPPING, FileContents
+from stripefs.write.file_lock import is_same_file
 from stripefs.write.layout_policy import Layout
 from stripefs.write.part_buffer import UploadSegment as Written
 from stripefs.write.part_upload import PartUpload
@@ -31,7 +38,79 @@ from stripefs.write.store_ops import StoreOps
 from stripefs.write.upload_names import UploadNames
 from stripefs.write.uploader import Uploader
 
-__all__ = ["Durable", "PreparedDocument", "RecordLog", "count_of", "manifest_of", "record_of"]
+__all__ = [
+    "Durable",
+    "JoinStep",
+    "PreparedDocument",
+    "RecordLog",
+    "RenameStep",
+    "Step",
+    "count_of",
+    "manifest_of",
+    "record_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Step(ABC):
+    """`source` is the hidden file that is renamed or joined; `path` the file that it becomes, or comes behind."""
+
+    source: bytes
+    path: bytes
+
+    knows_itself: ClassVar[bool]
+    """True if `is_done` cannot take another writer's version for this one."""
+
+    @abstractmethod
+    def run(self, store: Store) -> None: ...
+
+    @abstractmethod
+    def is_done(self, store: Store) -> bool:
+        """True if the version is at the name. Raises NotFound where nothing is."""
+
+    def has_source(self, store: Store) -> bool:
+        """True if the source is there: then it has not been taken away by a writer that took over."""
+        try:
+            store.stat(self.source)
+        except NotFound:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class RenameStep(Step):
+    """staged: of the source. alone: there is no file at `path` that may be replaced."""
+
+    staged: Status
+    alone: bool
+
+    knows_itself: ClassVar[bool] = True
+
+    def run(self, store: Store) -> None:
+        try:
+            store.rename(self.source, self.path, replace=not self.alone)
+        except Exists as error:
+            raise StaleVersion(f"{self.path!r} was made by somebody else while it was being written") from error
+
+    def is_done(self, store: Store) -> bool:
+        return is_same_file(store.stat(self.path), self.staged)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinStep(Step):
+    """before: of the file at `path`, which has `length` bytes afterwards."""
+
+    before: Status
+    length: int
+
+    knows_itself: ClassVar[bool] = False
+
+    def run(self, store: Store) -> None:
+        store.concat(self.path, [self.source])
+
+    def is_done(self, store: Store) -> bool:
+        now = store.stat(self.path)
+        return (now.file_id, now.length) == (self.before.file_id, self.length)
 
 
 def manifest_of(

@@ -14,13 +14,12 @@ from typing import NamedTuple
 
 import trio
 
-from stripefs.errors import NotADirectory, NotEmpty, NotFound, StoreError, Transient
+from stripefs.errors import Invalid, NotADirectory, NotEmpty, NotFound, StoreError, Transient
 from stripefs.executor import Executor
 from stripefs.format.reserved_names import LAYOUT_NAME, is_hidden
 from stripefs.settings import LAYOUTS
 from stripefs.store.base import Store
 from stripefs.units import shown
-from stripefs.write.errors import Invalid
 
 __all__ = ["DirectoryLayouts"]
 

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 
 import trio
 
-from stripefs.errors import StoreError, StripefsError
+from stripefs.errors import DraftLost, StoreError, StripefsError
 from stripefs.store.base import Buffer
 from stripefs.units import shown
 from stripefs.write.context import UploadContext, WriteObserver
-from stripefs.write.errors import DraftLost
 from stripefs.write.layout_policy import Layout, Shape, concat_shape, striped_shape
 from stripefs.write.part_buffer import Column, UploadBase, UploadSegment
 from stripefs.write.part_upload import LazyDirectory, PartUpload

@@ -43,7 +43,9 @@ from datetime import UTC, datetime
 
 from stripefs.errors import (
     Busy,
+    DraftLost,
     Exists,
+    LeaseEnded,
     NoSpace,
     NotADirectory,
     NotFound,
@@ -58,8 +60,7 @@ from stripefs.errors import (
 from stripefs.format.lock_and_record import LEASE, DocumentError, LockDocument
 from stripefs.format.reserved_names import MARK, aside_name, lock_name, new_version, parse_reserved, part_name, stem
 from stripefs.store.base import Attributes, Kind, Status, Store
-from stripefs.write.errors import DraftLost, LeaseEnded
-from stripefs.write.store_clock import ClockReading, StoreClock, boot_time
+from stripefs.write.store_ops import ClockReading, StoreClock, boot_time
 from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["RENEW", "FileLock", "acquire", "is_same_file", "lock_path", "read_lock"]

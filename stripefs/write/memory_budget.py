@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import trio
 
-from stripefs.write.errors import DraftLost
+from stripefs.errors import DraftLost
 
 __all__ = ["MemoryAccount", "MemoryBudget"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import trio
 
 from stripefs.errors import Abandoned, Exists, HostFailed, NotFound, StoreError, Transient
-from stripefs.format.checksums import PartTable, digest_of, table_length
+from stripefs.format.blocks import PartTable, digest_of, table_length
 from stripefs.retry import Attempts
 from stripefs.store.base import Buffer, Status, Store
 

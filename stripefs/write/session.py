@@ -35,7 +35,7 @@ from stripefs.write.context import ObserverFactory, UploadContext, no_observer
 from stripefs.write.directory_layout import QuotaDirectories
 from stripefs.write.layout_policy import Layout, WritePolicy
 from stripefs.write.namespace import find_writer, find_writer_below
-from stripefs.write.store_clock import ClockReading
+from stripefs.write.store_ops import ClockReading
 from stripefs.write.upload import FileUpload
 from stripefs.write.upload_locks import UploadLocks
 from stripefs.write.upload_names import UploadNames

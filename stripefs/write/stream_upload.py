@@ -21,11 +21,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from stripefs.errors import Abandoned, StoreError, StripefsError
+from stripefs.errors import Abandoned, DraftLost, StoreError, StripefsError
 from stripefs.store.base import Buffer, Handle, Sink, Status, Store
 from stripefs.supervised import contain
 from stripefs.units import shown
-from stripefs.write.errors import DraftLost
 from stripefs.write.part_buffer import Column, UploadBase
 
 if TYPE_CHECKING:

@@ -16,13 +16,11 @@ from functools import partial
 
 import trio
 
-from stripefs.errors import NotFound, StoreError, StripefsError
+from stripefs.errors import DraftLost, NotFound, StoreError, StripefsError
 from stripefs.format.lock_and_record import LEASE
 from stripefs.store.base import Attributes, Store
-from stripefs.write.errors import DraftLost
 from stripefs.write.file_lock import FileLock, acquire, lock_path
-from stripefs.write.store_clock import ClockReading
-from stripefs.write.store_ops import StoreOps
+from stripefs.write.store_ops import ClockReading, StoreOps
 from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["UploadLocks"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stripefs.errors import InvalidName, NameTooLong
+from stripefs.errors import InvalidName, NameTooLong, NotPermitted
 from stripefs.format.reserved_names import (
     NAME_MAX,
     is_hidden,
@@ -13,7 +13,6 @@ from stripefs.format.reserved_names import (
     version_folder,
 )
 from stripefs.store.base import Store
-from stripefs.write.errors import NotPermitted
 
 __all__ = ["UploadNames", "ensure_usable", "join_path", "split_path"]
 

@@ -14,10 +14,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stripefs.errors import Busy, NotFound, StoreError
+from stripefs.errors import Busy, DraftLost, LeaseEnded, NotFound, StoreError
 from stripefs.format.lock_and_record import LEASE
 from stripefs.format.reserved_names import part_name
-from stripefs.write.errors import DraftLost, LeaseEnded
 from stripefs.write.file_lock import FileLock, acquire, lock_path, read_lock
 from tests.model.mounts import Client, Died
 from tests.support.examples import examples

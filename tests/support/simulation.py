@@ -25,7 +25,7 @@ import trio
 
 from stripefs import executor, retry
 from stripefs.format import reserved_names
-from stripefs.write import file_lock, part_upload, store_clock, stream_upload, uploader
+from stripefs.write import file_lock, part_upload, store_ops, stream_upload, uploader
 
 __all__ = ["Process", "Simulation"]
 
@@ -194,7 +194,7 @@ class Simulation:
             token_hex=lambda size: self.rng.randbytes(size).hex(), randbelow=self.rng.randrange, random=self.rng.random
         )
         replaced: list[tuple[Any, str, object]] = [
-            *((module, "time", times) for module in (store_clock, uploader, stream_upload)),
+            *((module, "time", times) for module in (store_ops, uploader, stream_upload)),
             *((module, "threading", threads) for module in (file_lock, part_upload, stream_upload)),
             *((module, "secrets", lots) for module in (file_lock, reserved_names)),
             (retry, "random", lots),

@@ -18,8 +18,7 @@ import pytest
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse import kernel, mounting
 from stripefs.fuse.control import query
-from stripefs.fuse.ipc import rebuild_error
-from stripefs.fuse.mount_spec import store_mount_spec
+from stripefs.fuse.ipc import rebuild_error, store_mount_spec
 from stripefs.settings import MountSettings, ReadSettings, Settings, StoreSettings
 from tests.support.mount_copies import until_unpinned
 from tests.support.waiting import PATIENCE, eventually

@@ -23,8 +23,8 @@ from imagefs.format.inode import printable
 from imagefs.reference import parse_store
 from imagefs.settings import TreeOptions
 from imagefs.startup.emission import events
-from stripefs.cli.exit_errors import INTERRUPTED, tell
 from stripefs.cli.fastpath import Flag
+from stripefs.cli.output import INTERRUPTED, tell
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.options import Given
 

@@ -17,7 +17,7 @@ from imagefs.deps.container import start
 from imagefs.deps.request import Request, Target
 from imagefs.run.options import RunOptions
 from imagefs.settings import TreeOptions
-from stripefs.cli.exit_errors import tell
+from stripefs.cli.output import tell
 from stripefs.errors import ConfigError
 
 if TYPE_CHECKING:

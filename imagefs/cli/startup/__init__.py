@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stripefs import startup_events
-from stripefs.cli.exit_errors import tell
 from stripefs.cli.fastpath import Flag, read
+from stripefs.cli.output import tell
 from stripefs.errors import ConfigError
 
 __all__ = ["COMMANDS", "TRACE", "plain_startup", "run_trace"]

@@ -58,8 +58,7 @@ deadline of the last reader that asked; when no replica served it, the store is 
 from stripefs.read.planner.cursors import Cursor
 from stripefs.read.planner.hosts import HostTable, Limits
 from stripefs.read.planner.planner import Planner
-from stripefs.read.planner.range_buffer import RangeBuffer
-from stripefs.read.planner.ranges import Attempt, FilePlan, Range, RangeState
+from stripefs.read.planner.ranges import Attempt, FilePlan, Range, RangeBuffer, RangeState
 from stripefs.read.planner.readahead import FileSeries
 
 __all__ = [

@@ -8,8 +8,16 @@ from stripefs.errors import Corrupt, HostFailed, NotFound, StaleVersion, StoreEr
 from stripefs.format.blocks import CHUNK, Block
 from stripefs.read.planner.cursors import ACTIVE, Cursor
 from stripefs.read.planner.hosts import ANY_HOST, STALL, HostTable, Limits
-from stripefs.read.planner.range_buffer import LOCAL_KEPT, RangeBuffer
-from stripefs.read.planner.ranges import LATELY, Attempt, FilePlan, Range, RangeState, trusted_ahead
+from stripefs.read.planner.ranges import (
+    LATELY,
+    LOCAL_KEPT,
+    Attempt,
+    FilePlan,
+    Range,
+    RangeBuffer,
+    RangeState,
+    trusted_ahead,
+)
 from stripefs.read.planner.readahead import BudgetShare, nearest
 from stripefs.retry import HostHealth
 

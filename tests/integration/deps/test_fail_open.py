@@ -284,7 +284,7 @@ def test_the_installer_alone_has_the_signals_that_it_would_have() -> None:
 def test_an_installer_that_cannot_be_run_ends_like_in_a_shell(tmp_path: Path) -> None:
     (tmp_path / "script").write_text("true\n")
     body = (
-        "import sys; from imagefs.deps.host import install_without; from stripefs.cli.exit_errors import guarded\n"
+        "import sys; from imagefs.deps.host import install_without; from stripefs.cli.output import guarded\n"
         "sys.exit(guarded(lambda: install_without('why', sys.argv[1:], print), debug=False))"
     )
     for command, code in (("nowhere", 127), (str(tmp_path / "script"), 126), (str(tmp_path), 126)):

@@ -12,7 +12,7 @@ from typing import Any
 
 from stripefs.fuse import daemonize, kernel
 from stripefs.fuse.control import find_mounts, query
-from stripefs.fuse.mount_spec import MountSpec
+from stripefs.fuse.ipc import MountSpec
 from stripefs.settings import MountSettings
 from tests.tools.mounts import eventually
 

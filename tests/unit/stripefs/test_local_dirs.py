@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from stripefs import local_dirs
+from stripefs import osutil
 from stripefs.errors import ConfigError
-from stripefs.local_dirs import open_local_dir, resolve_local_dir, user_runtime
+from stripefs.osutil import open_local_dir, resolve_local_dir, user_runtime
 
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The mount table, to be added to."""
     mounts = {"/": "ext4"}
-    monkeypatch.setattr(local_dirs, "_mounts", lambda: mounts)
+    monkeypatch.setattr(osutil, "_mounts", lambda: mounts)
     return mounts
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stripefs import settings
 from stripefs.errors import ConfigError
-from stripefs.fuse.mount_spec import MountSpec, store_mount_spec
+from stripefs.fuse.ipc import MountSpec, store_mount_spec
 from stripefs.settings import (
     GIB,
     LAYOUTS,

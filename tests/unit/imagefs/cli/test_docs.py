@@ -18,7 +18,7 @@ from imagefs.housekeeping.gc import GcResult
 from imagefs.housekeeping.listing import ImageRow
 from imagefs.housekeeping.verify import Damage, VerifyResult
 from stripefs import errors
-from stripefs.cli.exit_errors import INTERRUPTED
+from stripefs.cli.output import INTERRUPTED
 from tests.support.checkout import CHECKOUT
 
 DOCS = CHECKOUT / "docs"

@@ -22,9 +22,8 @@ from imagefs.repository.images import GRACE, Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.traces import Traces
 from imagefs.trace.references import open_image, plan_for
-from stripefs.errors import Unsupported
+from stripefs.errors import DraftLost, Unsupported
 from stripefs.settings import StoreSettings
-from stripefs.write.errors import DraftLost
 from tests.support.images.starts import Stored, imports, trace
 from tests.support.images.stores import age, files
 

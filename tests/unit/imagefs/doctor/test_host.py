@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.doctor import host, services
-from imagefs.doctor.finding import CheckResult, exit_code, lines
+from imagefs.doctor import CheckResult, exit_code, host, lines, services
 from imagefs.doctor.host import cache_findings, file_system_of, rights_findings, runtime_findings
 from imagefs.doctor.services import daemon_findings, snapshotter_findings, speaks_http2
 from imagefs.settings import DaemonSettings

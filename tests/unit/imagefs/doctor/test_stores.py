@@ -9,8 +9,7 @@ import pytest
 
 from imagefs.cli import app as application
 from imagefs.cli import services
-from imagefs.doctor import stores
-from imagefs.doctor.finding import CheckResult
+from imagefs.doctor import CheckResult, stores
 from imagefs.doctor.stores import skew, store_findings
 from stripefs.settings import StoreSettings
 from tests.contract import commands as command_conformance

@@ -10,7 +10,7 @@ import pytest
 from stripefs.cli import app as application
 from stripefs.cli import main as start
 from stripefs.cli import mounting, status
-from stripefs.cli.exit_errors import guarded, line, wants_debug
+from stripefs.cli.output import guarded, line, wants_debug
 from stripefs.errors import ConfigError, MountError, NotFound
 from stripefs.fuse import daemonize
 from stripefs.settings import MIB, Settings

@@ -7,8 +7,8 @@ from typing import get_args
 from stripefs import errors
 from stripefs.cli import mount_helper
 from stripefs.cli.bottleneck import Limit
-from stripefs.cli.exit_errors import INTERRUPTED
 from stripefs.cli.mounting import expand
+from stripefs.cli.output import INTERRUPTED
 from stripefs.config import resolve
 from tests.support.checkout import CHECKOUT
 

@@ -12,7 +12,7 @@ import pytest
 
 from stripefs.copy.output import HEAD, STEP, Partial, differs_at
 from stripefs.errors import Busy, IsADirectory, NoSpace
-from stripefs.format.checksums import CHECK, SUM, check_sums
+from stripefs.format.blocks import CHECK, SUM, check_sums
 from stripefs.format.reserved_names import is_hidden
 from tests.support.python_api import content
 

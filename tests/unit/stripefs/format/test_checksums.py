@@ -7,7 +7,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.format.checksums import CHECK, DIGEST, SUM, PartTable, check_sums, digest_of, table_length
+from stripefs.format.blocks import CHECK, DIGEST, SUM, PartTable, check_sums, digest_of, table_length
 
 UNITS = (4096, CHECK // 2, CHECK, CHECK + 4096, 2 * CHECK)
 DATA = random.Random(1).randbytes(5 * CHECK + 12345)

@@ -14,7 +14,7 @@ from stripefs.format.lock_and_record import LEASE
 from stripefs.format.manifest import Manifest, Segment
 from stripefs.gc.collect import Collection, clear_for_rmdir
 from stripefs.store.striped import StripedStore
-from stripefs.write import store_clock
+from stripefs.write import store_ops
 from stripefs.write.file_lock import FileLock, acquire
 from tests.support.leftovers import Hooked, Place, version
 from tests.support.striped_files import write_marked
@@ -107,7 +107,7 @@ def test_what_a_writer_publishes_that_was_asleep_is_whole(
 def test_another_writer_comes_while_gc_is_stopped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """gc has the lock and sleeps for two leases: what came since is not its own to remove."""
     moved = [0.0]
-    boot_time = store_clock.boot_time
+    boot_time = store_ops.boot_time
     for number in range(CALLS):
         root = place.root / str(number)
         here = Place(root)

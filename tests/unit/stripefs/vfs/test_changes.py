@@ -10,10 +10,19 @@ import pytest
 import trio
 import trio.testing
 
-from stripefs.errors import Busy, Exists, NotFound, StaleVersion, StripefsError, Transient, Unsupported
+from stripefs.errors import (
+    Busy,
+    Exists,
+    Lost,
+    NotFound,
+    NotPermitted,
+    StaleVersion,
+    StripefsError,
+    Transient,
+    Unsupported,
+)
 from stripefs.store.base import Kind
 from stripefs.vfs import ROOT
-from stripefs.vfs.errors import Lost, NotPermitted
 from stripefs.vfs.writable_tree import WritableTree
 from stripefs.write import NotSequential
 from tests.unit.stripefs.vfs.changing import ChangingStore, FakeUploads, Killed, contents, make_writable

@@ -7,10 +7,9 @@ import os
 
 import pytest
 
-from stripefs.errors import PermissionDenied, Unsupported
+from stripefs.errors import NotPermitted, PermissionDenied, Unsupported
 from stripefs.store.base import Attributes
 from stripefs.vfs import ROOT
-from stripefs.vfs.errors import NotPermitted
 from stripefs.vfs.writable_tree import WritableTree
 from tests.unit.stripefs.vfs.changing import ChangingStore, FakeUploads, contents, make_writable
 

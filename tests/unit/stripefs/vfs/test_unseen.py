@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from stripefs.vfs.errors import Unseen
+from stripefs.errors import Unseen
 from tests.unit.stripefs.vfs.changing import ChangingStore, contents, make_writable
 
 ROOT = 1

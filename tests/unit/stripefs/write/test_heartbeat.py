@@ -16,7 +16,7 @@ from stripefs.testing.counting import CountingStore
 from stripefs.write import FileUpload
 from stripefs.write.file_lock import acquire
 from stripefs.write.session import Heartbeat
-from stripefs.write.store_clock import ClockReading
+from stripefs.write.store_ops import ClockReading
 from tests.support.uploads import writing
 
 LEASE = 60.0

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from stripefs.errors import Busy, Exists
+from stripefs.errors import Busy, Exists, Invalid
 from stripefs.store.base import Kind, Status
-from stripefs.write.errors import Invalid
-from stripefs.write.namespace_changes import begin_file, ensure_not_below
+from stripefs.write.namespace import begin_file, ensure_not_below
 
 THERE = Status(b"f", Kind.FILE, 3)
 

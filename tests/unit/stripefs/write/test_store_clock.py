@@ -8,7 +8,7 @@ import pytest
 
 from stripefs.errors import PermissionDenied, StoreError
 from stripefs.store.local import LocalStore
-from stripefs.write.store_clock import StoreClock
+from stripefs.write.store_ops import StoreClock
 from tests.support.shifted_store import Shifted
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.errors import InvalidName, NameTooLong, StoreError
+from stripefs.errors import InvalidName, NameTooLong, NotPermitted, StoreError
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
-from stripefs.write.errors import NotPermitted
 from stripefs.write.upload_names import ensure_usable
 
 
