@@ -35,7 +35,9 @@ active stream stays out of look-ahead's reach, and no stream looks further ahead
 one another's look-ahead have one share together. Consumed ranges go first when room is needed, oldest first, then what
 one stream was to read and another has read, then the look-ahead of cursors that stand still; a range that a reader
 waits for may also take the place of the farthest look-ahead of the others; ranges shrink as the budget divided by the
-streams shrinks. So the bytes a reader waits for always find room, however many readers there are.
+streams shrinks. So the bytes a reader waits for always find room, however many readers there are. Of what was consumed
+little stays, so that a load is served from memory that is used over and over: 64 MiB, or 16 MiB a stream. Once a reader
+comes to what was dropped behind another one, as much stays as the budget has room for.
 
 **Little memory, many hosts.** The units of a striped file lie on a different host each, and all hosts are busy if the
 look-ahead holds something of every one. Where the budget has no room for several full ranges a host, ranges shrink and
@@ -47,7 +49,7 @@ without).
 alone, however busy it is, since asking others would spend what keeping them was to spare. It is a host like any other
 in that it is avoided after a failure and hedged when it is silent or slow, measured against its own kind; then the
 others serve. All its reads are quick, so it is read 64 MiB ahead and no further, and what it brought goes first once it
-was consumed: a load is then served from little memory, used over and over.
+was consumed.
 
 **Slow and broken hosts.** A host that fails, or that sends nothing for a second while this process runs, is avoided
 for a while, twice as long each time. A range that is silent, or takes several times as long as its recent peers, is

@@ -9,8 +9,8 @@ from stripefs.format.blocks import CHUNK, Block
 from stripefs.read.planner.cursors import ACTIVE, Cursor
 from stripefs.read.planner.hosts import ANY_HOST, STALL, HostTable, Limits
 from stripefs.read.planner.ranges import (
+    KEPT,
     LATELY,
-    LOCAL_KEPT,
     Attempt,
     FilePlan,
     Range,
@@ -29,7 +29,7 @@ CURSOR_IDLE = 30.0
 CONSUMED_IDLE = 5.0
 """Seconds that consumed ranges stay without being touched: long enough for a second process a little behind."""
 
-LOCAL_BEHIND = 16 << 20
+BEHIND = 16 << 20
 """Bytes behind each stream that stay of them at least: the kernel's requests overtake one another by some MiB."""
 
 READ_BEFORE_NEXT = 16 << 20
@@ -69,6 +69,8 @@ class Planner:
             limits.budget, limits.range_size, threads=self.look_ahead_threads, per_host=self.hosts.per_host
         )
         self._looked = 0.0
+        self._returned = float("-inf")
+        """When a reader last came to what had been dropped behind another one."""
         self._readahead_done = False
         """Nothing that matters has changed since look-ahead found nothing to start."""
 
@@ -170,6 +172,8 @@ class Planner:
             # A backward reader has had the bytes above it already.
             whole = streaming is not None and not streaming.backward
             span = file.absent_run(start, None if whole else end, self.range_size())
+            if start in file.passed:
+                self._returned, self.pool.kept = now, self.limits.budget
             range_ = file.plan(span, self._choice(span.hosts), streaming)
         range_.used = now
         range_.wanted = True
@@ -399,7 +403,9 @@ class Planner:
 
     def _count(self, now: float) -> None:
         self._shares.count(self.files, now - ACTIVE, lambda hosts: self.hosts.serving(hosts, now))
-        self.pool.local_kept = max(LOCAL_KEPT, self._shares.streams * LOCAL_BEHIND)
+        behind = max(KEPT, self._shares.streams * BEHIND)
+        self.pool.local_kept = behind
+        self.pool.kept = behind if now - self._returned > LATELY else self.limits.budget
 
     def _release_cursor(self, cursor: Cursor) -> None:
         for range_ in self.pool.ahead_of(cursor):
@@ -414,5 +420,6 @@ class Planner:
         self._count(now)
         for file in self.files:
             file.read_at = {chunk: when for chunk, when in file.read_at.items() if when > now - LATELY}
+            file.passed = {chunk: when for chunk, when in file.passed.items() if when > now - LATELY}
         for range_ in self.pool.idle(now - CONSUMED_IDLE):
             self.pool.drop(range_)

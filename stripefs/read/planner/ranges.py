@@ -15,7 +15,7 @@ from stripefs.errors import StoreError
 from stripefs.format.blocks import CHUNK, BlockMap, ByteRange
 from stripefs.read.planner.cursors import ACTIVE, Cursor, CursorSet
 
-__all__ = ["LATELY", "Attempt", "FilePlan", "Range", "RangeBuffer", "RangeState"]
+__all__ = ["KEPT", "LATELY", "Attempt", "FilePlan", "Range", "RangeBuffer", "RangeState"]
 
 
 LATELY = 10.0
@@ -92,6 +92,8 @@ class FilePlan:
     ranges: dict[int, Range] = field(default_factory=dict)
     read_at: dict[int, float] = field(default_factory=dict)
     """Time at which each chunk, by its start, was last read, for those read lately."""
+    passed: dict[int, float] = field(default_factory=dict)
+    """Time at which each chunk was last asked for whose range was dropped soon after its reader had passed it."""
     failed: StoreError | None = None
     closed: bool = False
 
@@ -187,17 +189,18 @@ def trusted_ahead(range_: Range) -> int:
 LEFT = 1.0
 """Seconds after which a range that was read in part gives its room to others: its reader has gone elsewhere."""
 
-LOCAL_KEPT = 64 << 20
-"""Bytes of consumed ranges that stay of what came from local hosts: it is soon read again, while memory that is used
-for the first time costs as much as reading it. Reading 1 GiB from a disk of 1.2 GB/s took 1.3 s in a budget of 1 GiB,
-whose pages all had to be made first, and 1.0 s in one of 128 MiB (medians of five)."""
+KEPT = 64 << 20
+"""Bytes of consumed ranges that stay. Most readers never come back, or the kernel has the bytes in its pages, while
+memory that is used for the first time costs as much as reading a disk: reading 1 GiB from one of 1.2 GB/s took 1.3 s in
+a budget of 1 GiB, whose pages all had to be made first, and 1.0 s in one of 128 MiB (medians of five)."""
 
 
 class RangeBuffer:
     """`budget` bytes. `used` counts every attempt under way and every range that is here.
 
-    Consumed ranges stay, least recently used first, until their room is needed: a second reader close behind the
-    first, or one with O_DIRECT that the page cache does not serve, then finds them.
+    Of consumed ranges `kept` bytes stay, of those from local hosts `local_kept`; the least recently used go first. A
+    second reader close behind the first, or one with O_DIRECT that the page cache does not serve, finds them. Their
+    memory is touched, and serves the next ranges.
     """
 
     def __init__(self, budget: int) -> None:
@@ -206,7 +209,7 @@ class RangeBuffer:
         self.peak = 0
         self.dropped = 0
         """Ranges of look-ahead that gave way although their stream was on its way to them."""
-        self.local_kept = LOCAL_KEPT
+        self.kept = self.local_kept = KEPT
         self._consumed: dict[Range, None] = {}
         self._local: dict[Range, None] = {}
         """Consumed ranges that came from local hosts."""
@@ -231,14 +234,15 @@ class RangeBuffer:
             self._ahead[range_] = None
 
     def _keep(self, range_: Range) -> None:
-        self._lru(range_)[range_] = None
-        if range_.local:
-            excess = sum(one.length for one in self._local) - self.local_kept
-            for victim in [one for one in self._local if not one.waiters]:
-                if excess <= 0:
-                    break
-                excess -= victim.length
-                self.drop(victim)
+        lru = self._lru(range_)
+        lru[range_] = None
+        excess = sum(one.length for one in lru) - (self.local_kept if range_.local else self.kept)
+        for victim in [one for one in lru if not one.waiters]:
+            if excess <= 0:
+                break
+            excess -= victim.length
+            self.drop(victim)
+            victim.file.passed.update(dict.fromkeys(range(victim.offset, victim.end, CHUNK), victim.used))
 
     def _lru(self, range_: Range) -> dict[Range, None]:
         return self._local if range_.local else self._consumed

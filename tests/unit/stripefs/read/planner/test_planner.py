@@ -158,6 +158,18 @@ def test_sixteen_streams_in_one_file_share_the_hosts():
     assert world.now < 1.3 * fullest * 8 * MIB / 40e6
 
 
+def test_a_reader_far_behind_another_gets_the_memory_kept_for_it():
+    """It reads anew what went before it came, and nothing after that."""
+    length = 768 * MIB
+    world = World(limits(budget=1024 * MIB), eight())
+    file = world.open(dealt(length))
+    world.client(file, sequential(length))
+    world.at(1.0, lambda: world.client(file, sequential(length)))
+    world.run()
+    gap = 8 * 40e6 * 1.0
+    assert length + 64 * MIB < world.planner.bytes_fetched < length + gap + 64 * MIB
+
+
 def test_closing_gives_all_memory_back():
     world = World(limits(), eight())
     file = world.open(placed(256 * MIB, 8 * MIB, 8, 1, 0))

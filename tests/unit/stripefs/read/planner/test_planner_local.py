@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stripefs.errors import HostFailed
 from stripefs.read.planner import FilePlan, HostTable
-from stripefs.read.planner.ranges import LOCAL_KEPT
+from stripefs.read.planner.ranges import KEPT
 from stripefs.read.planner.readahead import LOCAL_AHEAD
 from stripefs.store.base import Block
 from tests.unit.stripefs.read.planner.world import MIB, Host, World, eight, limits, placed, sequential
@@ -147,7 +147,7 @@ def test_a_stream_is_served_from_a_local_host_with_little_memory() -> None:
     quick.run()
     assert not client.errors
     assert quick.planner.bytes_fetched == length
-    assert quick.planner.pool.peak <= LOCAL_AHEAD + LOCAL_KEPT + 3 * 8 * MIB
+    assert quick.planner.pool.peak <= LOCAL_AHEAD + KEPT + 3 * 8 * MIB
     assert quick.now < 1.1 * length / 400e6
 
 

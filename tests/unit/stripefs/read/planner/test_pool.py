@@ -85,6 +85,19 @@ def test_what_nobody_asked_for_costs_trust_when_it_is_dropped(shelf):
     assert shelf.file.cursors.trust.unwanted == MIB
 
 
+def test_of_what_streams_have_consumed_little_stays(shelf):
+    shelf.pool.budget, shelf.pool.kept = 64 * MIB, 2 * MIB
+    cursor = cursor_at(shelf, 0, now=100.0)
+    ranges = [shelf.here(mib, cursor, waiters=int(mib == 1), used=100.0 + mib) for mib in range(1, 5)]
+    for range_ in ranges:
+        shelf.pool.consumed(range_)
+    waited, second, third, fourth = ranges
+    assert [one.state for one in (waited, second, third)] == [RangeState.READY, RangeState.DROPPED, RangeState.DROPPED]
+    assert fourth.state is RangeState.READY
+    assert shelf.pool.used == 2 * MIB
+    assert shelf.file.passed == {2 * MIB: 102.0, 3 * MIB: 103.0}
+
+
 def test_of_what_came_from_local_hosts_little_stays_once_consumed(shelf):
     shelf.pool.budget, shelf.pool.local_kept = 64 * MIB, 2 * MIB
     far = shelf.here(0)
