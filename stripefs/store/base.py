@@ -203,10 +203,12 @@ class Store(ABC):
                 answers.append(error)
         return answers
 
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
-        """Make a file of these pieces, whole or not at all; directories above it are made where they are missing.
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status | None:
+        """Make a file of these pieces, whole or not at all. `parents`: directories above it that are missing are made;
+        else NotFound is raised where they are.
 
-        Raises Exists where something is at `path` already, unless it is to be replaced, which is atomic.
+        Answers the status of the new file where that is known without asking for it, else None. Raises Exists where
+        something is at `path` already, unless it is to be replaced, which is atomic.
         """
         raise Unsupported(f"{self.url} cannot be written to")
 

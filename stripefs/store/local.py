@@ -139,13 +139,14 @@ class LocalStore(Store):
                 raise
         return LocalHandle(path, fd, status)
 
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
-        with self._parent(path, make=True) as (folder, name):
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status:
+        with self._parent(path, make=parents) as (folder, name):
             new = NewFile(folder, name)
             try:
                 for piece in data:
                     new.write(piece)
                 new.publish(replace=replace)
+                return _status(name, os.fstat(new.descriptor))
             finally:
                 new.close()
 

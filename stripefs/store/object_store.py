@@ -184,8 +184,10 @@ class ArrowStore(Store):
             file = self._filesystem.open_input_file(where)
         return ArrowHandle(file, status, where, lambda: self.stat(path).identity)
 
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> None:
         where = self._where(path)
+        if not parents and self.stat(path.rpartition(b"/")[0] or b"/").kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"there is no directory for {where}")
         # All of it first: pyarrow completes an upload whose writer fails, and then half an object would be there.
         whole = b"".join(data)
         with self._in_use.reading(), errors(where):

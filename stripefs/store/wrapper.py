@@ -99,8 +99,9 @@ class WrappedStore(Store):
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         return self.handle(path, self.asking("open", path, lambda: self.inner.open(path, expect)))
 
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
-        self.changing("put", (path,), lambda: self.inner.put(path, data, replace=replace))
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status | None:
+        self.changing("put", (path,), lambda: self.inner.put(path, data, replace=replace, parents=parents))
+        return None  # what is wrapped around the store may change what `stat` answers
 
     def remove(self, path: bytes) -> None:
         self.changing("remove", (path,), lambda: self.inner.remove(path))

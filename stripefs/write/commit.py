@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from dataclasses import replace
 
 import trio
 
@@ -39,6 +40,7 @@ from stripefs.write.hidden_files import HiddenFiles
 from stripefs.write.layout_policy import Layout
 from stripefs.write.part_buffer import UploadBase
 from stripefs.write.upload_locks import UploadLocks
+from stripefs.write.upload_names import split_path
 
 __all__ = ["Commit", "CommitState"]
 
@@ -118,6 +120,9 @@ class Commit:
         """True if what was given up has come there all the same."""
         self._joining = False  # behind the published file, or that was given up
         self._id = ""  # of the file that was made visible last, where the store gives ids
+        self._shown: Status | None = None
+        """Status of the version that was made visible just now, as its rename leaves it; None where that is not known:
+        of a striped one, of one that was joined, and where the store gives files no ids."""
 
     def restarted(self, files: HiddenFiles) -> Commit:
         """For what is written from the file's start again, into these files."""
@@ -133,7 +138,7 @@ class Commit:
         """
         contents = self._contents
         with contents.uninterrupted():
-            self.state = CommitState.WRITING
+            self.state, self._shown = CommitState.WRITING, None
             if contents.head is not None:
                 await self._publish_head()
             else:
@@ -143,7 +148,7 @@ class Commit:
                     await self._publish_striped()
                 else:
                     await self._publish_joined()
-            status = await self.look()
+            status = self._shown or await self.look()
             self._file.published = self.continued = status
             contents.observer.publish(self._names.path, status if self._is_ours(status) else None)
             self._shared.stats.published += 1
@@ -159,7 +164,7 @@ class Commit:
             await self._put_head()
             return
         saved = await self._files.save_head()
-        await self._rename_onto_name(saved.path)
+        await self._rename_onto_name(saved.path, saved.status)
         self._files.release_head()
 
     async def _put_head(self) -> None:
@@ -219,16 +224,18 @@ class Commit:
             await self._rename_onto_name(path)
         await self._ops.clear(objects)
 
-    async def _rename_onto_name(self, source: bytes) -> None:
-        """`source`, a hidden file beside the name, becomes the file.
+    async def _rename_onto_name(self, source: bytes, staged: Status | None = None) -> None:
+        """`source`, a hidden file beside the name, becomes the file. staged: its status, where that is known.
 
         `replaced` is None afterwards where it was not there any more: it may be in use elsewhere.
         """
-        await self._apply_attributes(source)
+        if await self._apply_attributes(source, staged):
+            staged = None
         if self.hanging != source:
             await self.take_back()  # it must not come later and take this one's place
         store = self._shared.store
-        staged = await self._ops.call("looking at a version", lambda: store.stat(source))
+        if staged is None or not staged.file_id:
+            staged = await self._ops.call("looking at a version", lambda: store.stat(source))
         self.state = CommitState.STAGED
         await self._ensure_continued()
         if self.replaced is not None and not await self._is_there(self.replaced):
@@ -236,6 +243,8 @@ class Commit:
         self.hanging = source
         await self._make_visible(RenameStep(source, self._names.path, staged, self.alone))
         self._id = staged.file_id
+        if staged.file_id and self._contents.layout is not Layout.STRIPED:  # whose status has the length of its parts
+            self._shown = replace(staged, name=split_path(self._names.path)[1])
 
     async def _join_behind(self, base: UploadBase, whole: UploadBase) -> None:
         """`whole`, a hidden file beside the name, goes behind the published file `base` in one step."""
@@ -248,11 +257,15 @@ class Commit:
         await self._make_visible(JoinStep(whole.path, base.path, before, base.length + whole.length))
         await self._apply_attributes(self._names.path)
 
-    async def _apply_attributes(self, path: bytes) -> None:
-        """Give `path` the attributes that were asked for."""
+    async def _apply_attributes(self, path: bytes, now: Status | None = None) -> bool:
+        """Give `path` the attributes that were asked for; False where it has them. now: its status, where known."""
         attributes = self._file.attributes
-        if attributes != Attributes() and self._shared.store.capabilities.attributes:
-            await self._ops.set_attributes(path, attributes)
+        if now is not None and now.file_id and now.mode == attributes.mode:
+            attributes = replace(attributes, mode=None)
+        if attributes == Attributes() or not self._shared.store.capabilities.attributes:
+            return False
+        await self._ops.set_attributes(path, attributes)
+        return True
 
     # -- from STAGED to VISIBLE --------------------------------------------------------------------------------------
 

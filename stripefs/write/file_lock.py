@@ -47,7 +47,6 @@ from stripefs.errors import (
     Exists,
     LeaseEnded,
     NoSpace,
-    NotADirectory,
     NotFound,
     PermissionDenied,
     QuotaExceeded,
@@ -59,7 +58,7 @@ from stripefs.errors import (
 )
 from stripefs.format.lock_and_record import LEASE, DocumentError, LockDocument
 from stripefs.format.reserved_names import MARK, aside_name, lock_name, new_version, parse_reserved, part_name, stem
-from stripefs.store.base import Attributes, Kind, Status, Store
+from stripefs.store.base import Attributes, Status, Store
 from stripefs.write.store_ops import ClockReading, StoreClock, boot_time
 from stripefs.write.upload_names import join_path, split_path
 
@@ -265,15 +264,13 @@ def acquire(
     since = datetime.now(UTC).isoformat(timespec="seconds")
     mine = LockDocument(owner or new_version(), path, tuple(versions), f"{socket.gethostname()}:{os.getpid()}", since)
     lock = lock_path(path)
-    if store.stat(split_path(path)[0]).kind is not Kind.DIRECTORY:  # `put` would make it
-        raise NotADirectory(f"there is no directory for {path!r}")
     blanks = secrets.randbelow(_BLANKS)
     for _ in range(_TRIES):
         now = clock()
         mine = dataclasses.replace(mine, versions=(*versions, *sorted(before.difference(versions))))
         data = mine.to_bytes(blanks)
         try:
-            store.put(lock, [data])
+            found = store.put(lock, [data], parents=False)
         except Exists:
             held = _read_with_status(store, lock)
             if held is None:
@@ -292,7 +289,8 @@ def acquire(
                     continue
                 ours = FileLock(store, mine, status, now, seconds, clock)
         else:
-            found = _status(store, lock)
+            if found is None:
+                found = _status(store, lock)
             if found is None or found.length != len(data) or clock() - now > _SOON * seconds:
                 held = _read_with_status(store, lock)
                 if held is None or held[0].owner != mine.owner:
@@ -399,9 +397,9 @@ def _prepare(store: Store, document: LockDocument, blanks: int) -> Iterator[tupl
     its way."""
     folder, name = split_path(document.path)
     path = join_path(folder, part_name(name, new_version(), 0))
-    store.put(path, [document.to_bytes(blanks)])
+    status = store.put(path, [document.to_bytes(blanks)], parents=False)
     try:
-        yield path, store.stat(path)
+        yield path, status or store.stat(path)
     except BaseException:
         with contextlib.suppress(StoreError):
             store.remove(path)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stripefs.errors import Exists, IsADirectory, NotFound
+from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound
 from stripefs.store.base import Store
 from tests.support.stores import content, listing
 
@@ -22,6 +22,23 @@ class PutConformance:
         store.put(folder + b"/a/b/file", pieces)
         assert read(store, folder + b"/a/b/file") == b"".join(pieces)
         assert [status.name for status in listing(store, folder + b"/a/b")] == [b"file"]
+
+    def test_directories_are_not_made_where_they_are_not_wanted(self, store: Store, folder: bytes) -> None:
+        store.put(folder + b"/file", [b"x"])
+        store.put(folder + b"/other", [b"y"], parents=False)
+        for pieces in ([b"x"], []):
+            with pytest.raises(NotFound):
+                store.put(folder + b"/a/file", pieces, parents=False)
+            with pytest.raises((NotADirectory, NotFound)):
+                store.put(folder + b"/file/below", pieces, parents=False)
+        assert [status.name for status in listing(store, folder)] == [b"file", b"other"]
+
+    def test_a_status_that_is_answered_is_the_files(self, store: Store, folder: bytes) -> None:
+        for _ in range(2):
+            status = store.put(folder + b"/file", [content(1000)], replace=True)
+            if status is not None:
+                now = store.stat(folder + b"/file")
+                assert (status.identity, status.name, status.mode) == (now.identity, now.name, now.mode)
 
     def test_an_empty_file(self, store: Store, folder: bytes) -> None:
         store.put(folder + b"/empty", [])

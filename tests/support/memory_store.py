@@ -72,11 +72,14 @@ class MemoryStore(Store):
             raise StaleVersion(f"{path!r} was replaced")
         return _MemoryHandle(status, self._data[status.file_id])
 
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
-        self._make_above(path)
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status:
+        if parents:
+            self._make_above(path)
+        elif self.stat(path.rpartition(b"/")[0] or b"/").kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"there is no directory for {path!r}")
         if path in self._entries and not replace:
             raise Exists(f"{path!r} exists")
-        self._add(path, Kind.FILE, b"".join(bytes(piece) for piece in data))
+        return self._add(path, Kind.FILE, b"".join(bytes(piece) for piece in data))
 
     def remove(self, path: bytes) -> None:
         self._file(path)

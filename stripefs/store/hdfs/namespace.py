@@ -156,13 +156,13 @@ class Namespace:
         found = self._calls.stat(path)
         if found.kind is not Kind.DIRECTORY:
             raise NotADirectory(f"{path} is not a directory")
-        self._delete(path, found)
+        self._delete(path, lambda: not _same(self._there(path), found))
 
     def remove(self, path: str) -> None:
         found = self._calls.stat(path)
         if found.kind is Kind.DIRECTORY:
             raise IsADirectory(f"{path} is a directory")
-        self._delete(path, found)
+        self._delete(path, lambda: not _same(self._there(path), found))
 
     def rename(self, source: str, target: str, *, replace: bool, moving: Status | None = None) -> None:
         """moving: the status of `source`, where the caller knows it."""
@@ -210,15 +210,12 @@ class Namespace:
             raise StaleVersion(f"{target} was replaced or removed") from error
 
     def compare_and_remove(self, path: str, seen: Identity) -> None:
-        """As `compare_and_rename`."""
-        stale = StaleVersion(f"{path} was replaced or removed")
-        found = self._there(inode_path(seen.file_id))
-        if found is None or (found.kind, found.length) != (Kind.FILE, seen.length):
-            raise stale
+        """As `compare_and_rename`. An inode id never comes again, so what bears it is what was seen."""
+        inode = inode_path(seen.file_id)
         try:
-            self._delete(inode_path(seen.file_id), found)
+            self._delete(inode, lambda: self._there(inode) is None)
         except NotFound:
-            raise stale from None
+            raise StaleVersion(f"{path} was replaced or removed") from None
 
     def set_attributes(self, path: str, attributes: Attributes) -> None:
         # Each of these may be done twice.
@@ -299,10 +296,7 @@ class Namespace:
             if mtime_ms is not None:
                 self._calls.set_times(path, mtime_ms, None)
 
-    def _delete(self, path: str, found: Status) -> None:
-        def gone() -> bool:
-            return not _same(self._there(path), found)
-
+    def _delete(self, path: str, gone: Callable[[], bool]) -> None:
         def delete() -> None:
             if not self._calls.delete(path):
                 raise NotFound(f"{path} does not exist")

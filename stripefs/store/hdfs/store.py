@@ -202,8 +202,8 @@ class HdfsStore(Store):
             return self.small.read_small_files(native, full, length)
         return native.read_small_files(full, length)
 
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
-        self._writer.put(self._full(path), data, replace=replace)
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status | None:
+        return self._writer.put(self._full(path), data, replace=replace, parents=parents)
 
     def remove(self, path: bytes) -> None:
         self._writer.remove(self._full(path))

@@ -16,9 +16,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import replace as replaced
 from typing import Protocol
 
-from stripefs.errors import Busy, Exists, HostFailed, NotFound, ServiceDown, StoreError, Unsupported
+from stripefs.errors import Busy, Exists, HostFailed, NotADirectory, NotFound, ServiceDown, StoreError, Unsupported
 from stripefs.retry import HostHealth
 from stripefs.store.base import Attributes, Buffer, Host, Identity, Kind, Sink, Status
 from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
@@ -100,9 +101,10 @@ class HdfsWriter:
 
     def create(self, path: str, *, host: str, block_size: int, replication: int, length: int | None) -> Sink:
         block_size, replication = block_size or self._new_files[0], replication or self._new_files[1]
-        with contextlib.suppress(NotFound):
-            self._stat(path)
-            raise Exists(f"{path} exists already")
+        if not _is_hidden(path):  # a hidden name is new, and the DataNode refuses one that is not
+            with contextlib.suppress(NotFound):
+                self._stat(path)
+                raise Exists(f"{path} exists already")
         if not host and self._native is not None:
             return NativeSink(
                 self._native,
@@ -142,22 +144,32 @@ class HdfsWriter:
             discard=lambda at_most: self._discard(path, at_most),
         )
 
-    def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
+    def put(self, path: str, data: Iterable[Buffer], *, replace: bool, parents: bool = True) -> Status | None:
         pieces = list(data)
         length = sum(len(memoryview(piece).cast("B")) for piece in pieces)
         if self._native is not None and (self._datanodes is None or not 0 < length <= _DOCUMENT):
-            self._native.put(path, pieces, replace=replace)
-            return
-        failure = self._put_somewhere(path, pieces, length, replace=replace)
-        if failure is None:
-            return
+            self._put_native(self._native, path, pieces, replace=replace, parents=parents)
+            return None
+        done = self._put_somewhere(path, pieces, length, replace=replace, parents=parents)
+        if isinstance(done, Status):
+            return done
         if self._native is None:
-            raise failure
-        _log.info("%s is written by hdfs-native: %s", path, failure)
-        self._native.put(path, pieces, replace=replace)
+            raise done
+        _log.info("%s is written by hdfs-native: %s", path, done)
+        self._put_native(self._native, path, pieces, replace=replace, parents=parents)
+        return None
 
-    def _put_somewhere(self, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool) -> HostFailed | None:
-        """At a DataNode, each of which is tried once; why it could not be written."""
+    def _put_native(
+        self, native: NativeClient, path: str, pieces: Sequence[Buffer], *, replace: bool, parents: bool
+    ) -> None:
+        if not parents and self._stat(_folder(path)).kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"there is no directory for {path}")
+        native.put(path, pieces, replace=replace)
+
+    def _put_somewhere(
+        self, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool, parents: bool
+    ) -> Status | HostFailed:
+        """At a DataNode, each of which is tried once; the file's status, or why it could not be written."""
         failure: HostFailed | None = None
         end = time.monotonic() + _DOCUMENT_TIMES * self._timeout
         tried: set[str] = set()
@@ -168,33 +180,38 @@ class HdfsWriter:
                 return failure or error
             tried.add(name)
             try:
-                self._put_at(name, path, pieces, length, replace=replace)
+                status = self._put_at(name, path, pieces, length, replace=replace, parents=parents)
             except HostFailed as error:
                 failure = error
                 self._health.failed(error.host or name, time.monotonic(), error.message)
             else:
                 self._health.worked(name)
-                return None
+                return status
         return failure
 
-    def _put_at(self, host: str, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool) -> None:
+    def _put_at(
+        self, host: str, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool, parents: bool
+    ) -> Status:
         """Written under a hidden name beside `path`, then renamed. Raises HostFailed before anything is at `path`."""
         temporary = temporary_path(path)
 
-        def write() -> None:
-            self._placed(temporary, host, *self._new_files, length, document=True).complete(pieces)
+        def write() -> Status:
+            return self._placed(temporary, host, *self._new_files, length, document=True).complete(pieces)
 
         try:
-            write()
+            status = write()
         except NotFound:
-            self._changes.make_directories(path.rpartition("/")[0] or "/")
-            write()
+            if not parents:
+                raise
+            self._changes.make_directories(_folder(path))
+            status = write()
         try:
             self._rename(temporary, path, replace=replace)
         except BaseException:
             with contextlib.suppress(StoreError):
                 self._changes.remove(temporary)
             raise
+        return replaced(status, name=path.rpartition("/")[2].encode())
 
     def remove(self, path: str) -> None:
         self._changes.remove(path)
@@ -234,7 +251,7 @@ class HdfsWriter:
     def _written(self, path: str) -> Status:
         """The file that was written at `path`, for its renaming to ask no more about it."""
         status = self._stat(path)
-        if status.file_id and path.rpartition("/")[2].startswith("."):  # files of visible names may change hands
+        if status.file_id and _is_hidden(path):  # files of visible names may change hands
             with self._lock:
                 self._hidden[path] = status
                 if len(self._hidden) > _HIDDEN:
@@ -300,3 +317,11 @@ class HdfsWriter:
             except StoreError:
                 self._defaults = (0, 0)
         return self._defaults or (0, 0)
+
+
+def _folder(path: str) -> str:
+    return path.rpartition("/")[0] or "/"
+
+
+def _is_hidden(path: str) -> bool:
+    return path.rpartition("/")[2].startswith(".")

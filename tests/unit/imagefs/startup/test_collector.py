@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from imagefs.startup.collector import Collected, Collector, object_name
 from stripefs.errors import HostFailed, StoreError
 from stripefs.startup_events import ProcessIdentity, Writer
-from stripefs.store.base import Buffer
+from stripefs.store.base import Buffer, Status
 from stripefs.store.local import LocalStore
 from tests.support.waiting import PATIENCE, eventually
 from tests.unit.imagefs.startup.collecting import command, ended
@@ -38,11 +38,11 @@ class Shaky(LocalStore):
 
     left = 1 << 30
 
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status:
         if not self.left:
             raise HostFailed("away")
         self.left -= 1
-        super().put(path, data, replace=replace)
+        return super().put(path, data, replace=replace)
 
 
 def collected(root: Path) -> dict[str, list[bytes]]:

@@ -135,7 +135,7 @@ class ReadOnly(WrappedStore):
     PARAMETERS: ClassVar[Mapping[str, Parser]] = {}
     error: Exception = Unsupported("no puts here")
 
-    def put(self, path: bytes, data: Any, *, replace: bool = False) -> None:
+    def put(self, path: bytes, data: Any, *, replace: bool = False, parents: bool = True) -> Any:
         raise self.error
 
 
@@ -163,10 +163,10 @@ def test_a_store_that_is_slow_to_come_back_is_asked_again(
         NAME = "flaky"
         PARAMETERS: ClassVar[Mapping[str, Parser]] = {}
 
-        def put(self, path: bytes, data: Any, *, replace: bool = False) -> None:
+        def put(self, path: bytes, data: Any, *, replace: bool = False, parents: bool = True) -> Any:
             for failure in failures:
                 raise failure
-            super().put(path, data, replace=replace)
+            return super().put(path, data, replace=replace)
 
     waits: list[float] = []
     monkeypatch.setattr(module, "open_repository", lambda settings: StoreRepository(Flaky(connect(settings))))
@@ -179,10 +179,10 @@ def test_only_the_plan_may_be_refused(
     starts: Starts, images: Images, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class NoReplacing(LocalStore):
-        def put(self, path: bytes, data: Any, *, replace: bool = False) -> None:
+        def put(self, path: bytes, data: Any, *, replace: bool = False, parents: bool = True) -> Any:
             if replace:
                 raise Unsupported("nothing is replaced here")
-            super().put(path, data)
+            return super().put(path, data)
 
         def remove(self, path: bytes) -> None:
             raise Unsupported("nothing is removed here")

@@ -59,10 +59,10 @@ class HeldUp(LocalStore):
         self._hold(path)
         super().remove(path)
 
-    def put(self, path, data, *, replace=False):
+    def put(self, path, data, *, replace=False, parents=True):
         if replace:
             self._hold(path)
-        super().put(path, data, replace=replace)
+        return super().put(path, data, replace=replace, parents=parents)
 
     def rename(self, source, target, *, replace=False):
         self._hold(source)
@@ -162,10 +162,10 @@ def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path):
 
         down = False
 
-        def put(self, path, data, *, replace=False):
+        def put(self, path, data, *, replace=False, parents=True):
             pieces = list(data)
             assert not (self.down and b"".join(pieces))
-            super().put(path, pieces, replace=replace)
+            return super().put(path, pieces, replace=replace, parents=parents)
 
         def open(self, path, expect=None):
             assert not self.down
@@ -187,7 +187,7 @@ def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path):
 class Full(LocalStore):
     """A directory whose quota of names is used up."""
 
-    def put(self, path, data, *, replace=False):
+    def put(self, path, data, *, replace=False, parents=True):
         raise QuotaExceeded("no name is left")
 
 
@@ -332,10 +332,10 @@ def test_another_that_took_its_place_at_once_is_not_taken_for_ones_own(store, tm
 
 def test_the_next_worker_of_a_mount_takes_over_where_no_name_is_left(tmp_path):
     class OneName(LocalStore):
-        def put(self, path, data, *, replace=False):
+        def put(self, path, data, *, replace=False, parents=True):
             if names(tmp_path) and not (tmp_path / os.fsdecode(path[1:])).exists():
                 raise QuotaExceeded("no name is left")
-            super().put(path, data, replace=replace)
+            return super().put(path, data, replace=replace, parents=parents)
 
     store = OneName(bytes(tmp_path))
     acquire(store, b"/file", owner="mount/1")

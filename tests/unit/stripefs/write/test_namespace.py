@@ -80,7 +80,7 @@ def test_who_writes_a_file(store, tmp_path):
 
 def test_what_cannot_be_told_hinders_nobody(tmp_path):
     class Sealed(LocalStore):
-        def put(self, path, data, *, replace=False):
+        def put(self, path, data, *, replace=False, parents=True):
             raise PermissionDenied("sealed")
 
     (tmp_path / "run").mkdir()

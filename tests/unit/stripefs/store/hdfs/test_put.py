@@ -125,6 +125,19 @@ def test_a_directory_is_made_at_the_namenode_and_by_no_datanode(cluster):
     assert all("createparent=false" in target for _name, target, _path in cluster.tried)
 
 
+@pytest.mark.parametrize("data", [[b"some"], []])
+def test_a_directory_that_is_not_to_be_made_is_not(cluster, data):
+    with pytest.raises(NotFound):
+        writer_of(cluster).put("/new/lock", data, replace=False, parents=False)
+    assert "/new" not in cluster.folders
+    assert cluster.by_native == []
+
+
+def test_the_status_of_a_document_is_known_when_it_is_written(cluster):
+    status = writer_of(cluster).put("/a/lock", [b"some", b"body"], replace=False)
+    assert (status.name, status.length, status.file_id != "") == (b"lock", 8, True)
+
+
 def test_an_empty_document_needs_no_datanode(cluster):
     writer_of(cluster).put("/lock", [], replace=False)
     assert cluster.by_native == [("/lock", b"", False)]
