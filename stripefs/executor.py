@@ -41,13 +41,14 @@ _Args = TypeVarTuple("_Args")
 IDLE = 10.0
 """Seconds for which a thread waits for its next call before it ends."""
 
-LaneName = Literal["metadata", "listing", "open", "location", "decisions", "disk"]
+LaneName = Literal["metadata", "listing", "open", "location", "confirmation", "decisions", "disk"]
 
 THREADS: dict[LaneName, int] = {
     "metadata": 32,  # a NameNode answers in 0.3 ms: this bounds threads, not speed
     "listing": 16,
     "open": 32,
     "location": 16,
+    "confirmation": 16,
     "decisions": 8,  # about a process that closes or opens a file, by /proc
     "disk": 8,
 }

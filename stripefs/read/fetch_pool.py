@@ -44,6 +44,9 @@ class AttemptWatch:
         self._attempt.received = received
         self._attempt.progress_at = time.monotonic()
 
+    def unconfirmed(self) -> None:
+        self._attempt.unconfirmed = True
+
     def served_by(self, host: str) -> None:
         self._attempt.served_by = host
 
@@ -84,7 +87,9 @@ class FetchPool:
         try:
             if attempt.cancelled:
                 raise Abandoned("cancelled before it began")
-            outcome = handle.read_on(range_.offset, range_.length, attempt.ahead, host=attempt.host, watch=watch)
+            outcome = handle.read_unconfirmed(
+                range_.offset, range_.length, attempt.ahead, host=attempt.host, watch=watch
+            )
             if len(outcome) != range_.length:
                 raise StoreError(f"the client answered {len(outcome)} bytes where {range_.length} were asked for")
         except Exception as error:  # noqa: BLE001  # the border: readers get all that a client raises as an error

@@ -16,6 +16,7 @@ import trio
 
 from stripefs.errors import ServiceDown, StaleVersion, StoreError
 from stripefs.executor import Executor
+from stripefs.read.confirmation import Confirmations
 from stripefs.read.planner import FilePlan, Planner, Range, RangeState
 from stripefs.store.base import Block, Buffer, Handle, Status, Store
 from stripefs.units import shown
@@ -158,6 +159,9 @@ class OpenFile:
             reader.planner,
             reader.executor,
         )
+        self.confirmations = Confirmations(
+            self.name, handle, reader.executor, reader.start_task, reader.ended, reader.settings.io_timeout
+        )
         self._reader = reader
         self._observer: FileObserver | None = None
         self._next_files = reader.next_files
@@ -231,6 +235,8 @@ class OpenFile:
             part = memoryview(range_.data)[offset - range_.offset : stop - range_.offset]
             # Only now: new attempts may take the memory of a range that this read was the last to need.
             self._reader.pump()
+            if (following := self.plan.ranges.get(range_.end)) is not None and _has_landed(following):
+                self.confirmations.hurry()  # so that the reader, who comes to it next, need not wait for the answer
             take(part, last=stop == end)
             del part
             parts.append((range_.host, stop - offset))
@@ -257,6 +263,8 @@ class OpenFile:
         if range_.signal is None:
             range_.signal = trio.Event()
         range_.waiters += 1
+        if _has_landed(range_):
+            self.confirmations.hurry()
         begun = time.monotonic()
         if self._observer is not None:
             self._observer.waits()
@@ -298,6 +306,11 @@ class OpenFile:
                 for cursor in self.plan.cursors
             ],
         }
+
+
+def _has_landed(range_: Range) -> bool:
+    """True if its bytes are here and have yet to be confirmed."""
+    return any(attempt.landed_at for attempt in range_.attempts)
 
 
 def wake(range_: Range) -> None:

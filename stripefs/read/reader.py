@@ -277,6 +277,16 @@ class Reader:
         self._started.set()
 
     def _done(self, attempt: Attempt, outcome: Outcome) -> None:
+        file = self._files.get(attempt.range.file)
+        if isinstance(outcome, Exception) or not attempt.unconfirmed or attempt.cancelled or file is None:
+            self.ended(attempt, outcome)
+            return
+        self.planner.landed(attempt, time.monotonic())
+        file.confirmations.add(attempt, outcome)
+        self.pump()
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        """The attempt has failed, or its bytes are here and are the version's."""
         now = time.monotonic()
         others = [other for other in attempt.range.attempts if other is not attempt]
         if isinstance(outcome, Exception):

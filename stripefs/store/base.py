@@ -46,6 +46,9 @@ class Watch(Protocol):
     def progress(self, received: int) -> None:
         """`received` bytes in all so far. Raises `Abandoned` when the caller gave up."""
 
+    def unconfirmed(self) -> None:
+        """The bytes that are about to be answered have to be confirmed (`Handle.confirm`)."""
+
     def served_by(self, host: str) -> None:
         """All bytes of this read came from `host`, which is not the one that was asked for."""
 
@@ -87,6 +90,15 @@ class Handle(ABC):
         sent already, as far as it need not keep them in memory of its own.
         """
         return self.read(offset, length, host=host, watch=watch)
+
+    def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
+        """As `read_on`, but the bytes may be of another version if `watch` is told so: then they may be shown only when
+        a `confirm` that began after this has answered."""
+        return self.read_on(offset, length, ahead, host=host, watch=watch)
+
+    def confirm(self) -> None:  # noqa: B027  # most clients answer no bytes that have to be confirmed
+        """Return if all that came before this call is of the version. Raises StaleVersion, and ServiceDown where the
+        metadata service could not be asked."""
 
     @abstractmethod
     def close(self) -> None:

@@ -293,6 +293,9 @@ class _Shifted:
     def progress(self, received: int) -> None:
         self._watch.progress(self._before + received * self._counts)
 
+    def unconfirmed(self) -> None:
+        self._watch.unconfirmed()
+
     def served_by(self, host: str) -> None:
         """Says nothing of the whole read."""
 

@@ -45,9 +45,9 @@ class Hooked(WrappedStore):
         self.before("stat", path)
         return super().stat(path)
 
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status | None:
         self.before("put", path)
-        super().put(path, data, replace=replace)
+        return super().put(path, data, replace=replace, parents=parents)
 
     def remove(self, path: bytes) -> None:
         self.before("remove", path)

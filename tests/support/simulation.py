@@ -186,7 +186,9 @@ class Simulation:
     @contextlib.contextmanager
     def patched(self) -> Iterator[None]:
         """Everything that the product writes files with goes by this clock and this seed."""
-        times = SimpleNamespace(CLOCK_BOOTTIME=0, clock_gettime=lambda _: self.now, monotonic=lambda: self.now)
+        times = SimpleNamespace(
+            CLOCK_BOOTTIME=0, clock_gettime=lambda _: self.now, monotonic=lambda: self.now, time=lambda: self.now
+        )
         threads = SimpleNamespace(
             Lock=lambda: _Lock(self), RLock=lambda: _Lock(self), Condition=lambda: _Condition(self)
         )

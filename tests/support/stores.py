@@ -75,6 +75,9 @@ class RecordingWatch:
             self.cancelled = True
             raise Abandoned("the test gave up")
 
+    def unconfirmed(self) -> None:
+        raise AssertionError("bytes of this read need no confirmation")
+
     def served_by(self, host: str) -> None:
         self.served.append(host)
 

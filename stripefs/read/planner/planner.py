@@ -275,7 +275,9 @@ class Planner:
             return hedges
         for attempt in list(self.attempts):
             range_ = attempt.range
-            if attempt.late or attempt.cancelled or range_.state is not RangeState.FETCHING or len(range_.attempts) > 1:
+            if attempt.late or attempt.cancelled or attempt.landed_at:
+                continue
+            if range_.state is not RangeState.FETCHING or len(range_.attempts) > 1:
                 continue
             silent = attempt.progress_at > 0 and now - attempt.progress_at > STALL
             if silent:
@@ -294,6 +296,12 @@ class Planner:
 
     # -- how attempts end ----------------------------------------------------------------------------------------
 
+    def landed(self, attempt: Attempt, now: float) -> None:
+        """The attempt's bytes are here, but have yet to be confirmed: its host is free for others."""
+        attempt.landed_at = now
+        self.hosts.ended(attempt.host)
+        self._readahead_done = False
+
     def succeeded(self, attempt: Attempt, data: object, now: float) -> Range | None:
         """The attempt's bytes are here. Answers the range when waiters can go on, None when they came too late."""
         range_ = self._ended(attempt, now)
@@ -304,7 +312,7 @@ class Planner:
             return None
         host = attempt.served_by or attempt.host
         # The time of an answer from a host that was not asked says nothing of either host.
-        self.hosts.succeeded(host, range_.length, None if attempt.served_by else now - attempt.started)
+        self.hosts.succeeded(host, range_.length, None if attempt.served_by else _taken(attempt, now))
         for other in range_.attempts:
             other.late = other.cancelled = True
             if attempt.hedge:
@@ -357,13 +365,13 @@ class Planner:
     def _ended(self, attempt: Attempt, now: float) -> Range:
         self._readahead_done = False
         del self.attempts[attempt]
-        self.hosts.ended(attempt.host)
+        if not attempt.landed_at:
+            self.hosts.ended(attempt.host)
         attempt.range.attempts.remove(attempt)
         if not attempt.late:
             range_ = attempt.range
-            range_.slowest = max(
-                [range_.slowest, *((now - one.started, one.host) for one in (attempt, *range_.attempts))]
-            )
+            times = ((_taken(one, now), one.host) for one in (attempt, *range_.attempts))
+            range_.slowest = max([range_.slowest, *times])
         return attempt.range
 
     def _fail(self, range_: Range, error: Exception) -> Range:
@@ -423,3 +431,8 @@ class Planner:
             file.passed = {chunk: when for chunk, when in file.passed.items() if when > now - LATELY}
         for range_ in self.pool.idle(now - CONSUMED_IDLE):
             self.pool.drop(range_)
+
+
+def _taken(attempt: Attempt, now: float) -> float:
+    """Seconds that its host has taken so far, or took in all."""
+    return (attempt.landed_at or now) - attempt.started

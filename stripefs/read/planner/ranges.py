@@ -67,7 +67,8 @@ class Attempt:
     """One read of one range at one host. `progress_at` moves when bytes arrive; 0 when the client cannot tell.
 
     ahead: bytes behind the range that its reader will most likely want too, and will want from this host. served_by:
-    the host that the bytes came from where that is another one, "" else.
+    the host that the bytes came from where that is another one, "" else. landed_at: when all bytes were here that had
+    yet to be confirmed, 0 before.
     """
 
     range: Range
@@ -78,6 +79,8 @@ class Attempt:
     progress_at: float = 0.0
     received: int = 0
     served_by: str = ""
+    unconfirmed: bool = False  # its bytes have to be confirmed
+    landed_at: float = 0.0
     cancelled: bool = False
     late: bool = False  # already answered by another attempt
 

@@ -271,6 +271,10 @@ class _ProgressWatch:
         if self._watch is not None:
             self._watch.progress(received)
 
+    def unconfirmed(self) -> None:
+        if self._watch is not None:
+            self._watch.unconfirmed()
+
     def served_by(self, host: str) -> None:
         if self._watch is not None:
             self._watch.served_by(host)

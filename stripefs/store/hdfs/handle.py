@@ -3,7 +3,7 @@
 **The bytes are the version's.** A WebHDFS read names the file by its inode, so a file renamed over the path is never
 read by mistake; and after the bytes of any read arrived the NameNode is asked once more whether this inode still has
 the length and modification time of `status`. Bytes that came from an appended to, truncated or deleted file are thrown
-away: StaleVersion.
+away: StaleVersion. A caller may also ask itself, once for many reads (`read_unconfirmed`, `confirm`).
 
 Threads share that question, as a database's group commit does (`GroupCommit`). With 32 threads each finishing a range
 every few milliseconds one question each would be most of the NameNode's work for us; instead those who come while a
@@ -149,6 +149,25 @@ class HdfsHandle(Handle):
         return self.read_on(offset, length, 0, host=host, watch=watch)
 
     def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        return self._read(offset, length, ahead, host, watch, self._arrived)
+
+    def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
+        """Bytes of the pinned file are confirmed here: they may be used while no NameNode serves."""
+        return self._read(offset, length, ahead, host, watch, watch.unconfirmed)
+
+    def confirm(self) -> None:
+        """After ServiceDown the next reads are of the pinned file, where there is one."""
+        try:
+            self._confirm()
+        except ServiceDown:
+            if self._pinned is not None:
+                self._cluster.note_away()
+            raise
+
+    def _read(
+        self, offset: int, length: int, ahead: int, host: str, watch: Watch | None, arrived: Callable[[], None]
+    ) -> Buffer:
+        """`arrived` is called when bytes have come by WebHDFS."""
         check_range(self.status, offset, length)
         if self._closed:
             raise StoreError(f"{self._path}: the handle is closed")
@@ -156,7 +175,9 @@ class HdfsHandle(Handle):
             return b""
         if self._cluster.chooses_host and not (self._pinned and self._cluster.namenode_away()):
             try:
-                return self._read_chosen(offset, length, ahead, host, watch)
+                data = self._read_chosen(offset, length, ahead, host, watch)
+                arrived()
+                return data
             except ServiceDown:
                 if self._pinned is None:
                     raise
@@ -197,7 +218,6 @@ class HdfsHandle(Handle):
                         return self._read_corrupt(block, offset, length, watch)
             else:
                 self._failed.pop(block.offset, None)
-                self._arrived()
                 return data
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
 
@@ -209,7 +229,6 @@ class HdfsHandle(Handle):
         except NotFound as error:
             raise self._gone(error) from error
         self._failed.pop(block.offset, None)
-        self._arrived()
         return data
 
     def _place(self, block: Block, offset: int, length: int) -> SmallRange | None:
@@ -318,6 +337,9 @@ class CheckedHandle(HdfsHandle):
                 check_range(self.status, offset, length)
                 return self._read_small(offset, length, watch)
         return super().read_on(offset, length, ahead, host=host, watch=watch)
+
+    def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
+        return self.read_on(offset, length, ahead, host=host, watch=watch)
 
     def _read_small(self, offset: int, length: int, watch: Watch | None) -> Buffer:
         small, late = self._cluster.small, False

@@ -53,8 +53,8 @@ class Snapshots(WrappedStore):
     def remove(self, path: bytes) -> None:
         self._around(self.inner.remove, path)
 
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
-        self._around(self.inner.put, path, data, replace=replace)
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> None:
+        self._around(self.inner.put, path, data, replace=replace, parents=parents)
 
 
 @pytest.mark.parametrize("layout", [Layout.STRIPED, Layout.PLAIN])

@@ -1,0 +1,111 @@
+"""Bytes that have to be confirmed are shown after a question that began when they were here; one serves for many."""
+
+import threading
+
+import pytest
+
+from stripefs.errors import ServiceDown, StaleVersion
+from stripefs.store.wrapper import WrappedHandle, WrappedStore
+from tests.unit.stripefs.read.reading import MIB, reading
+
+
+class AskedStore(WrappedStore):
+    """Its files are confirmed by `outcome()`, which raises what a confirmation raises."""
+
+    NAME = "asked"
+    PARAMETERS = {}  # noqa: RUF012
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.outcome = lambda: None
+        self.asked = 0
+
+    def handle(self, path, inner):
+        return AskedHandle(self, inner)
+
+
+class AskedHandle(WrappedHandle):
+    def __init__(self, store, inner):
+        super().__init__(inner)
+        self.store = store
+        self.lock = threading.Lock()
+        self.landed = set()
+        self.confirmed = set()
+
+    def read_unconfirmed(self, offset, length, ahead, *, host, watch):
+        data = self.inner.read(offset, length, host=host, watch=watch)
+        watch.unconfirmed()
+        with self.lock:
+            self.landed.add(offset)
+        return data
+
+    def confirm(self):
+        with self.lock:
+            here = set(self.landed)
+        self.store.asked += 1
+        self.store.outcome()
+        self.confirmed |= here
+
+
+@pytest.fixture
+def asked(local):
+    return AskedStore(local)
+
+
+async def read_through(file, content):
+    """All of it; each MiB is checked, and lies in a range that was confirmed."""
+    for offset in range(0, len(content), MIB):
+        assert await file.read(offset, MIB) == content[offset : offset + MIB]
+        assert any(begin <= offset for begin in file.handle.confirmed)
+        range_ = file.plan.ranges.get(offset)
+        assert range_ is None or range_.offset in file.handle.confirmed
+
+
+async def test_few_questions_confirm_many_ranges(asked, content):
+    async with reading(asked, range_size=MIB) as reader:
+        file = await reader.open(b"/big")
+        await read_through(file, content)
+        assert 0 < asked.asked < len(file.handle.landed) / 2
+        await file.aclose()
+
+
+async def test_bytes_of_another_version_are_not_shown(asked, content):
+    def outcome():
+        raise StaleVersion("replaced")
+
+    asked.outcome = outcome
+    async with reading(asked, range_size=MIB) as reader:
+        file = await reader.open(b"/big")
+        with pytest.raises(StaleVersion):
+            await file.read(0, MIB)
+        with pytest.raises(StaleVersion):
+            await file.read(len(content) - MIB, MIB)
+        assert not reader.planner.attempts
+
+
+async def test_a_question_without_an_answer_is_asked_again_with_its_bytes(asked, content):
+    def outcome():
+        if asked.asked in (1, 2):
+            raise ServiceDown("away")
+
+    asked.outcome = outcome
+    async with reading(asked, range_size=MIB) as reader:
+        file = await reader.open(b"/big")
+        await read_through(file, content)
+        assert reader.snapshot()["errors"]["ServiceDown"] > 0
+        assert reader.snapshot()["retries"] > 0
+
+
+async def test_a_clients_bug_fails_its_reads_alone(asked, content, caplog):
+    def outcome():
+        if asked.asked == 1:
+            raise ZeroDivisionError
+
+    asked.outcome = outcome
+    async with reading(asked) as reader:
+        file = await reader.open(b"/big")
+        with pytest.raises(Exception, match="unexpectedly"):
+            await file.read(0, 10)
+        assert await file.read(0, 10) == content[:10]
+    assert "failed unexpectedly" in caplog.text
+    caplog.clear()
