@@ -141,6 +141,8 @@ class Scan:
         seen = ScanResult()
         self._began_ns = self._clock.now_ns() - _SINCE
         after = self._candidates(seen, after)
+        if beside:
+            self._look_in_pool(seen)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="gc") as threads:
             self._walk(seen, threads, beside=beside)
             self._confirm(seen, threads)
@@ -169,6 +171,20 @@ class Scan:
             seen.candidates[version] = older(changed_ns or 1, self._age, self._began_ns)
             after = version
         return ""
+
+    def _look_in_pool(self, seen: ScanResult) -> None:
+        """Take the files that programs which died left in the pool: their names come before those of versions."""
+        try:
+            for batch in self._store.scandir(reserved_names.POOL):
+                for entry in batch:
+                    if not entry.name.startswith(b"."):
+                        return
+                    if _is_leftover(entry):
+                        self._look_beside(seen, Listed(reserved_names.POOL, 0, batch), entry, beside=True)
+        except NotFound:
+            pass  # there is no pool
+        except StoreError as error:
+            self._trouble(seen, reserved_names.POOL, error)
 
     def _walk(self, seen: ScanResult, threads: ThreadPoolExecutor, *, beside: bool, since_ns: int = 0) -> int:
         """Look at the whole tree, or at the directories that changed since then; how many old candidates were dropped.

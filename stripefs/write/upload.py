@@ -13,7 +13,7 @@ from typing import Protocol
 
 import trio
 
-from stripefs.errors import DraftLost, NotFound, NotSequential, StaleVersion, Unsupported
+from stripefs.errors import DraftLost, NotFound, NotSequential, StaleVersion, StoreError, Unsupported
 from stripefs.format.manifest import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.store.striped_listing import is_version_of
@@ -341,6 +341,9 @@ class FileUpload:
             self._contents.observer.drop()
             self._contents.observer = NO_OBSERVER
             self._register.detached(self)
+            if self._files.recorded:  # or `recover` would bring back what was removed
+                with contextlib.suppress(StoreError):
+                    await self._files.forget_record()
             await self._locks.release_name()
 
     def set_attributes(self, attributes: Attributes) -> None:
