@@ -342,7 +342,8 @@ class Reader:
             if self._heap is not None:
                 busy = bool(self.planner.pool.used)
                 # Not on trio's thread: it waits for the locks of the heap, up to 0.2 s.
-                await self._trimming.run("giving memory back", partial(self._heap.trim, busy=busy), abandon=False)
+                trim = partial(self._heap.trim, busy=busy, room=self.planner.pool.free)
+                await self._trimming.run("giving memory back", trim, abandon=False)
             await trio.sleep(WATCH_EVERY)
 
     def forget(self, file: OpenFile) -> None:

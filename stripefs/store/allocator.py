@@ -111,17 +111,17 @@ class Heap:
         resident, shared = Path("/proc/self/statm").read_bytes().split()[1:3]
         return (int(resident) - int(shared)) * mmap.PAGESIZE - int(info.uordblks) - int(info.hblkhd)
 
-    def trim(self, *, busy: bool) -> int:
+    def trim(self, *, busy: bool, room: int = 0) -> int:
         """Give back what is free if that is more than may be kept, beside what could not be given back; bytes.
 
-        `busy`: buffers are in use. The first call without that gives back in any case, also what another thread freed
-        in the middle of the last trim.
+        `busy`: buffers are in use, and could take `room` more bytes, which may stay free as well. The first call
+        without that gives back in any case, also what another thread freed in the middle of the last trim.
         """
         busy = busy or self._others() > 0
         free = self.free()
         self._least = min(self._least, free)
         settled, self._idle = self._idle, not busy
-        if free - self._least <= (self.KEPT if busy else self.KEPT_IDLE) and (busy or settled):
+        if free - self._least <= (self.KEPT + room if busy else self.KEPT_IDLE) and (busy or settled):
             return 0
         give_back()
         self._least = self.free()

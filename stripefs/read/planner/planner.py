@@ -40,6 +40,14 @@ FILES_AHEAD = 8
 """Files that are looked ahead into beyond the one that is read. A few parts of a large checkpoint fill the window; of
 small ones no more are opened, each of which costs the metadata service a call."""
 
+QUICK = 0.1
+QUICK_AHEAD = 128 << 20
+"""Where no range took longer than so many seconds lately, a stream looks so many bytes ahead and no further: that lasts
+at 1.3 GB/s. A source faster than its reader would fill the budget, with memory that is used for the first time."""
+
+SLOWEST_FADES = 0.95
+"""By which the time of the slowest range counts less with each further one: ten ranges later by 40%."""
+
 RETRY_FIRST = 0.05
 RETRY_LONGEST = 2.0
 """Seconds before a range is asked for again when every replica has failed, doubling from the first to the longest."""
@@ -124,7 +132,8 @@ class Planner:
         for chunk in file.chunks(offset, end):
             file.read_at[chunk] = now
         self.starved += starved
-        cursor.advance(offset, size, starved=starved, limit=self._shares.share, now=now)
+        limit = self._shares.share if file.slowest > QUICK else min(self._shares.share, QUICK_AHEAD)
+        cursor.advance(offset, size, starved=starved, limit=limit, now=now)
         if cursor.streaming and not streaming:
             self._count(now)
         passed = (cursor.start, max(low, end)) if cursor.backward else (min(high, offset), cursor.position)
@@ -312,7 +321,10 @@ class Planner:
             return None
         host = attempt.served_by or attempt.host
         # The time of an answer from a host that was not asked says nothing of either host.
-        self.hosts.succeeded(host, range_.length, None if attempt.served_by else _taken(attempt, now))
+        taken = _taken(attempt, now)
+        self.hosts.succeeded(host, range_.length, None if attempt.served_by else taken)
+        whole = taken * max(1.0, self.range_size() / range_.length)
+        range_.file.slowest = max(whole, range_.file.slowest * SLOWEST_FADES)
         for other in range_.attempts:
             other.late = other.cancelled = True
             if attempt.hedge:

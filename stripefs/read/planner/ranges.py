@@ -97,6 +97,8 @@ class FilePlan:
     """Time at which each chunk, by its start, was last read, for those read lately."""
     passed: dict[int, float] = field(default_factory=dict)
     """Time at which each chunk was last asked for whose range was dropped soon after its reader had passed it."""
+    slowest: float = 0.0
+    """Seconds that the slowest of its ranges took lately, or would have taken had it been a full one."""
     failed: StoreError | None = None
     closed: bool = False
 

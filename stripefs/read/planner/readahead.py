@@ -251,12 +251,11 @@ def _above(
         if block is None:
             raise _Unlocated(position)
         end = block.offset + block.length
-        if position - cursor.position >= LOCAL_AHEAD and local(block.hosts):
-            position = end
-            continue
         span = next(file.fresh(position - (position - block.offset) % CHUNK, end, range_size, since), None)
-        if span is None:
+        if span is None or (span.offset - cursor.position >= LOCAL_AHEAD and local(block.hosts)):
             position = end
+        elif span.offset >= limit:  # all before it is here
+            return
         elif passed := file.cursors.passed(span.offset, cursor):
             position = passed
         else:

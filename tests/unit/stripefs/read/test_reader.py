@@ -228,7 +228,7 @@ async def test_the_heap_is_trimmed_while_and_after_bytes_are_here(local, content
     told = []
 
     class Told(Heap):
-        def trim(self, *, busy):
+        def trim(self, *, busy, room):
             told.append(busy)
             return 0
 

@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.read.planner.cursors import ReadaheadTrust
+from stripefs.read.planner.planner import QUICK_AHEAD
+from stripefs.store.base import Block
 from tests.support.examples import examples
 from tests.unit.stripefs.read.planner.world import MIB, Host, World, dealt, eight, limits, placed, sequential
 
@@ -156,6 +158,18 @@ def test_sixteen_streams_in_one_file_share_the_hosts():
     assert world.planner.bytes_fetched == length
     fullest = max(sum(b.hosts == (f"h{n}",) for b in placed(length, 8 * MIB, 8, 1, 2)) for n in range(8))
     assert world.now < 1.3 * fullest * 8 * MIB / 40e6
+
+
+@pytest.mark.parametrize(("rate", "ahead"), [(8e9, QUICK_AHEAD), (200e6, 64 * 16 * MIB)])
+def test_look_ahead_inside_one_block_ends_with_the_window(rate, ahead):
+    """With a quick host sooner, which brings in time what is not here yet."""
+    world = World(limits(budget=2048 * MIB), {"h0": Host(rate)})
+    file = world.open([Block(0, 4096 * MIB, ("h0",))])
+    world.client(file, sequential(16 * MIB))
+    world.run()
+    while world.transfers and world.planner.bytes_fetched < 2048 * MIB:
+        world._step(world.now + 1.0)
+    assert ahead / 3 < world.planner.bytes_fetched <= 16 * MIB + ahead + 8 * MIB
 
 
 def test_a_reader_far_behind_another_gets_the_memory_kept_for_it():
