@@ -3,8 +3,7 @@
 store            HdfsStore: which transport and why; stat, scandir, open, space, hosts
 handle           one version of a file: its blocks, reads, and the proof that the bytes belong to the version
 block_locations  block locations by segments (pure but for the call that fetches), and known DataNodes
-namenode         WebHDFS at the NameNodes: pooled connections, the active one of several, availability; which service an
-                 address has, for error lines that help
+namenode         WebHDFS at the NameNodes: pooled connections, the active one of several, availability
 datanode         WebHDFS at one DataNode: one range into one buffer
 datanode_read    consecutive reads of one DataNode out of one long answer
 small_reads      reads of a few KiB, asked of several replicas when one is silent
@@ -18,6 +17,7 @@ native_write     the same for new files and changes
 native_user      the user of hdfs-native's connections of this process
 libhdfs          bytes through libhdfs in a JVM of this process
 hadoop_conf      URL and Hadoop's XML files -> NameNode addresses, user, root
+probe            identifies the service at an address, for error lines that help
 wire             paths, JSON documents, exception names and listing order as the wire has them (pure)
 """
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from stripefs.errors import Abandoned, HostFailed, StoreError
 from stripefs.store.allocator import aligned
 from stripefs.store.base import Watch
-from stripefs.store.hdfs.namenode import connect, reason
+from stripefs.store.hdfs.probe import connect, reason
 from stripefs.store.hdfs.wire import remote_error
 
 __all__ = ["Answer", "read_head", "refusal", "silent_after"]

@@ -21,7 +21,8 @@ from stripefs.errors import (
 )
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs import HdfsStore
-from stripefs.store.hdfs.namenode import NameNodeRest, check_rpc
+from stripefs.store.hdfs.namenode import NameNodeRest
+from stripefs.store.hdfs.probe import check_rpc
 from tests.tools.fake_hdfs import (
     DATA,
     FILE_ID,
