@@ -6,63 +6,15 @@ a mount, the same dictionary that `stripefs status --json` prints (docs/json.md)
 Units are base units. The counters of `requests` go on when a worker is replaced, those of `reader` and `writer` start
 over, as Prometheus expects of a restart. No label holds a path. The text is written here because the format is a
 screenful and the client library takes 48 ms to import; a test reads the text back with that library.
-
-`Sampled` is for figures whose source may hang: the last known value is shown, and a thread of its own asks the source.
-`status` and metrics are answered on trio's thread, and a dead disk that is asked there how full it is would stop the
-whole worker.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from stripefs.executor import Lane
-
-__all__ = ["METRICS", "Metric", "Sampled", "Status", "Values", "at", "render"]
-
-
-_T = TypeVar("_T")
-
-PATIENCE = 0.2
-"""Seconds for which the caller waits when it asks the source, once for as long as that hangs."""
-
-
-class Sampled(Generic[_T]):
-    """`look` is called on a thread, one call at a time; `unknown` stands before its first answer.
-
-    One thread at a time may use this.
-    """
-
-    def __init__(self, name: str, look: Callable[[], _T], unknown: _T) -> None:
-        self._look = look
-        self._lane = Lane(name, 1, spare=0)
-        self._under_way: Future[_T] | None = None
-        self._known = unknown
-
-    def value(self) -> _T:
-        """The value now, or the last known one while the source hangs. Raises what `look` raises."""
-        asked = self._under_way
-        if asked is None:
-            asked = self._under_way = self._lane.submit(self._look)
-            patience = PATIENCE
-        else:
-            patience = 0.0
-        try:
-            self._known = asked.result(patience)
-        except TimeoutError:
-            if not asked.done():
-                return self._known
-            self._under_way = None
-            raise
-        except BaseException:
-            self._under_way = None
-            raise
-        self._under_way = None
-        return self._known
-
+__all__ = ["METRICS", "Metric", "Status", "Values", "at", "render"]
 
 Status = Mapping[str, Any]
 Values = Iterable[tuple[str, float]]

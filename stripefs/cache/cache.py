@@ -24,9 +24,9 @@ from stripefs.cache.segment import CacheSegment, Damaged
 from stripefs.cache.segment_format import BLOCK
 from stripefs.cache.writeback import PartialBlocks, PendingBlocks, WriteQueue
 from stripefs.errors import Abandoned, StoreError
-from stripefs.metrics import Sampled
 from stripefs.osutil import resolve_local_dir
 from stripefs.retry import Backoff, Seldom
+from stripefs.sampled import Sampled
 from stripefs.settings import CacheSettings
 
 __all__ = ["Cache", "CacheStats", "DiskHealth", "OpenSegments", "queue_for"]

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from stripefs.errors import ServiceDown, StoreError
-from stripefs.metrics import Sampled
+from stripefs.sampled import Sampled
 from stripefs.store.base import Sink
 from stripefs.store.local import LocalStore
 from stripefs.vfs.writer_process import find_writer
