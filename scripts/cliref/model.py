@@ -102,7 +102,10 @@ def _of_page(page: str) -> tuple[str, ...]:
 
 def _flag(parameter: click.Option, context: click.Context) -> FlagEntry:
     setting = getattr(parameter, "option", None)
-    names = " / ".join(", ".join(group) for group in (parameter.opts, parameter.secondary_opts) if group)
+    opts = parameter.opts
+    if parameter is context.command.get_help_option(context):  # which click keeps as its first use made it
+        opts = context.command.get_help_option_names(context)
+    names = " / ".join(", ".join(group) for group in (opts, parameter.secondary_opts) if group)
     if isinstance(setting, Option):
         values = ("on", "off") if setting.is_switch else setting.choices
         return FlagEntry(names, setting.metavar, values, setting.default_in_words, setting.help, setting)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import click
 import pytest
 from cliref import man, markdown
 from cliref.model import REFERENCES, CommandEntry, Reference
@@ -59,6 +60,20 @@ def test_man_pages_have_each_command_with_each_flag(program: Reference) -> None:
     for option in program.options.all:
         assert man.escaped(option.flag) in overview
         assert man.escaped(option.variable) in overview
+
+
+def test_a_command_that_was_used_alone_before_is_described_as_below_its_program() -> None:
+    @click.group(context_settings={"help_option_names": ["-h", "--help"]})
+    def app() -> None:
+        pass
+
+    @app.command()
+    def run() -> None:
+        pass
+
+    run.get_params(click.Context(run))  # as a program of its own, which has no -h
+    (entry,) = Reference("app", app, REFERENCES[0].options).root().commands
+    assert [flag.names for flag in entry.flags] == ["-h, --help"]
 
 
 def test_text_cannot_be_taken_for_a_request_of_roff() -> None:
