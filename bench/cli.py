@@ -22,6 +22,7 @@ from bench.harness import ROOT, BenchError, peers
 from bench.harness.data import CHUNK
 from bench.harness.report import Report, insert
 from bench.harness.results import Document, load
+from bench.namenode.plan import CASES as NAMENODE_CASES
 from bench.read import simulate
 from bench.read.plan import CASES as READ_CASES
 from bench.startup.plan import FLEET as STARTUP_FLEET
@@ -47,6 +48,7 @@ _BENCHMARKS = {
     "compile": "what a start compiles: anew, or found in start-up caches",
     "startup": "a whole job from its image to its first step, today and by each technique",
     "ceiling": "the mount itself: a store in memory, against the least that a mount costs",
+    "namenode": "calls to the NameNode: for a GB that is read, and for small files",
 }
 _QUICK = {
     "read": "smaller files, fewer systems, two rounds: 5 minutes",
@@ -59,6 +61,7 @@ _QUICK = {
     "compile": "a smaller model, two rounds: 2 minutes",
     "startup": "a small job, two DataNodes, one round: a minute",
     "ceiling": "a file of 256 MiB, two rounds: 2 minutes",
+    "namenode": "fewer files, a smaller one to read, two rounds: 3 minutes",
 }
 _LARGE = {
     "checkpoint": "8 GiB, what the targets need, one round",
@@ -67,7 +70,7 @@ _LARGE = {
     "startup": "torch in the image, and in the job",
 }
 _USUAL_ROUNDS = {"checkpoint": "3, quick: 2, large: 1", "startup": "3, quick: 1"}
-_CASES = {"read": READ_CASES, "write": WRITE_CASES, "checkpoint": CHECKPOINT_CASES}
+_CASES = {"read": READ_CASES, "write": WRITE_CASES, "checkpoint": CHECKPOINT_CASES, "namenode": NAMENODE_CASES}
 _WORK = {"container": "bench-image"}  # where that of another benchmark is used
 _MIRRORED = ("image", "container", "startup")
 _SCENARIO = ("store", "node", "mirror", "datanode", "datanodes", "nodes_per_datanode", "replication", "failures")

@@ -98,7 +98,9 @@ class State:
         return list(self.pieces)[rank::ranks]
 
     def complaint(self, name: str, rows: npt.NDArray[np.generic]) -> str:
-        """Why this cannot be the tensor `name`, "" when every page is in its place. rows: contiguous, of any type."""
+        """The reason for which this cannot be the tensor `name`, "" when every page is in its place. rows:
+        contiguous.
+        """
         piece = self.pieces[name]
         numbers = rows.reshape(-1).view(np.uint64)[:: PAGE // 8]
         if len(numbers) != piece.pages:

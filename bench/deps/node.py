@@ -130,7 +130,7 @@ def interpreter(folder: Path, wheels: Path) -> Path:
 
 
 def published(host: Host) -> float:
-    """When what a host installed was published, by the monotonic clock. Raises BenchError where it is not."""
+    """Time at which the installation of a host was published, by the monotonic clock. Raises BenchError for none."""
     outcomes = host.cache / "deps/outcomes"
     wait_until(lambda: any(outcomes.glob("*.json")), _PUBLISHED_WITHIN, "nothing was published")
     now, (outcome,) = time.monotonic(), outcomes.glob("*.json")

@@ -113,6 +113,11 @@ class Cluster:
         """User and system seconds that all DataNodes have used so far."""
         return sum(cpu_seconds(node.pid) for node in self.datanodes)
 
+    def namenode_calls(self) -> int:
+        """Operations that the NameNode has counted so far, its TotalFileOps: up to a second old."""
+        (activity,) = self._ask("jmx?qry=Hadoop:service=NameNode,name=NameNodeActivity")["beans"]
+        return int(activity["TotalFileOps"])
+
     def bytes_sent(self) -> int:
         """Bytes that all DataNodes have sent so far, headers included."""
         return sum(sent for sent, _ in self._links())

@@ -97,6 +97,9 @@ METRICS = {
     "user_per_gb": Metric("s/GB", "user s/GB of the server", 2),  # of a mount: its server's own instructions
     "system_per_gb": Metric("s/GB", "kernel s/GB of the server", 2),  # of a mount: the kernel's work for its server
     "datanode_cpu_per_gb": Metric("s/GB", "DataNodes' CPU s/GB", 2),
+    "calls_per_file": Metric("calls", "calls a file", 1),  # to the NameNode, by its own count
+    "calls_per_gb": Metric("calls/GB", "calls a GB", 1),
+    "calls_per_s": Metric("calls/s", "calls a second", 1),
     "median_time": Metric("s", "s, middle node", 2),  # of a fleet: of its middle node
     "predicted": Metric("s", "s by the model", 2),  # by a model
     "error": Metric("share", "error", 3),  # of a model's figure against the measured one

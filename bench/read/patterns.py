@@ -44,7 +44,7 @@ _TENSORS = (8 * MIB, 16 * MIB, 44 * MIB, 8 * MIB, 131_000_000 // 4096 * 4096, 33
 
 
 class Clock:
-    """When the measurement began; a pattern that has to prepare itself begins it anew."""
+    """Time at which the measurement began; a pattern that has to prepare itself begins it anew."""
 
     def __init__(self) -> None:
         self.begin = time.monotonic()

@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 
 import stripefs
+from bench.harness.cluster import Cluster
+from bench.harness.data import MIB, DataFile
+from bench.namenode.measure import Driver
+from bench.namenode.plan import CASES
 from stripefs.store.hdfs.namenode import NameNodeRest
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.webhdfs import WebHdfs
@@ -16,6 +20,8 @@ pytestmark = [pytest.mark.cluster]
 
 FILES = 10
 ROUNDS = 3
+WRITTEN_BY_COUNT = 14
+"""Calls for each file that is written, by the NameNode's own count, which has those of DataNodes as well."""
 WRITTEN, READ = 8.5, 4.5
 """For each file; 8 and 4 were counted. A file that is written is looked for before and after its lock is taken. Its
 lock and its bytes are looked at when they are complete, and renamed; the lock is compared before, and removed. A file
@@ -66,3 +72,20 @@ def test_questions_for_a_small_file(hdfs: HdfsInstance, asked: list[str]) -> Non
         assert fewest(asked, read) <= READ, "\n".join(asked)
     finally:
         web("DELETE", "DELETE", "/calls", recursive="true")
+
+
+def test_the_namenodes_own_count_of_each_case_of_the_benchmark(hdfs: HdfsInstance) -> None:
+    cluster = Cluster(hdfs.status())
+    large = DataFile("namenode-large", 16 * MIB, 8 * MIB)
+    cluster.write([large], lambda _line: None)
+    driver = Driver(cluster, FILES, large, None)
+    try:
+        driver.prepare()
+        found = {(case, system): driver.run(case, system) for case in CASES for system in ("stripefs", "hdfs_native")}
+    finally:
+        for path in ("namenode", "namenode-large"):
+            cluster.remove(f"/bench/{path}")
+    assert found["create", "hdfs_native"]["calls_per_file"] == 2  # create and its block
+    assert found["create", "stripefs"]["calls_per_file"] <= WRITTEN_BY_COUNT
+    assert found["list", "hdfs_native"]["calls_per_file"] == 1 / FILES
+    assert found["sequential", "stripefs"]["throughput"] > 0

@@ -151,6 +151,7 @@ def test_namespaces_are_joined_and_removed_with_what_runs_there() -> None:
         (["deps"], {}),
         (["compile", "--quick"], {"quick": True}),
         (["ceiling", "--profile", "/p"], {"profile": Path("/p")}),
+        (["namenode", "--case", "create"], {"cases": ("create",)}),
         (
             ["fleet", "--store", "1GB/s", "--from", "/s.json"],
             {"startup": Path("/s.json"), "scenario": Scenario(store=1e9)},
