@@ -188,7 +188,8 @@ class WriteOps:
         async def begin(status: Status | None) -> WriteHandle:
             return await self._publisher.begin(path, status, flags, mode, thread)
 
-        file = await begin_file(path, self._tree.find, begin, exclusive=exclusive)
+        # The kernel has looked for the name before it asks for a new file.
+        file = await begin_file(path, self._tree.find, begin, exclusive=exclusive, absent=True)
         try:
             self._tree.node(parent)
             node = self._state.add_lookup(parent, name, Kind.FILE, unpublished_identity())

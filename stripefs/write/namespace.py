@@ -279,15 +279,19 @@ async def begin_file(
     begin: Callable[[Status | None], Awaitable[_T]],
     *,
     exclusive: bool,
+    absent: bool = False,
 ) -> _T:
     """`begin(status)` for the version that `find` finds at `path`, None for none; again where one came meanwhile.
+
+    absent: nothing was there a moment ago, so that only `begin`, which has to look with the lock held, is asked first.
 
     exclusive: Exists is raised where there is one. A file that another writer is about to publish counts as there: the
     lock decides who made it, and a program that takes a file for a mutex expects EEXIST for everybody but one.
     Raises Busy where somebody writes the file.
     """
     while True:
-        status = await find(path)
+        status = None if absent else await find(path)
+        absent = False
         if status is not None and exclusive:
             raise Exists(f"{path!r} exists")
         try:
