@@ -72,7 +72,7 @@ def _sources(status: Status) -> Values:
 METRICS: tuple[Metric, ...] = (
     Metric("stripefs_build_info", "gauge", "Always 1; the label tells the version.",
            lambda status: [(str(status["version"]), 1)], "version"),
-    Metric("stripefs_start_time_seconds", "gauge", "When the mount was made, in seconds since 1970.",
+    Metric("stripefs_start_time_seconds", "gauge", "Time at which the mount was made, in seconds since 1970.",
            at("started_at")),
     Metric("stripefs_worker_restarts_total", "counter", "Workers that were replaced under the mount.",
            at("restarts")),

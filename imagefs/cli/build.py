@@ -42,11 +42,13 @@ __all__ = ["build_command", "convert_command", "optimize_command", "show_made"]
     "traces",
     multiple=True,
     metavar="TRACE",
-    help="What starts touched: a file, or STORE#TAG[/WORKLOAD[/NAME]]; may be repeated.  [those of the image that TAG "
-    "names so far]",
+    help="Trace of the reads of a start: a file, or STORE#TAG[/WORKLOAD[/NAME]]; may be repeated.  "
+    "[those of the image that TAG names so far]",
 )
 @click.option("--no-trace", is_flag=True, help="Make no hot device.")
-@click.option("--platform", default="", metavar="OS/ARCH", help="Which image of several.  [this host's]")
+@click.option(
+    "--platform", default="", metavar="OS/ARCH", help="Platform whose image is taken, of several.  [this host's]"
+)
 @click.option("--authfile", default="", metavar="FILE", help="Credentials for the registry.  [skopeo's own]")
 @click.option("--src-tls-verify/--no-src-tls-verify", default=True, help="Insist on https and its certificates.")
 @click.option("--layers", type=click.IntRange(0), default=0, metavar="N", help="Only the N lowest layers.  [all]")
@@ -106,11 +108,13 @@ def build_command(
     "traces",
     multiple=True,
     metavar="TRACE",
-    help="What starts touched: a file, or STORE#TAG[/WORKLOAD[/NAME]]; may be repeated.  [those of the newest lazy "
-    "image of the repository]",
+    help="Trace of the reads of a start: a file, or STORE#TAG[/WORKLOAD[/NAME]]; may be repeated.  "
+    "[those of the newest lazy image of the repository]",
 )
 @click.option("--no-trace", is_flag=True, help="Make no hot device.")
-@click.option("--platform", default="", metavar="OS/ARCH", help="Which image of several.  [this host's]")
+@click.option(
+    "--platform", default="", metavar="OS/ARCH", help="Platform whose image is taken, of several.  [this host's]"
+)
 @click.option(
     "--authfile", default="", metavar="FILE", help="Credentials for the registry.  [those of docker and podman]"
 )

@@ -99,11 +99,11 @@ RECORDING = (
     Flag("workload", "workload", "Under which name the start is recorded and replayed.", metavar="NAME",
          default="default"),
 )  # fmt: skip
-PLANE = Flag("plane", "plane", "Who shows the tree, as for mount.", default="auto",
+PLANE = Flag("plane", "plane", "Server of the tree, as for mount.", default="auto",
              choices=("auto", "erofs", "tree"))  # fmt: skip
 TREE = (
     Flag("erofs-backing", "backing",
-         "What the kernel's EROFS mounts: files, or loop devices over them (kernels before 6.12).",
+         "Devices of the kernel's EROFS: files, or loop devices over them (kernels before 6.12).",
          default="auto", choices=("auto", "file", "loop")),
     Flag("rw", "rw", "Put a place to write on top; what is written goes with the mount.", "switch"),
 )  # fmt: skip
@@ -112,8 +112,8 @@ TREE = (
 RUN = (
     Flag("bind", "binds", "Show SRC of the host at DST.", "texts", "SRC:DST[:ro]"),
     Flag("env", "env", "Set a variable, or hand on the one set here.", "texts", "NAME[=VALUE]"),
-    Flag("workdir", "workdir", "Where the command starts.  [the image's]", metavar="DIR"),
-    Flag("user", "user", "Who runs it, by name or number.  [the image's]", metavar="USER[:GROUP]"),
+    Flag("workdir", "workdir", "Working directory of the command.  [the image's]", metavar="DIR"),
+    Flag("user", "user", "User of the command, by name or number.  [the image's]", metavar="USER[:GROUP]"),
     Flag("entrypoint", "entrypoint", "In place of the image's; '' for none.", metavar="PATH", default=None),
     Flag("hostname", "hostname", "The container's host name.  [the host's]", metavar="NAME"),
     Flag("network", "network", "The host's network, or none.  [host]", default="host", choices=("host", "none")),
@@ -139,7 +139,7 @@ RUN = (
         metavar="UID",
         default="host",
     ),
-    Flag("tty", "tty", "Whether there is a terminal.  [when there is one here]", "either", default=None),
+    Flag("tty", "tty", "Give the command a terminal.  [when there is one here]", "either", default=None),
     Flag("oci-runtime", "oci_runtime", "runc, crun, or a path.  [whichever is there]", metavar="NAME", default="auto"),
     Flag(
         "startup-cache",
@@ -171,12 +171,12 @@ DEPS = (
     Flag("deps-explain", "deps_explain", "Say of what the key is made; run and install nothing.", "switch"),
     Flag("deps-wait", "deps_wait", "Run the command when it is published, and not when it is installed.", "switch"),
     Flag("deps-probe", "deps_probe", "A program in Python that must run with it.", metavar="CODE"),
-    Flag("deps-bytecode", "deps_bytecode", "Whether imports compare sources with their bytecode.", default="unchecked",
+    Flag("deps-bytecode", "deps_bytecode", "Comparison of sources with their bytecode at imports.", default="unchecked",
          choices=("unchecked", "checked")),
     Flag("deps-allow-file", "deps_allowed", "Files that need not belong to a package.", "texts", "PATTERN"),
     Flag("deps-allow-conflicts", "deps_tolerant", "Publish packages that do not fit one another.", "switch"),
     Flag("deps-allow-setuid", "deps_setuid", "Publish programs with setuid, setgid or capabilities.", "switch"),
-    Flag("ignore-outside", "deps_outside", "What pip may change elsewhere.", "texts", "PATTERN"),
+    Flag("ignore-outside", "deps_outside", "Files outside the target that pip may change.", "texts", "PATTERN"),
 )  # fmt: skip
 """Flags for packages that are installed above the image."""
 
@@ -185,11 +185,11 @@ JOB = (
          metavar="FILE"),
     Flag("checkpoint", "checkpoints", "Show a directory of a store, and fetch its files while the image comes.",
          "texts", "SOURCE[:/PATH][:ro|:rw]"),
-    Flag("checkpoint-warm", "checkpoint_warm", "Which files to fetch: all, latest, none, or a pattern.",
+    Flag("checkpoint-warm", "checkpoint_warm", "Files to fetch: all, latest, none, or a pattern.",
          metavar="WHICH", default="all"),
     Flag("checkpoint-share", "checkpoint_share", "Most of the link that they take while the image comes, 0 to 1.",
          metavar="PART", default="0.5"),
-    Flag("link-rate", "link_rate", "What the link can do.  [what the image leaves is measured]", metavar="RATE"),
+    Flag("link-rate", "link_rate", "Rate of the link.  [the rate that the image leaves is measured]", metavar="RATE"),
     Flag("checkpoint-option", "checkpoint_options", "Options of their mounts, as stripefs mount -o has them.", "texts",
          "A,B=C"),
     Flag("events", "events", "Write the events of this start to files in this folder.  [BOOTSEER_EVENTS]",

@@ -115,7 +115,7 @@ def run_command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) ->
     "--plane",
     type=click.Choice(["auto", "erofs", "tree"]),
     default="auto",
-    help="Who shows the tree: the kernel's EROFS (auto for root), or a process, which needs no root.",
+    help="Server of the tree: the kernel's EROFS (auto for root), or a process, which needs no root.",
 )
 @plain_flags([CONFIG, *RECORDING, *TREE])
 @settings_flags("store", "daemon", options=IMAGEFS)
@@ -171,7 +171,7 @@ def umount_command(ctx: click.Context, mountpoint: str, lazy: bool) -> None:
 def ready_command(ctx: click.Context, mount: str, as_json: bool) -> None:
     """Say that the job in the image mounted at MOUNTPOINT (or attached as ID) has started.
 
-    What it touched until now becomes a trace for the next starts, and what was fetched ahead is judged.
+    The blocks that it touched until now become a trace for the next starts, and prefetched ones are judged.
     """
     from imagefs.daemon.client import Client
     from imagefs.startup.emission import events

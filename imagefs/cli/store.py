@@ -154,7 +154,7 @@ def _inspected(facts: dict[str, Any]) -> str:
 def verify_command(ctx: click.Context, image: str, remove: bool, as_json: bool, quiet: bool, config: str) -> int:
     """Read everything that an image is made of, or everything in a store, and check it against its digests.
 
-    What is wrong comes line by line: where, what, and which images need it. The exit code is then 5.
+    Each damage is printed on a line: its place, its kind, and the images that need it. The exit code is then 5.
     """
     from imagefs.housekeeping.verify import remove_damaged, verify
 
@@ -317,8 +317,8 @@ def _run_copy(
 def push_command(ctx: click.Context, image: str, target: str, as_json: bool, quiet: bool, config: str) -> None:
     """Copy an image with its traces and plans into a repository of a container registry.
 
-    What the repository has is not sent again, and what another repository of the same registry has is linked where the
-    registry does that. Without a TAG the image keeps the one that it has. A push that is interrupted publishes nothing,
+    Blobs that the repository has are not sent again, and those of another repository of the same registry are linked
+    where the registry does that. Without a TAG the image keeps its own. A push that is interrupted publishes nothing,
     and the next one goes on from what it stored.
     """
     place = parse_reference(target, name=None)

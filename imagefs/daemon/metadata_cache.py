@@ -280,7 +280,7 @@ def _touch(path: Path) -> None:
 
 
 def _used(path: Path) -> float:
-    """When the file was used last, in seconds since 1970; 0 where there is none."""
+    """Time of the last use of the file, in seconds since 1970; 0 where there is none."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

@@ -22,7 +22,7 @@ _STATE, _PARENT, _STARTED = 0, 1, 19
 
 
 def began(process: int) -> int:
-    """When the process was started, in ticks since the machine was; 0 when there is none, or it has ended."""
+    """Time at which the process was started, in ticks since the machine was; 0 when there is none, or it has ended."""
     _, fields = _stat(process)
     return int(fields[_STARTED]) if fields and fields[_STATE] not in (b"Z", b"X") else 0
 

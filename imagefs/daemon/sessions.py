@@ -82,7 +82,7 @@ class _Session:
     complete: bool = False
     """Tells whether one that joined has started, so that nothing is added to the record any more."""
     shared: str = ""
-    """Why the record may hold reads of others: its trace then counts for no plan."""
+    """The reason for which the record may hold reads of others: its trace then counts for no plan."""
     fetching: trio.CancelScope = field(default_factory=trio.CancelScope)
     over: trio.Event = field(default_factory=trio.Event)
     planned: dict[str, set[int]] = field(default_factory=dict)
@@ -127,7 +127,9 @@ class Sessions:
     # -- recording -----------------------------------------------------------------------------------------------
 
     def why_unrecorded(self, attachment: Attachment, devices: Sequence[BlockDevice], state: DaemonState) -> str:
-        """Why a recording of this start could not be complete, "" when it can. The attachment is not in `state` yet."""
+        """The reason for which a recording of this start could not be complete, "" when it can. The attachment is not
+        in `state` yet.
+        """
         if any(device.complete for device in devices):
             return "the image is here already, so the kernel reads it without asking"
         if any(device.index in state.pages or state.in_use(device.index) for device in attachment.devices):

@@ -51,13 +51,13 @@ __all__ = [
 ]
 
 CHANGED = "what it is installed from was changed meanwhile"
-"""Why something is not published: nobody knows what the installer read."""
+"""The reason for not publishing something: nobody knows what the installer read."""
 
 _T = TypeVar("_T")
 
 
 class Miss(NamedTuple):
-    """Why there is no hit. absent: maybe because the store has no such snapshot, or a broken one, so one may be
+    """The reason for a miss. absent: maybe because the store has no such snapshot, or a broken one, so one may be
     published. mountable: whether one that another host publishes would be of use here. doubted: the store has one, of
     which this host could not read a block."""
 

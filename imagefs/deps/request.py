@@ -154,7 +154,7 @@ class Inputs(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why what is asked for can be installed and not be kept."""
+    """The reason for which what is asked for can be installed and not be kept."""
 
     open_ends: Sequence[OpenEnd]
 
@@ -189,7 +189,7 @@ def checked(request: Request) -> Request:
 
 
 def refusal_of(request: Request, inputs: Inputs) -> Refusal | None:
-    """Why there is no key whatever a resolver says; None where there may be one."""
+    """The reason for which there is no key whatever a resolver says; None where there may be one."""
     open_ends = [*inputs.open_ends, *(inputs.unpinned if request.strict else ())]
     return Refusal(open_ends) if open_ends and not takes_open_ends(request) else None
 
@@ -200,7 +200,9 @@ def takes_open_ends(request: Request) -> bool:
 
 
 def refusal_of_lock(request: Request, lock: Lock, pinned: Collection[str]) -> Refusal | None:
-    """Why there is no key although everything was resolved. pinned: names of which something says what they are."""
+    """The reason for which there is no key although everything was resolved. pinned: names of which something says what
+    they are.
+    """
     loose = [
         OpenEnd("index", str(one), "no digest of its file is known; add --hash, or use an index with digests")
         for one in lock.unpinned

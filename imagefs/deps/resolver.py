@@ -78,7 +78,9 @@ class LockedInstall(NamedTuple):
         return [*words[:end], *more, *words[end:]]
 
     def broken(self, report: str | None) -> str:
-        """Why what pip says it has installed is not the lock; "" where it is. report: None where there is none."""
+        """The difference of what pip says it has installed from the lock; "" for none. report: None where there is
+        none.
+        """
         if self.tool != "pip":
             return ""
         try:

@@ -105,7 +105,7 @@ def try_packed(probe: Probe, target: str, store: StoreSettings, image: str) -> S
 
 
 def _mounted(probe: Probe, target: str, store: StoreSettings, image: str) -> str:
-    """Why it fails, "" where it does not. Raises MountError where it cannot be mounted."""
+    """The reason for which it fails, "" where it does not. Raises MountError where it cannot be mounted."""
     if os.geteuid() != 0:
         raise MountError("only root can mount it for the probe alone")
     client, tree = Client(DaemonSettings(**probe.settings)), TreeOptions(*probe.tree)

@@ -129,7 +129,7 @@ def speaks_http2(path: str) -> int | None:
 
 
 def runs_since(process: int) -> float:
-    """When a process was started, in seconds since 1970; 0.0 where it is not to be seen."""
+    """Time at which a process was started, in seconds since 1970; 0.0 where it is not to be seen."""
     began = processes.began(process)
     if not began:
         return 0.0
@@ -138,7 +138,7 @@ def runs_since(process: int) -> float:
 
 
 def installed_at() -> float:
-    """When this version was installed, in seconds since 1970; 0.0 where that is not known."""
+    """Time at which this version was installed, in seconds since 1970; 0.0 where that is not known."""
     try:
         files = metadata.distribution("bootseer").files or ()
         return max((Path(str(one.locate())).stat().st_mtime for one in files if one.name == "RECORD"), default=0.0)

@@ -93,8 +93,9 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 
 
 def ready_at(folder: Path) -> int | None:
-    """When the job was ready, in nanoseconds of the monotonic clock: at the first `ready`, else when its first step
-    ended; None while it is not."""
+    """Time at which the job was ready, in nanoseconds of the monotonic clock: at the first `ready`, else when its first
+    step ended; None while it is not.
+    """
     events = read_events(folder)
     for stage, event in (("ready", "instant"), ("first_step", "end")):
         when = [one["mono_ns"] for one in events if (one.get("stage"), one.get("event")) == (stage, event)]

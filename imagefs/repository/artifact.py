@@ -110,7 +110,7 @@ class Artifact:
 
     @property
     def created_ns(self) -> int:
-        """When it was made, in nanoseconds since 1970; 0 where it does not say."""
+        """Time at which it was made, in nanoseconds since 1970; 0 where it does not say."""
         try:
             return int(datetime.fromisoformat(self.annotations.get(CREATED, "")).timestamp() * 1e9)
         except (ValueError, OverflowError):

@@ -79,8 +79,8 @@ class Snapshots:
         return True
 
     def why_broken(self, name: str) -> str:
-        """Why nobody can use the snapshot of this name: its document, its image or a part of that is damaged or gone.
-        "" where everything is there, or the document is of another version. Blocks are not read.
+        """The reason for which nobody can use the snapshot of this name: its document, its image or a part of that is
+        damaged or gone. "" where everything is there, or the document is of another version. Blocks are not read.
 
         Raises NoSuchSnapshot, and StoreErrors of a store that is away.
         """
@@ -203,7 +203,7 @@ class Snapshots:
             return {name: image for name, image in pool.map(look, self.stored()) if image}
 
     def used(self) -> dict[str, float]:
-        """When each was used last, in seconds since 1970, as far as that is known. Raises Unsupported."""
+        """Time of the last use of each, in seconds since 1970, as far as that is known. Raises Unsupported."""
         return {name: status.mtime_ns / 1e9 for name, status in self._below(_USED).items()}
 
     def mark_used(self, name: str) -> None:
@@ -221,7 +221,7 @@ class Snapshots:
         self.images.create(_path(name, _UNKEPT), " ".join(why.split())[:_LONGEST].encode(), replace=True)
 
     def unpublished_reason(self, name: str) -> str:
-        """Why the last host that installed it has not published it; "" where nobody has said so."""
+        """The reason for which the last host that installed it has not published it; "" where none was given."""
         try:
             said = self.images.read(_path(name, _UNKEPT))[:_LONGEST].decode("utf-8", "replace")
         except NotFound:
@@ -229,7 +229,7 @@ class Snapshots:
         return printable(said) or "it does not say why"
 
     def unpublished_since(self) -> dict[str, float]:
-        """When that was said last, of each of which it was, in seconds since 1970. Raises Unsupported."""
+        """Time at which each such reason was given last, in seconds since 1970. Raises Unsupported."""
         return {name: status.mtime_ns / 1e9 for name, status in self._below(_UNKEPT).items()}
 
     def forget_unpublished(self, name: str) -> None:
@@ -248,7 +248,7 @@ class Snapshots:
         self.images.create(_path(name, _folder(kind)), document, replace=True)
 
     def notes_since(self, kind: Note) -> dict[str, float]:
-        """When each note of this kind was stored, in seconds since 1970. Raises Unsupported."""
+        """Time at which each note of this kind was stored, in seconds since 1970. Raises Unsupported."""
         return {name: status.mtime_ns / 1e9 for name, status in self._below(_folder(kind)).items()}
 
     def forget_note(self, kind: Note, name: str) -> None:

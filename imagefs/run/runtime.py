@@ -54,7 +54,9 @@ class Runtime(NamedTuple):
         ]
 
     def failure(self, folder: str, command: str) -> RunError:
-        """Why the container did not start `command`, from the log; what that says the runtime has told people too."""
+        """The reason for which the container did not start `command`, from the log; what that says the runtime has told
+        people too.
+        """
         message = ""
         with contextlib.suppress(OSError), open(f"{folder}/log", encoding="utf-8", errors="replace") as file:
             for line in file:

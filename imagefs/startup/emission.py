@@ -146,7 +146,7 @@ class EventRecorder:
 
     @property
     def problem(self) -> str:
-        """Why events of this command were lost, "" where none were; known when they are closed."""
+        """The reason for which events of this command were lost, "" for none; known when they are closed."""
         return self._writer.problem if self._writer is not None else ""
 
     def executed(self) -> None:

@@ -161,7 +161,7 @@ class _Job:
         order.lay_out(self.folder / name / "job", SIZE, self.pins, told)
 
     def _ready(self, said: Mapping[str, Any]) -> float:
-        """When the job was ready. Raises Failed where it loaded other bytes."""
+        """Time at which the job was ready. Raises Failed where it loaded other bytes."""
         if said["checksum"] != self.checksum:
             raise Failed("the job loaded other bytes than the checkpoint has")
         return float(said["ready"])

@@ -172,7 +172,7 @@ class CacheDir:
         return os.path.lexists(os.path.join(self.folder(key), "pin"))
 
     def kept(self, keys: Iterable[bytes]) -> dict[bytes, Retention]:
-        """Why each of these versions may stay. Raises nothing."""
+        """The reason for which each of these versions may stay. Raises nothing."""
         return {key: _kept(self.pinned(key), self.about(key)) for key in keys}
 
     # -- changes -------------------------------------------------------------------------------------------------

@@ -38,7 +38,8 @@ class SegmentUse:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Why a version may stay. checkpoint: its place in its source, "" for none, of which the newest `keep` stay.
+    """The reason for which a version may stay. checkpoint: its place in its source, "" for none, of which the newest
+    `keep` stay.
 
     changed: when the version was made, in nanoseconds since 1970.
     """

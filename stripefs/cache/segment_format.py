@@ -107,7 +107,7 @@ def segment_of(blocks: range) -> int:
 
 
 def index_in_segment(blocks: range) -> int:
-    """How many blocks of their segment lie before these neighbours."""
+    """Number of blocks of their segment before these neighbours."""
     return blocks.start % PER_SEGMENT
 
 

@@ -14,13 +14,13 @@ COMMANDS = {
     "info": "Layout, parts and data hosts of a file.",
     "recover": "A file from what fsync made durable before its writer died.",
     "cp": "Copy files and directories between stores and this host.",
-    "ls": "What is in directories.",
+    "ls": "List directories.",
     "cat": "Write files to standard output.",
     "rm": "Remove files and directories.",
-    "du": "How much room files take.",
+    "du": "Show the room that files take.",
     "gc": "Remove what writers that died have left.",
     "warm": "Bring files into the cache on local disk before they are wanted.",
-    "cache": "What is kept on local disk: list, check, remove, pin.",
+    "cache": "List, check, remove and pin files in the cache on local disk.",
     "completion": "Print the completion script for bash, zsh or fish.",
 }
 """Name and one line of each command."""

@@ -320,7 +320,7 @@ class Store(ABC):
         raise Unsupported(f"{self.url} has no symbolic links")
 
     def refused_name(self, name: bytes) -> str:
-        """Why nothing can have this name (one component of a path) here, "" where it can. Asks nobody."""
+        """The reason for which nothing can have this name (one component of a path) here, "" for none. Asks nobody."""
         return ""
 
     def has_quota(self, path: bytes) -> bool:

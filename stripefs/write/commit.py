@@ -168,7 +168,7 @@ class Commit:
         self._files.release_head()
 
     async def _put_head(self) -> None:
-        """Where the store cannot rename: whole or not at all, by one call; a late call is not fenced."""
+        """For a store that cannot rename: whole or not at all, by one call; a late call is not fenced."""
         head, store, path = self._contents.head, self._shared.store, self._names.path
         assert head is not None
         pieces = head.pieces()

@@ -129,7 +129,7 @@ class FileUpload:
 
     @property
     def failure(self) -> Exception | None:
-        """Why what was written since the last publication is lost."""
+        """The error by which bytes written since the last publication are lost."""
         return self._contents.failure
 
     # -- writing -----------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class UploadLocks:
             self._lock.assert_held()
 
     async def cause_of_missing(self, error: StoreError) -> StoreError:
-        """Why something hidden is not there: DraftLost where another writer has moved it away, else `error` itself."""
+        """The error for a missing hidden file: DraftLost where another writer moved it away, else `error` itself."""
         try:
             if self._lock is not None:
                 await self._ops.call("looking whether the lock is held", self._lock.check)

@@ -9,14 +9,14 @@ COMMANDS = {
     "pip": "Install by pip.",
     "uv": "Install by uv.",
     "venv": "Make a virtual environment.",
-    "key": "Which key an installation has, and why.",
-    "diff": "What differs between two keys or two snapshots.",
+    "key": "Show the key of an installation and its components.",
+    "diff": "Show the differences of two keys or two snapshots.",
     "ls": "The dependency snapshots in a store.",
-    "inspect": "What a snapshot was made of, and which image it is.",
-    "lock": "Which distributions a snapshot holds, as a requirements file.",
+    "inspect": "Show the key of a snapshot and its image.",
+    "lock": "Print the distributions of a snapshot as a requirements file.",
     "verify": "Read a snapshot and check every byte.",
     "rm": "Take snapshots out of a store.",
-    "gc": "Take away what nobody used for long.",
+    "gc": "Remove snapshots that nobody used for long.",
 }
 """Name and one line of each command."""
 
@@ -29,7 +29,7 @@ _FAMILIES = {
 _PAGE = """\
 Usage: imagefs deps COMMAND [OPTIONS] [ARGUMENTS]
 
-  What a job installs at its start, installed once: captured, checked, kept in
+  Install once what a job needs at its start: captured, checked, kept in
   a store, and mounted at the same path on later starts and other nodes.
 
 Commands:
@@ -51,5 +51,5 @@ def __getattr__(name: str) -> object:
     command = group(
         Program("deps", __name__, COMMANDS, _PAGE, families=_FAMILIES), lambda word: nearest(word, COMMANDS)
     )
-    command.help = "What a job installs at its start, installed once and mounted everywhere."
+    command.help = "Install once what a job needs at its start, and mount it everywhere."
     return command

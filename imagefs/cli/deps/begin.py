@@ -64,7 +64,7 @@ def _parent() -> int:
 START = (
     Flag("wait", "wait", "Come back when it is published, and not when the job may go on.", "switch"),
     Flag("probe", "probe", "A program in Python that must run with what is mounted.", metavar="CODE"),
-    Flag("bytecode", "bytecode", "Whether imports compare sources with their bytecode.", default="unchecked",
+    Flag("bytecode", "bytecode", "Comparison of sources with their bytecode at imports.", default="unchecked",
          choices=("unchecked", "checked")),
     Flag("allow-file", "allowed", "Files in the target that need not belong to a package.", "texts", "PATTERN"),
     Flag("allow-conflicts", "tolerant", "Publish packages that do not fit one another, as after --no-deps.", "switch"),

@@ -85,21 +85,21 @@ run_command = installing("run", _RUN_PAGE, "-- COMMAND…")
 _PIP_PAGE = """\
 As `imagefs deps run` with `python3 -m pip install --target DIR ARGUMENTS…`.
 
-What is no option below goes to pip, -r FILE for example.
+Words that are no options below go to pip, -r FILE for example.
 """
 pip_command = installing("pip", _PIP_PAGE)
 
 _UV_PAGE = """\
 As `imagefs deps run` with `uv pip install --target DIR ARGUMENTS…`.
 
-What is no option below goes to uv, -r FILE for example.
+Words that are no options below go to uv, -r FILE for example.
 """
 uv_command = installing("uv", _UV_PAGE)
 
 _VENV_PAGE = """\
 Have a virtual environment in DIR, with what `pip install ARGUMENTS…` installs into it, and without pip.
 
-What is no option below goes to pip, -r FILE for example.
+Words that are no options below go to pip, -r FILE for example.
 """
 venv_command = installing("venv", _VENV_PAGE)
 

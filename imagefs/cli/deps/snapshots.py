@@ -215,7 +215,7 @@ def lock_command(ctx: click.Context, snapshot: str, as_json: bool, config: str) 
 def verify_command(ctx: click.Context, snapshot: str, as_json: bool, quiet: bool, config: str) -> int:
     """Read all that a snapshot is made of and check every block. SNAPSHOT may be its first digits.
 
-    What is wrong comes line by line, and the exit code is then 5. `imagefs verify STORE` checks a whole store.
+    Each damage is printed on a line, and the exit code is then 5. `imagefs verify STORE` checks a whole store.
     """
     from imagefs.housekeeping.verify import verify
     from imagefs.repository.snapshots import Snapshots

@@ -76,7 +76,7 @@ _SHOWN = 10
     "--zone", default="", metavar="NAME", help="Zone of times that name none: UTC, Europe/Berlin.  [this host's]"
 )
 @click.option(
-    "--origin", default="", metavar="TIME", help="When the kernel started, for systemd: 2026-01-31T12:00:00Z."
+    "--origin", default="", metavar="TIME", help="Time at which the kernel started, for systemd: 2026-01-31T12:00:00Z."
 )
 @click.option(
     "--stage", "stages", multiple=True, metavar="NAME=STAGE", help="The stage of spans so named; NAME may have *."

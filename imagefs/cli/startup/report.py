@@ -250,7 +250,9 @@ _AMOUNT = click.FloatRange(min=0, max=1e12)
 @click.option("--gpus", type=_AMOUNT, default=0.0, help="GPUs of a start.  [one per rank]")
 @click.option("--gpus-per-node", type=_AMOUNT, default=0.0, help="GPUs of each node of a start.")
 @click.option("--gpu-price", type=_AMOUNT, default=0.0, help="Price of a GPU-hour.")
-@click.option("--run-length", default="", metavar="TIME", help="How long a run trains after its start, such as 6h.")
+@click.option(
+    "--run-length", default="", metavar="TIME", help="Time for which a run trains after its start, such as 6h."
+)
 @click.option("--all", "everything", is_flag=True, help="Show every start in full, not the slowest alone.")
 @click.option("--html", "page", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page with charts too.")
 @json_flag

@@ -217,7 +217,7 @@ def probe_options(options: RunOptions, python: str, code: str, targets: Sequence
 
 
 def probe_failure(image: AttachedImage, options: RunOptions, layer: MountLayer) -> str:
-    """Why it fails with this above the image, in one line; "" where it does not.
+    """The reason for which it fails with this above the image, in one line; "" where it does not.
 
     Raises LayerFailed where the one or the other cannot be mounted.
     """

@@ -78,7 +78,7 @@ class Planner:
         )
         self._looked = 0.0
         self._returned = float("-inf")
-        """When a reader last came to what had been dropped behind another one."""
+        """Time at which a reader last came to bytes that had been dropped behind another one."""
         self._readahead_done = False
         """Nothing that matters has changed since look-ahead found nothing to start."""
 

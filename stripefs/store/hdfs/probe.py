@@ -58,7 +58,7 @@ def _bound(sock: socket.socket, window: int) -> None:
 
 
 def reason(error: OSError, timeout: float) -> str:
-    """Why a connection failed, in words for an error line."""
+    """The reason for which a connection failed, in words for an error line."""
     if isinstance(error, socket.gaierror):
         return "this name does not resolve"
     if isinstance(error, ConnectionRefusedError):

@@ -49,6 +49,14 @@ def test_the_page_has_each_command_with_each_flag_and_value(program: Reference) 
 
 
 @PROGRAM
+def test_no_line_of_help_begins_with_a_clause_without_its_subject(program: Reference) -> None:
+    lines = [option.help for option in program.options.all]
+    for command in commands(program):
+        lines += [*command.text, *(flag.help for flag in command.flags)]
+    assert [line for line in lines if re.match(r"(What|Who|Whether|Which|How|Why|Where) [a-z]", line)] == []
+
+
+@PROGRAM
 def test_man_pages_have_each_command_with_each_flag(program: Reference) -> None:
     pages = man.pages(program, __version__)
     for command in commands(program):
