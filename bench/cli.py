@@ -18,6 +18,7 @@ from typing import Any
 
 from bench.checkpoint.plan import CASES as CHECKPOINT_CASES
 from bench.fleet.plan import Scenario
+from bench.growth.plan import CASES as GROWTH_CASES
 from bench.harness import ROOT, BenchError, peers
 from bench.harness.data import CHUNK
 from bench.harness.report import Report, insert
@@ -49,6 +50,7 @@ _BENCHMARKS = {
     "startup": "a whole job from its image to its first step, today and by each technique",
     "ceiling": "the mount itself: a store in memory, against the least that a mount costs",
     "namenode": "calls to the NameNode: for a GB that is read, and for small files",
+    "growth": "how costs grow with files, blocks, images and readers",
 }
 _QUICK = {
     "read": "smaller files, fewer systems, two rounds: 5 minutes",
@@ -62,6 +64,7 @@ _QUICK = {
     "startup": "a small job, two DataNodes, one round: a minute",
     "ceiling": "a file of 256 MiB, two rounds: 2 minutes",
     "namenode": "fewer files, a smaller one to read, two rounds: 3 minutes",
+    "growth": "without the largest size of each case, two rounds",
 }
 _LARGE = {
     "checkpoint": "8 GiB, what the targets need, one round",
@@ -70,7 +73,13 @@ _LARGE = {
     "startup": "torch in the image, and in the job",
 }
 _USUAL_ROUNDS = {"checkpoint": "3, quick: 2, large: 1", "startup": "3, quick: 1"}
-_CASES = {"read": READ_CASES, "write": WRITE_CASES, "checkpoint": CHECKPOINT_CASES, "namenode": NAMENODE_CASES}
+_CASES = {
+    "read": READ_CASES,
+    "write": WRITE_CASES,
+    "checkpoint": CHECKPOINT_CASES,
+    "namenode": NAMENODE_CASES,
+    "growth": GROWTH_CASES,
+}
 _WORK = {"container": "bench-image"}  # where that of another benchmark is used
 _MIRRORED = ("image", "container", "startup")
 _SCENARIO = ("store", "node", "mirror", "datanode", "datanodes", "nodes_per_datanode", "replication", "failures")

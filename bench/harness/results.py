@@ -97,6 +97,9 @@ METRICS = {
     "user_per_gb": Metric("s/GB", "user s/GB of the server", 2),  # of a mount: its server's own instructions
     "system_per_gb": Metric("s/GB", "kernel s/GB of the server", 2),  # of a mount: the kernel's work for its server
     "datanode_cpu_per_gb": Metric("s/GB", "DataNodes' CPU s/GB", 2),
+    "stall": Metric("ms", "longest ms without another task", 1),
+    "memory": Metric("MiB", "MiB more", 1),  # of a mount, for what it knows or holds open
+    "exponent": Metric("exponent", "exponent", 2),  # of cost over size
     "calls_per_file": Metric("calls", "calls a file", 1),  # to the NameNode, by its own count
     "calls_per_gb": Metric("calls/GB", "calls a GB", 1),
     "calls_per_s": Metric("calls/s", "calls a second", 1),
