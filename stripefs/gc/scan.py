@@ -295,7 +295,7 @@ class Scan:
     def _protected(self, seen: ScanResult, lock: Item) -> frozenset[str]:
         """The versions that a lock names."""
         try:
-            data = retry_transient(lambda: self._store.get(lock.path))
+            data = retry_transient(lambda: self._store.get_document(lock.path))
             return frozenset(LockDocument.from_bytes(bytes(data)).versions)
         except NotFound:
             pass  # let go, so what it protected is published or abandoned, and young

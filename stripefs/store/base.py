@@ -224,6 +224,18 @@ class Store(ABC):
         """
         raise Unsupported(f"{self.url} cannot be written to")
 
+    def put_document(self, path: bytes, data: bytes) -> Status | None:
+        """Make a file that says `data` to `get_document`, for documents that many files have for a moment each, such as
+        locks. Its bytes may lie elsewhere than in the file. A directory has to be there.
+
+        Answers, and raises, what `put` does.
+        """
+        return self.put(path, [data], parents=False)
+
+    def get_document(self, path: bytes) -> Buffer:
+        """The data of a file that `put_document` or `put` has made. Raises what `get` raises."""
+        return self.get(path)
+
     def remove(self, path: bytes) -> None:
         """Remove a file. Raises NotFound, IsADirectory."""
         raise Unsupported(f"{self.url} cannot be written to")

@@ -103,6 +103,9 @@ class WrappedStore(Store):
         self.changing("put", (path,), lambda: self.inner.put(path, data, replace=replace, parents=parents))
         return None  # what is wrapped around the store may change what `stat` answers
 
+    def get_document(self, path: bytes) -> Buffer:
+        return self.asking("open", path, lambda: self.inner.get_document(path))
+
     def remove(self, path: bytes) -> None:
         self.changing("remove", (path,), lambda: self.inner.remove(path))
 

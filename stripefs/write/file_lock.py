@@ -79,7 +79,7 @@ _TRIES = 3
 
 _BLANKS = 4096
 """A new lock has fewer blanks than these, their number drawn by lot: by its length a writer tells its own from one that
-took its place just now, and need not read it, which on HDFS takes a data host."""
+took its place just now, and need not read it, where putting it does not tell which file it is."""
 
 
 def lock_path(path: bytes) -> bytes:
@@ -270,7 +270,7 @@ def acquire(
         mine = dataclasses.replace(mine, versions=(*versions, *sorted(before.difference(versions))))
         data = mine.to_bytes(blanks)
         try:
-            found = store.put(lock, [data], parents=False)
+            put = store.put_document(lock, data)
         except Exists:
             held = _read_with_status(store, lock)
             if held is None:
@@ -289,9 +289,8 @@ def acquire(
                     continue
                 ours = FileLock(store, mine, status, now, seconds, clock)
         else:
-            if found is None:
-                found = _status(store, lock)
-            if found is None or found.length != len(data) or clock() - now > _SOON * seconds:
+            found = put or _status(store, lock)
+            if found is None or (put is None and found.length != len(data)) or clock() - now > _SOON * seconds:
                 held = _read_with_status(store, lock)
                 if held is None or held[0].owner != mine.owner:
                     continue
@@ -324,7 +323,7 @@ def _fence(store: Store, path: bytes, versions: Collection[str]) -> None:
 def read_lock(store: Store, lock: bytes) -> LockDocument | None:
     """The lock at this path; None where there is none. One that is spoiled has no owner and no versions."""
     try:
-        return LockDocument.from_bytes(bytes(store.get(lock)))
+        return LockDocument.from_bytes(bytes(store.get_document(lock)))
     except NotFound:
         return None
     except DocumentError as error:

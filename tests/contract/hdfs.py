@@ -29,6 +29,7 @@ _BRIEF = frozenset((
     *("test_a_file_as_a_whole", "test_any_range_is_exact", "test_many_threads_on_one_handle", "test_a_cancelled_read"),
     *("test_a_change_under_an_open_handle", "test_close_while_reading", "test_hosts_serve_what_they_are_said_to_hold"),
     *("test_a_read_of_a_small_file", "test_reads_of_several_small_files"),
+    "test_a_document",
     *("test_a_file_written_in_pieces", "test_an_aborted_file_is_gone", "test_one_of_many_wins", "test_joined_files"),
 ))  # fmt: skip
 """Tests of what a transport does itself: names on the wire, reads and their ends, versions, writes."""

@@ -54,6 +54,26 @@ class PutConformance:
         assert read(store, path) == b"third"
         assert [status.name for status in listing(store, folder)] == [b"file"]
 
+    def test_a_document(self, store: Store, folder: bytes) -> None:
+        path, data = folder + b"/document", b'{"of": "somebody"}' + b" " * 3000
+        store.put(folder + b"/file", [b"x"])
+        status = store.put_document(path, data)
+        assert status is None or status.identity == store.stat(path).identity
+        assert bytes(store.get_document(path)) == data
+        with pytest.raises(Exists):
+            store.put_document(path, b"another")
+        if store.capabilities.replace:
+            store.rename(path, folder + b"/moved")
+            path = folder + b"/moved"
+        assert bytes(store.get_document(path)) == data
+        assert bytes(store.get_document(folder + b"/file")) == b"x"
+        for missing in (folder + b"/none", folder + b"/none/below"):
+            with pytest.raises(NotFound):
+                store.get_document(missing)
+        with pytest.raises(NotFound):
+            store.put_document(folder + b"/none/below", data)
+        assert {status.name for status in listing(store, folder)} == {b"file", path.rpartition(b"/")[2]}
+
     def test_a_source_that_fails_leaves_nothing(self, store: Store, folder: bytes) -> None:
         def failing() -> Iterator[bytes]:
             yield content(MIB)

@@ -12,7 +12,11 @@ from bench.harness.cluster import Cluster
 from bench.harness.data import MIB, DataFile
 from bench.namenode.measure import Driver
 from bench.namenode.plan import CASES
+from stripefs.errors import Busy, StoreError
+from stripefs.settings import StoreSettings
+from stripefs.store.hdfs import HdfsStore
 from stripefs.store.hdfs.namenode import NameNodeRest
+from stripefs.write.file_lock import acquire, lock_path, read_lock
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.webhdfs import WebHdfs
 
@@ -20,11 +24,12 @@ pytestmark = [pytest.mark.cluster]
 
 FILES = 10
 ROUNDS = 3
-WRITTEN_BY_COUNT = 14
+WRITTEN_BY_COUNT = 13
 """Calls for each file that is written, by the NameNode's own count, which has those of DataNodes as well."""
-WRITTEN, READ = 8.5, 4.5
-"""For each file; 8 and 4 were counted. A file that is written is looked for before and after its lock is taken. Its
-lock and its bytes are looked at when they are complete, and renamed; the lock is compared before, and removed. A file
+WRITTEN, READ = 9.5, 4.5
+"""For each file; 9 and 4 were counted. A file that is written is looked for before and after its lock is taken. Its
+lock gets its text. Lock and bytes are looked at when they are complete, and renamed; the lock is compared before, and
+removed. A file
 that is read is confirmed when it is pinned and when it was read."""
 
 
@@ -72,6 +77,36 @@ def test_questions_for_a_small_file(hdfs: HdfsInstance, asked: list[str]) -> Non
         assert fewest(asked, read) <= READ, "\n".join(asked)
     finally:
         web("DELETE", "DELETE", "/calls", recursive="true")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_lock_has_no_block_unless_attributes_are_refused(
+    hdfs: HdfsInstance, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise StoreError("support for extended attributes is disabled")
+
+    if refused:
+        monkeypatch.setattr(NameNodeRest, "set_attribute", refuse)
+    store = HdfsStore(StoreSettings(url=hdfs.url, hdfs_user="root"))
+    try:
+        lock = acquire(store, b"/attributed", ["0123456789abcdef"], "mount/1")
+        found = store.stat(lock_path(b"/attributed"))
+        assert bool(found.length) == refused
+        assert found.identity == lock.status.identity
+        assert read_lock(store, lock_path(b"/attributed")) == lock.document
+        lock.renew()
+        lock.assert_held()
+        with pytest.raises(Busy, match="being written by"):
+            acquire(store, b"/attributed", [], "other/1")
+        after = acquire(store, b"/attributed", [], "mount/2")  # the next worker of the same mount
+        assert "0123456789abcdef" in after.document.versions
+        lock.release()
+        after.assert_held()
+        after.release()
+        assert read_lock(store, lock_path(b"/attributed")) is None
+    finally:
+        store.close()
 
 
 def test_the_namenodes_own_count_of_each_case_of_the_benchmark(hdfs: HdfsInstance) -> None:

@@ -12,6 +12,7 @@ whose answer is lost is not repeated but raises Unanswered: the caller checks if
 
 from __future__ import annotations
 
+import base64
 import collections
 import contextlib
 import http.client
@@ -22,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from stripefs.errors import NotADirectory, PermissionDenied, ServiceDown
+from stripefs.errors import NotADirectory, NotFound, PermissionDenied, ServiceDown, StoreError, Transient
 from stripefs.store.base import Status
 from stripefs.store.hdfs.probe import reason
 from stripefs.store.hdfs.wire import page_of, remote_error, request_target
@@ -67,6 +68,21 @@ class NameNodeRest:
         Raises Unanswered besides. Any other ServiceDown means that no NameNode did it.
         """
         return self._first(method, request_target(path, operation, self._user, parameters), path)
+
+    def attribute(self, path: str, name: str) -> bytes | None:
+        """The extended attribute of this name that an entry has; None where it has none. Raises what `ask` raises."""
+        try:
+            found = self.ask("GETXATTRS", path, **{"xattr.name": name, "encoding": "base64"})["XAttrs"]
+        except (NotFound, NotADirectory, Transient):
+            raise
+        except StoreError:  # in words of its own where there is no such attribute
+            return None
+        return base64.b64decode(found[0]["value"].removeprefix("0s"))
+
+    def set_attribute(self, path: str, name: str, value: bytes) -> None:
+        """Give an entry that extended attribute, which it does not have yet. Raises what `change` raises."""
+        text = f"0s{base64.b64encode(value).decode()}"
+        self.change("PUT", "SETXATTR", path, **{"xattr.name": name, "xattr.value": text, "flag": "CREATE"})
 
     def listing(self, path: str) -> Iterator[Sequence[Status]]:
         """The entries of a directory, in pages, in the NameNode's own order. Raises what `ask` raises,

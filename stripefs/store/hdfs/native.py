@@ -190,6 +190,10 @@ class NativeClient:
         except (OSError, RuntimeError, ValueError) as error:
             raise translate(error, path) from error
 
+    def create_empty(self, path: str) -> None:
+        """An empty file, where nothing is. Raises NotFound where the directory is missing."""
+        self._ask(lambda: self._client.create(path, WriteOptions(create_parent=False)).close(), path)
+
     def _write(self, path: str, pieces: Sequence[bytes]) -> None:
         writer = self._client.create(path, WriteOptions(create_parent=True))
         for piece in pieces:

@@ -55,7 +55,7 @@ from stripefs.store.hdfs.namenode import Availability, NameNodeRest, RpcAddress
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
 from stripefs.store.hdfs.small_reads import SmallReader
 from stripefs.store.hdfs.wire import byte_order, inode_path, status_of
-from stripefs.store.hdfs.writer import HdfsWriter
+from stripefs.store.hdfs.writer import DOCUMENT, HdfsWriter
 
 __all__ = ["HdfsStore"]
 
@@ -204,6 +204,13 @@ class HdfsStore(Store):
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status | None:
         return self._writer.put(self._full(path), data, replace=replace, parents=parents)
+
+    def put_document(self, path: bytes, data: bytes) -> Status | None:
+        return self._writer.put_document(self._full(path), data)
+
+    def get_document(self, path: bytes) -> Buffer:
+        data = self._rest.attribute(self._full(path), DOCUMENT) if self._web else None
+        return self.get(path) if data is None else data
 
     def remove(self, path: bytes) -> None:
         self._writer.remove(self._full(path))

@@ -6,6 +6,10 @@ or, with `--hdfs-transport webhdfs`, to a live DataNode picked here. Documents (
 one too: closing a file takes hdfs-native 400 ms at least, since it waits that long before it asks the NameNode again
 whether the last block was reported. A document took 510 ms by hdfs-native, 25 by WebHDFS in most cases, 430 in the
 others, where the DataNode waits likewise. An empty document has no block, so there hdfs-native asks the NameNode alone.
+
+Locks come and go with every file that is written (`put_document`). Theirs is an empty file with the document as an
+extended attribute: no block is placed, written, reported and invalidated for it, and nobody waits for a DataNode. Where
+the NameNode refuses extended attributes, or the document is long, it is the content of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +23,17 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace as replaced
 from typing import Protocol
 
-from stripefs.errors import Busy, Exists, HostFailed, NotADirectory, NotFound, ServiceDown, StoreError, Unsupported
+from stripefs.errors import (
+    Busy,
+    Exists,
+    HostFailed,
+    NotADirectory,
+    NotFound,
+    ServiceDown,
+    StoreError,
+    Transient,
+    Unsupported,
+)
 from stripefs.retry import HostHealth
 from stripefs.store.base import Attributes, Buffer, Host, Identity, Kind, Sink, Status
 from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
@@ -31,9 +45,15 @@ from stripefs.store.hdfs.native_write import NativeNamespaceCalls, NativeSink
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.wire import Replica, defaults_of, request_target, temporary_path
 
-__all__ = ["DataNodeDirectory", "HdfsWriter"]
+__all__ = ["DOCUMENT", "DataNodeDirectory", "HdfsWriter"]
 
 _log = logging.getLogger(__name__)
+
+DOCUMENT = "user.stripefs.document"
+"""The extended attribute of `put_document`."""
+
+_ATTRIBUTE = 8 << 10
+"""Most bytes of it: a NameNode takes 16 KiB for all of a file."""
 
 _DOCUMENT = 1 << 20
 """Most bytes of a file that `put` sends to one DataNode; hdfs-native mends the pipeline of a longer one."""
@@ -90,6 +110,8 @@ class HdfsWriter:
         self._rpc = rpc
         self._defaults: tuple[int, int] | None = None
         self._health = health
+        self._attributes = rest is not None
+        """False where the NameNode is known to refuse extended attributes."""
         self._hidden: dict[str, Status] = {}  # files of ours that have yet to be renamed
         self._lock = threading.Lock()
         if rest is not None:
@@ -159,6 +181,38 @@ class HdfsWriter:
         self._put_native(self._native, path, pieces, replace=replace, parents=parents)
         return None
 
+    def put_document(self, path: str, data: bytes) -> Status | None:
+        if self._rest is not None and self._native is not None and self._attributes and len(data) <= _ATTRIBUTE:
+            status = self._put_attribute(self._rest, self._native, path, data)
+            if status is not None:
+                return status
+        return self.put(path, [data], replace=False, parents=False)
+
+    def _put_attribute(self, rest: NameNodeRest, native: NativeClient, path: str, data: bytes) -> Status | None:
+        """The document as an extended attribute of an empty file; None where that is refused."""
+        temporary = temporary_path(path)
+        native.create_empty(temporary)
+        try:
+            status = self._written(temporary)
+            try:
+                rest.set_attribute(temporary, DOCUMENT, data)
+            except (NotFound, Transient):
+                raise
+            except StoreError as error:
+                _log.info("documents are written as files: %s", error)
+                self._attributes = False
+                self._remove_quietly(temporary)
+                return None
+            self._rename(temporary, path, replace=False)
+        except BaseException:
+            self._remove_quietly(temporary)
+            raise
+        return replaced(status, name=path.rpartition("/")[2].encode())
+
+    def _remove_quietly(self, path: str) -> None:
+        with contextlib.suppress(StoreError):
+            self._changes.remove(path)
+
     def _put_native(
         self, native: NativeClient, path: str, pieces: Sequence[Buffer], *, replace: bool, parents: bool
     ) -> None:
@@ -208,8 +262,7 @@ class HdfsWriter:
         try:
             self._rename(temporary, path, replace=replace)
         except BaseException:
-            with contextlib.suppress(StoreError):
-                self._changes.remove(temporary)
+            self._remove_quietly(temporary)
             raise
         return replaced(status, name=path.rpartition("/")[2].encode())
 
