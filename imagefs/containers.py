@@ -211,9 +211,9 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
     parent = os.pidfd_open(os.getpid())
     try:
         with events().begin("image", "unpack"):
-            lower.mkdir(parents=True)
+            os.makedirs(lower)
             os.makedirs(copy)
-            mounts.show_attached(attached, str(lower), tree, client.settings, name=name)
+            mounts.show_attached(attached, lower, tree, client.settings, name=name)
             subprocess.run(
                 ["cp", "-a", "--", f"{lower}/.", copy], check=True, preexec_fn=lambda: end_with_parent(parent)
             )
@@ -221,7 +221,7 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
         raise MountError(f"{name} cannot be copied to {copy}: {error}") from error
     finally:
         os.close(parent)
-        leftovers.unmount_overlay(str(lower))
+        leftovers.unmount_overlay(lower)
         leftovers.remove_lower(lower)
     return copy
 
@@ -250,14 +250,14 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
 
     lower = leftovers.lower_folder(settings.runtime, attached.id)
     try:
-        lower.mkdir(parents=True)
+        os.makedirs(lower)
     except OSError as error:
         raise MountError(f"{lower} cannot be made: {error.strerror}") from error
     try:
-        mounts.show_tree(attached, str(lower), settings, name, owner=os.getpid(), owned=not root)
-        yield lambda target: kernel.mount(str(lower), target, "", _MS_BIND, "")
+        mounts.show_tree(attached, lower, settings, name, owner=os.getpid(), owned=not root)
+        yield lambda target: kernel.mount(lower, target, "", _MS_BIND, "")
     finally:
-        leftovers.unmount_overlay(str(lower))
+        leftovers.unmount_overlay(lower)
         leftovers.remove_lower(lower)
 
 

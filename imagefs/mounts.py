@@ -13,18 +13,15 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from imagefs.daemon import leftovers
 from imagefs.daemon.client import Client
-from imagefs.daemon.launcher import devices_mount
 from imagefs.daemon.protocol import Attached, Recording
 from imagefs.plane import erofs, mountapi, overlay
-from imagefs.settings import DaemonSettings, TreeOptions
+from imagefs.settings import DaemonSettings, TreeOptions, devices_mount
 from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, MountError, StripefsError
 from stripefs.fuse import kernel
-from stripefs.fuse.mounting import unmount
 from stripefs.settings import MountSettings, StoreSettings
 
 __all__ = [
@@ -142,16 +139,16 @@ def _place_writable(
     """Raises MountError, OSError."""
     lower = leftovers.lower_folder(settings.runtime, attached.id)
     try:
-        lower.mkdir(parents=True)
-        plane = _show(attached, str(lower), options, settings, name, copy)
+        os.makedirs(lower)
+        plane = _show(attached, lower, options, settings, name, copy)
         # Written bytes go with the mount, so nothing needs to be synced.
-        overlay.mount([str(lower)], attached.upper, target, without_disk="memory", volatile=True)
+        overlay.mount([lower], attached.upper, target, without_disk="memory", volatile=True)
         return plane
     except BaseException:
         _remove(attached.upper)
         raise
     finally:
-        leftovers.unmount_overlay(str(lower))  # the overlay alone holds it from here on, and takes it along
+        leftovers.unmount_overlay(lower)  # the overlay alone holds it from here on, and takes it along
         leftovers.remove_lower(lower)
 
 
@@ -227,6 +224,8 @@ def show_tree(
 
     owned: all files belong to the caller, for a user namespace that has no other user.
     """
+    from pathlib import Path
+
     from stripefs.fuse import daemonize
     from stripefs.fuse.control import make_directory
     from stripefs.fuse.ipc import MountSpec
@@ -263,6 +262,8 @@ def show_tree(
 def unmount_topmost(target: str, *, lazy: bool = False) -> None:
     """Unmount whatever is topmost at `target`, if anything is. Raises MountError."""
     if kernel.find_mount(target) is not None:
+        from stripefs.fuse.mounting import unmount
+
         unmount(target, lazy=lazy)
 
 

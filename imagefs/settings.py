@@ -24,6 +24,7 @@ __all__ = [
     "client_marker",
     "default_cache",
     "default_runtime",
+    "devices_mount",
     "ready_folder",
 ]
 
@@ -120,6 +121,12 @@ class SnapshotterSettings(NamedTuple):
     registries: bool = True
     plain_http: tuple[str, ...] = ()
     metrics: str = ""
+
+
+def devices_mount(settings: DaemonSettings) -> str:
+    """`settings.devices` as the kernel spells it. The mount itself is not asked: its worker may not answer."""
+    parent, name = os.path.split(settings.devices)
+    return os.path.join(os.path.realpath(parent), name)
 
 
 class LayerLimits(NamedTuple):

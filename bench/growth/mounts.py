@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,7 +99,7 @@ class FileCases:
     def _names_kept(self, size: int) -> dict[str, float]:
         folder = self._files(size)
 
-        def listed(mount: Mount) -> None:
+        def listed(mount: Mount, _held: ExitStack) -> None:
             for entry in os.scandir(mount.folder / folder):
                 entry.stat()
 
@@ -107,27 +107,21 @@ class FileCases:
 
     def _files_opened(self, size: int) -> dict[str, float]:
         folder = self._files(size)
-        opened: list[int] = []
 
-        def open_all(mount: Mount) -> None:
-            opened.extend(os.open(entry.path, os.O_RDONLY) for entry in os.scandir(mount.folder / folder))
+        def open_all(mount: Mount, held: ExitStack) -> None:
+            for entry in os.scandir(mount.folder / folder):
+                held.callback(os.close, os.open(entry.path, os.O_RDONLY))
 
-        try:
-            return self._memory(open_all, lambda: [os.close(each) for each in opened])
-        finally:
-            opened.clear()
+        return self._memory(open_all)
 
-    def _memory(self, work: Callable[[Mount], object], undo: Callable[[], object] = lambda: None) -> dict[str, float]:
-        """MiB of the mount's processes after `work`, beyond those before."""
-        with self._mount() as mount:
+    def _memory(self, work: Callable[[Mount, ExitStack], None]) -> dict[str, float]:
+        """MiB of the mount's processes after `work`, beyond those before. The stack is closed before the mount ends."""
+        with self._mount() as mount, ExitStack() as held:
             time.sleep(_SETTLED)
             before = pss(tree(mount.pid))
-            try:
-                work(mount)
-                time.sleep(_SETTLED)
-                after = pss(tree(mount.pid))
-            finally:
-                undo()
+            work(mount, held)
+            time.sleep(_SETTLED)
+            after = pss(tree(mount.pid))
         return {"memory": max(after - before, 1) / MIB}
 
     def _readers(self, count: int) -> dict[str, float]:

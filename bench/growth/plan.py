@@ -64,7 +64,8 @@ def exponent(costs: Mapping[int, float]) -> float:
     """The slope of log cost over log size, by least squares. costs: by size, of at least two sizes, none 0."""
     points = [(math.log(size), math.log(cost)) for size, cost in costs.items()]
     x, y = (sum(column) / len(points) for column in zip(*points, strict=True))
-    return sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
+    slope: float = sum((a - x) * (b - y) for a, b in points) / sum((a - x) ** 2 for a, _ in points)
+    return slope
 
 
 def ratios() -> list[RatioPlan]:

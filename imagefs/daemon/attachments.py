@@ -341,7 +341,7 @@ class Attachments:
             "config": manifest.config,
             "offline": False,
             "base": attachment.base,
-            "upper": str(leftovers.upper_folder(self._settings.cache, attachment.id)),
+            "upper": leftovers.upper_folder(self._settings.cache, attachment.id),
         }
 
     def _check_in_use(self, attachment: Attachment) -> None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from imagefs.settings import DaemonSettings
+from imagefs.settings import DaemonSettings, devices_mount
 from stripefs import extras
 from stripefs.errors import MountError
 from stripefs.fuse import keeper, kernel
@@ -22,7 +22,7 @@ from stripefs.fuse.control import Mount, find_mounts, make_directory
 from stripefs.fuse.ipc import MountSpec
 from stripefs.settings import MountSettings
 
-__all__ = ["KEEP", "daemon_job", "devices_mount", "end_kept", "ensure", "is_kept", "running", "serve"]
+__all__ = ["KEEP", "daemon_job", "end_kept", "ensure", "is_kept", "running", "serve"]
 
 _NAME = "imagefs"
 _PACKAGES = ("pyfuse3", "lz4")
@@ -72,12 +72,6 @@ def running(settings: DaemonSettings) -> Mount | None:
     """The daemon of this runtime folder, if one answers."""
     here = devices_mount(settings)
     return next((one for one in find_mounts(Path(settings.runtime)) if one.mountpoint == here), None)
-
-
-def devices_mount(settings: DaemonSettings) -> str:
-    """`settings.devices` as the kernel spells it. The mount itself is not asked: its worker may not answer."""
-    parent, name = os.path.split(settings.devices)
-    return os.path.join(os.path.realpath(parent), name)
 
 
 def ensure(settings: DaemonSettings) -> bool:

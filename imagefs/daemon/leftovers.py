@@ -18,33 +18,31 @@ import os
 import re
 import sys
 from collections.abc import Collection
-from pathlib import Path
 
 from imagefs.settings import ready_folder
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
-from stripefs.fuse.mounting import unmount
 
 __all__ = ["clear", "find", "hold", "lower_folder", "remove_lower", "unmount_overlay", "upper_folder"]
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
-def upper_folder(cache: str, identifier: str) -> Path:
+def upper_folder(cache: str, identifier: str) -> str:
     """The folder for what is written; also the source of the overlay, by which it is found again."""
-    return Path(os.path.abspath(cache), "upper", identifier)
+    return os.path.join(os.path.abspath(cache), "upper", identifier)
 
 
-def lower_folder(runtime: str, identifier: str) -> Path:
+def lower_folder(runtime: str, identifier: str) -> str:
     """The directory with the tree that something else stands on. As the kernel spells it."""
-    return Path(os.path.realpath(runtime), "imagefs/mounts", identifier, "lower")
+    return os.path.join(os.path.realpath(runtime), "imagefs/mounts", identifier, "lower")
 
 
 def find(cache: str, runtime: str) -> set[str]:
     """All attachments of which there is something. Raises OSError."""
     found = set()
-    places = upper_folder(cache, "ID"), lower_folder(runtime, "ID").parent, Path(ready_folder(runtime, "ID"))
-    for folder in (place.parent for place in places):
+    places = upper_folder(cache, "ID"), os.path.dirname(lower_folder(runtime, "ID")), ready_folder(runtime, "ID")
+    for folder in map(os.path.dirname, places):
         with contextlib.suppress(FileNotFoundError):
             found |= {name for name in os.listdir(folder) if _ID.fullmatch(name)}
     return found
@@ -58,9 +56,9 @@ def clear(cache: str, runtime: str, identifier: str, in_use: Collection[str] = (
     if _is_held(ready_folder(runtime, identifier)):
         return
     lower, upper = lower_folder(runtime, identifier), upper_folder(cache, identifier)
-    unmount_overlay(str(lower))
+    unmount_overlay(lower)
     remove_lower(lower)
-    if str(upper) not in in_use:
+    if upper not in in_use:
         unmount_overlay(os.path.realpath(upper))
         _remove(upper)
     _remove(ready_folder(runtime, identifier))
@@ -69,14 +67,16 @@ def clear(cache: str, runtime: str, identifier: str, in_use: Collection[str] = (
 def unmount_overlay(path: str) -> None:
     """Unmount whatever is mounted there, whoever uses it. Raises MountError."""
     while kernel.find_mount(path) is not None:
+        from stripefs.fuse.mounting import unmount  # a container is to start at once, and seldom leaves a mount
+
         unmount(path, lazy=True)
 
 
-def remove_lower(lower: Path) -> None:
+def remove_lower(lower: str) -> None:
     """Remove the folder, in which nothing is mounted. Raises OSError."""
-    for folder in (lower, lower.parent):
+    for folder in (lower, os.path.dirname(lower)):
         with contextlib.suppress(FileNotFoundError):
-            folder.rmdir()
+            os.rmdir(folder)
 
 
 def hold(folder: str) -> int:
@@ -100,7 +100,7 @@ def _is_held(folder: str) -> bool:
     return False
 
 
-def _remove(folder: str | Path) -> None:
+def _remove(folder: str) -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody else removes it too
         import shutil  # not needed before a container starts
 
@@ -109,6 +109,8 @@ def _remove(folder: str | Path) -> None:
 
 def main() -> int:
     """The program; its exit code."""
+    from pathlib import Path
+
     from imagefs.daemon import processes
     from imagefs.run.bundle import sweep
     from stripefs.fuse.control import find_mounts
@@ -124,7 +126,7 @@ def main() -> int:
             sys.stderr.write(f"{identifier}: {error}\n")
             code = 1
     find_mounts(Path(runtime, "imagefs/trees"))  # which removes what killed supervisors left there
-    sweep(str(Path(runtime, "imagefs")))
+    sweep(os.path.join(runtime, "imagefs"))
     return code
 
 

@@ -146,7 +146,7 @@ class LivenessWatch:
                 here = at.get(one.mountpoint) if one.namespace == namespace else None
                 if here is not None and here.fstype in FSTYPES:
                     found[one.id] = FSTYPES[here.fstype]
-                elif one.namespace == namespace and str(upper_folder(self._settings.cache, one.id)) in overlays:
+                elif one.namespace == namespace and upper_folder(self._settings.cache, one.id) in overlays:
                     found[one.id] = ""
         return found
 

@@ -15,7 +15,6 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from imagefs.errors import RunError
 from imagefs.reference import Platform
@@ -79,7 +78,7 @@ def hierarchies(mounts: Sequence[MountPoint]) -> list[str]:
     return [mount.path for mount in mounts if mount.fstype == "cgroup" and mount.path.startswith(f"{_TOP}/")]
 
 
-_OWN_PROFILE = Path(__file__).with_name("seccomp.json")
+_OWN_PROFILE = os.path.join(os.path.dirname(__file__), "seccomp.json")
 
 
 def devices(paths: Sequence[str]) -> list[DeviceNode]:
@@ -96,7 +95,8 @@ def devices(paths: Sequence[str]) -> list[DeviceNode]:
 
 def capabilities() -> list[str]:
     """Those that processes started from here can have: the bounding set of this one. Raises OSError."""
-    status = Path("/proc/self/status").read_text()
+    with open("/proc/self/status") as file:
+        status = file.read()
     bits = int(status.partition("\nCapBnd:")[2].split(maxsplit=1)[0], 16)
     return [name for number, name in enumerate(KNOWN) if bits >> number & 1]
 
@@ -105,10 +105,11 @@ def seccomp_profile(wanted: str) -> Profile | None:
     """`wanted` is "default", "unconfined" (None), or the path of a profile in Docker's form. Raises RunError."""
     if wanted == "unconfined":
         return None
-    path = _OWN_PROFILE if wanted == "default" else Path(wanted)
+    path = _OWN_PROFILE if wanted == "default" else wanted
     source = f"--seccomp {wanted}"
     try:
-        document = json.loads(path.read_bytes())
+        with open(path, "rb") as file:
+            document = json.loads(file.read())
     except OSError as error:
         raise RunError(f"{source}: {error.strerror}", hint="FILE, default or unconfined") from error
     except (ValueError, RecursionError) as error:

@@ -14,7 +14,6 @@ import re
 import select
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from stripefs.errors import MountError
@@ -40,8 +39,8 @@ __all__ = [
 ]
 
 DEVICE = "/dev/fuse"
-CONNECTIONS = Path("/sys/fs/fuse/connections")
-BDI = Path("/sys/class/bdi")
+CONNECTIONS = "/sys/fs/fuse/connections"
+BDI = "/sys/class/bdi"
 MNT_DETACH = 2
 
 CONTAINER_HINT = "in a container start it with --device /dev/fuse --cap-add SYS_ADMIN; on a host run modprobe fuse"
@@ -109,7 +108,8 @@ class MountPoint(NamedTuple):
 
 def mounts() -> list[MountPoint]:
     """All mounts that this process sees, oldest first."""
-    return parse_mountinfo(Path("/proc/self/mountinfo").read_bytes())
+    with open("/proc/self/mountinfo", "rb") as table:
+        return parse_mountinfo(table.read())
 
 
 def parse_mountinfo(table: bytes) -> list[MountPoint]:
@@ -164,16 +164,16 @@ def abort(connection: str) -> bool:
     """End a connection: all its calls fail, now and later. False where fusectl is not there or not ours."""
     try:
         with _fusectl() as control:
-            (control / connection / "abort").write_text("1")
+            _write(f"{control}/{connection}/abort", 1)
     except OSError:
         return False
     return True
 
 
 @contextlib.contextmanager
-def _fusectl() -> Iterator[Path]:
+def _fusectl() -> Iterator[str]:
     """The fusectl file system: where systemd mounts it, else one of our own that nobody else sees. Raises OSError."""
-    if find_mount(str(CONNECTIONS)) is not None:
+    if find_mount(CONNECTIONS) is not None:
         yield CONNECTIONS
         return
     with contextlib.ExitStack() as held:
@@ -182,7 +182,7 @@ def _fusectl() -> Iterator[Path]:
         _syscall(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
         root = _syscall(_FSMOUNT, context, _CLOEXEC, 0)
         held.callback(os.close, root)
-        yield Path(f"/proc/self/fd/{root}")
+        yield f"/proc/self/fd/{root}"
 
 
 # Tuning
@@ -191,26 +191,32 @@ def tune(mount: MountPoint, read_ahead_kb: int, max_background: int) -> dict[str
 
     Name → {"wanted", "now" (None where unreadable), "limit" (what keeps it from being as wanted, or "")}.
     """
-    report = {"read_ahead_kb": _set(BDI / mount.device / "read_ahead_kb", read_ahead_kb)}
+    report = {"read_ahead_kb": _set(f"{BDI}/{mount.device}/read_ahead_kb", read_ahead_kb)}
     background = {"max_background": max_background, "congestion_threshold": max_background * 3 // 4}
     try:
         with _fusectl() as control:
             for name, wanted in background.items():
-                report[name] = _set(control / mount.connection / name, wanted)
+                report[name] = _set(f"{control}/{mount.connection}/{name}", wanted)
     except OSError as error:
         for name, wanted in background.items():
             report[name] = {"wanted": wanted, "now": None, "limit": f"no fusectl: {error.strerror}"}
     return report
 
 
-def _set(file: Path, wanted: int) -> dict[str, object]:
+def _write(file: str, value: int) -> None:
+    with open(file, "w") as opened:
+        opened.write(str(value))
+
+
+def _set(file: str, wanted: int) -> dict[str, object]:
     limit = ""
     try:
-        file.write_text(str(wanted))
+        _write(file, wanted)
     except OSError as error:
         limit = f"{file}: {error.strerror}"
     try:
-        now: int | None = int(file.read_text())
+        with open(file) as opened:
+            now: int | None = int(opened.read())
     except (OSError, ValueError):
         now = None
     if not limit and now != wanted:

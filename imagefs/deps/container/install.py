@@ -267,7 +267,7 @@ def opened(job: PublishJob) -> Iterator[InstalledUpper]:
     inside = Inside(*job.inside)
     settings, tree = DaemonSettings(**inside.settings), TreeOptions(*inside.tree)
     client, store = Client(settings), store_settings(inside.store)
-    upper = str(leftovers.upper_folder(settings.cache, inside.identifier) / "upper")
+    upper = os.path.join(leftovers.upper_folder(settings.cache, inside.identifier), "upper")
     os.set_inheritable(inside.held, False)  # else runtimes of containers kept it as well
     try:
         with containers.attached(client, store, inside.image, Recording(off=True), tree) as image:
