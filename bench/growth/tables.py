@@ -53,8 +53,8 @@ def _find_block(devices: int, _folder: Path) -> dict[str, float]:
 
     def work() -> None:
         for digest, device, block in digests:
-            if next(peers.find(digest)) != (device, block):
-                raise AssertionError("a block was found elsewhere")
+            if (device, block) not in peers.find(digest):
+                raise AssertionError("a block was not found")
 
     return _timed(work)
 
@@ -86,7 +86,7 @@ def _evict_blocks(blocks: int, _folder: Path) -> dict[str, float]:
 
 def _evict_segments(segments: int, folder: Path) -> dict[str, float]:
     cachedir, chance = CacheDir(str(folder)), random.Random(segments)
-    size, versions = 64 << 10, max(1, segments // 100)
+    size, versions = 4 << 10, max(1, segments // 100)
     data = chance.randbytes(size)
     for number in range(segments):
         key = (number % versions).to_bytes(16, "big")
