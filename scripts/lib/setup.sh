@@ -45,7 +45,7 @@ need_test_packages() {
     command -v systemd-analyze >/dev/null || missing+=(systemd)
     command -v chromium-headless-shell >/dev/null || missing+=(chromium-headless-shell)
     local program
-    for program in fio rsync sqlite3 zip; do
+    for program in rsync sqlite3 zip; do
         command -v "$program" >/dev/null || missing+=("$program")
     done
     [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing+=(busybox-static)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["PATIENCE", "eventually", "gone"]
+__all__ = ["PATIENCE", "child_of", "eventually", "gone"]
 
 PATIENCE = 60.0
 """Seconds after which a wait is a hang: far more than anything takes, since machines of tests are busy and shared."""
@@ -22,6 +22,12 @@ def eventually(look: Callable[[], _T], what: str, patience: float = PATIENCE) ->
         assert time.monotonic() < end, f"waited in vain for: {what}"
         time.sleep(0.02)
     return found
+
+
+def child_of(pid: int) -> int:
+    """The only child of a process, once it has one."""
+    path = Path(f"/proc/{pid}/task/{pid}/children")
+    return int(eventually(lambda: path.read_text().split(), "the program in the namespace")[0])
 
 
 def gone(pid: int) -> bool:

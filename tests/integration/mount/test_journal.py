@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -17,14 +18,27 @@ from stripefs.vfs import journal
 from stripefs.vfs.inodes import ROOT, InodeTable
 
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=200), max_size=20)
+STEPS = st.tuples(
+    st.sampled_from(["see", "inside", "forget", "open", "list", "close", "move", "intend", "settle"]),
+    st.integers(0, 7),
+    st.integers(0, 3),
+)
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[tuple[int, int, int]]:
+    descriptors = make_memory()
+    try:
+        yield descriptors
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 @pytest.fixture
 def memory() -> Iterator[tuple[int, int, int]]:
-    descriptors = make_memory()
-    yield descriptors
-    for descriptor in descriptors:
-        os.close(descriptor)
+    with _memory() as made:
+        yield made
 
 
 def _open(memory: tuple[int, int, int]) -> MemoryJournal:
@@ -32,15 +46,11 @@ def _open(memory: tuple[int, int, int]) -> MemoryJournal:
 
 
 def _written(payloads: Iterable[bytes]) -> bytes:
-    memory = make_memory()
-    try:
+    with _memory() as memory:
         kept = _open(memory)
         for payload in payloads:
             kept.append(payload)
         return os.pread(memory[1], 1 << 20, 0)
-    finally:
-        for descriptor in memory:
-            os.close(descriptor)
 
 
 @given(PAYLOADS, st.data())
@@ -177,43 +187,28 @@ class _Torn:
 
 
 @settings(max_examples=30, deadline=None)
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["see", "inside", "forget", "open", "list", "close", "move", "intend", "settle"]),
-            st.integers(0, 7),
-            st.integers(0, 3),
-        ),
-        min_size=20,
-        max_size=60,
-    )
-)
+@given(st.lists(STEPS, min_size=20, max_size=60))
 def test_whoever_dies_in_a_compaction_leaves_what_was_committed(steps: list[tuple[str, int, int]]) -> None:
-    memory = make_memory()
     committed: list[str] = []
 
     def look() -> None:
         again = InodeTable()
-        again.replay(parse(os.pread(memory[1 + CounterPage(memory[0]).slot], 1 << 20, 0)))
+        again.replay(parse(os.pread(slots[1 + CounterPage(slots[0]).slot], 1 << 20, 0)))
         assert _facts(again) in committed
 
-    with pytest.MonkeyPatch.context() as patch:
+    with _memory() as slots, pytest.MonkeyPatch.context() as patch:
         patch.setattr(state_memory, "os", _Torn(look))
         patch.setattr(state_memory, "_SMALLEST", 200)
         patch.setattr(state_memory, "_COPIED", 64)
         patch.setattr(journal, "SLICE", 2)
-        try:
-            state = InodeTable(_open(memory))
-            committed.append(_facts(state))
-            for step, name, version in steps:
-                _change(state, step, name, version)
-                committed = [committed[-1], _facts(state)]
-                state.commit()
-                committed = [committed[-1]]
-                look()
-        finally:
-            for descriptor in memory:
-                os.close(descriptor)
+        state = InodeTable(_open(slots))
+        committed.append(_facts(state))
+        for step in steps:
+            _change(state, *step)
+            committed = [committed[-1], _facts(state)]
+            state.commit()
+            committed = [committed[-1]]
+            look()
 
 
 def _change(state: InodeTable, step: str, name: int, version: int) -> None:
@@ -243,51 +238,13 @@ def _change(state: InodeTable, step: str, name: int, version: int) -> None:
         state.add_lookup(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 300))
-def test_a_state_comes_back_through_many_compactions(count: int) -> None:
-    memory = make_memory()
-    small, state_memory._SMALLEST = state_memory._SMALLEST, 500
-    try:
-        state = InodeTable(_open(memory))
-        for number in range(count):
-            node = state.add_lookup(ROOT, b"name%d" % (number % 40), Kind.FILE, Identity(number % 7, 0, ""))
-            if number % 3 == 0:
-                state.forget(node.id, 1)
-            state.commit()
-        again = InodeTable()
-        again.replay(_open(memory).load())
-        assert again.nodes == state.nodes
-        assert again.current == state.current
-    finally:
-        state_memory._SMALLEST = small
-        for descriptor in memory:
-            os.close(descriptor)
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from(["see", "forget", "open", "list", "close"]))
-    ),
-    st.data(),
-)
-def test_a_state_cut_off_anywhere_is_an_earlier_state(steps: list[tuple[int, int, str]], data: st.DataObject) -> None:
-    memory = make_memory()
-    try:
+@given(st.lists(STEPS), st.data())
+def test_a_state_cut_off_anywhere_is_an_earlier_state(steps: list[tuple[str, int, int]], data: st.DataObject) -> None:
+    with _memory() as memory:
         state = InodeTable(_open(memory))
         history = [_facts(state)]
-        handles: list[int] = []
-        for name, version, step in steps:
-            node = state.add_lookup(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
-            if step == "forget":
-                state.forget(node.id, 1)
-            elif step == "open":
-                handles.append(state.open_file(node.id, Status(b"%d" % name, Kind.FILE, version)))
-            elif step == "list":
-                handles.append(state.open_directory(ROOT))
-                state.add_cookie(handles[-1], b"%d" % name)
-            elif step == "close" and handles:
-                state.release(handles.pop())
+        for step in steps:
+            _change(state, *step)
             state.commit()
             history.append(_facts(state))
         os.ftruncate(memory[1], data.draw(st.integers(0, os.fstat(memory[1]).st_size)))
@@ -295,9 +252,6 @@ def test_a_state_cut_off_anywhere_is_an_earlier_state(steps: list[tuple[int, int
         again = InodeTable()
         again.replay(whole)
         assert _facts(again) == history[len(whole)]
-    finally:
-        for descriptor in memory:
-            os.close(descriptor)
 
 
 def _facts(state: InodeTable) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import random
 import signal
 import socket
 import stat
@@ -18,10 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.errors import ConfigError, MountError, NotADirectory, NotFound, ServiceDown
+from stripefs.errors import MountError, ServiceDown
 from stripefs.fuse import control, kernel
 from tests.support.mount_namespace import unshared
-from tests.tools.mounts import MIB, PATIENCE, Mounts, eventually, reading, sha256, workers_of
+from tests.support.refusals import refused
+from tests.tools.mounts import MIB, PATIENCE, Mounts, eventually, reading, workers_of
 
 pytestmark = pytest.mark.mount
 
@@ -34,38 +34,10 @@ def _umount(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
 # Refused
 
 
-def test_source_that_does_not_exist(mounts: Mounts) -> None:
-    assert isinstance(mounts.refuse(f"file://{mounts.folder}/absent"), NotFound)
-
-
-def test_source_that_is_a_file(mounts: Mounts) -> None:
-    (mounts.source / "file").touch()
-    assert isinstance(mounts.refuse(f"file://{mounts.source}/file"), NotADirectory)
-
-
-def test_source_at_a_wrong_port(mounts: Mounts) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # bound and not listening: connections are refused
-        error = mounts.refuse(f"hdfs://127.0.0.1:{taken.getsockname()[1]}/", io_timeout=20)
-    assert isinstance(error, ServiceDown)
-
-
 def test_source_that_does_not_answer(mounts: Mounts) -> None:
     error = mounts.refuse(mounts.url("delayed+", "?delay=60s&on=stat"), io_timeout=0.5)
     assert isinstance(error, ServiceDown)
     assert "within 0.5 s" in error.message
-
-
-def test_mountpoint_missing(mounts: Mounts) -> None:
-    error = mounts.refuse(mountpoint=mounts.folder / "absent")
-    assert isinstance(error, MountError)
-    assert error.hint == f"mkdir -p {mounts.folder / 'absent'}"
-
-
-def test_mountpoint_that_is_a_file(mounts: Mounts) -> None:
-    file = mounts.folder / "file"
-    file.touch()
-    assert "not a directory" in mounts.refuse(mountpoint=file).message
 
 
 def test_mountpoint_not_empty(mounts: Mounts) -> None:
@@ -88,10 +60,16 @@ def test_mountpoint_busy(mounts: Mounts) -> None:
 
 
 def test_mountpoint_with_a_dead_mount(mounts: Mounts) -> None:
+    """Its supervisor was killed: calls fail, its files go, and it has to be taken away first."""
     first = mounts.mount()
+    worker = first.worker()
     first.process.kill()
     first.process.wait()
-    eventually(lambda: not workers_of(str(first.path)), "the worker's end")
+    eventually(lambda: not Path(f"/proc/{worker}").exists(), "the worker's end")
+    with refused(errno.ENOTCONN):
+        os.listdir(first.path)
+    assert str(first.path) not in {mount.mountpoint for mount in control.find_mounts()}
+    assert not any(str(first.path) in file.read_text() for file in control.runtime_directory().glob("*.json"))
     assert "umount -l" in mounts.refuse(mountpoint=first.path).hint
     assert _umount(first.path, "-l" if os.geteuid() == 0 else "-z").returncode == 0
     mounts.mount(mountpoint=first.path)
@@ -102,50 +80,28 @@ def test_mountpoint_that_holds_our_own_program(mounts: Mounts) -> None:
     assert "which the mount itself needs" in error.message
 
 
-def test_unknown_option(mounts: Mounts) -> None:
-    assert isinstance(mounts.refuse(options=("nosuch",)), ConfigError)
-
-
-def test_metrics_on_a_public_address(mounts: Mounts) -> None:
-    assert isinstance(mounts.refuse(metrics="0.0.0.0:0"), ConfigError)
-
-
 @pytest.mark.root
-def test_no_fuse_device(mounts: Mounts) -> None:
-    error = _mount_in_namespace(mounts, "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3")
-    assert "--device /dev/fuse --cap-add SYS_ADMIN" in error
-
-
-@pytest.mark.root
-def test_no_right_to_mount(mounts: Mounts) -> None:
-    error = _mount_in_namespace(mounts, "true", "setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
-    assert "--device /dev/fuse --cap-add SYS_ADMIN" in error
-
-
-def _mount_in_namespace(mounts: Mounts, prepare: str, *wrapper: str) -> str:
-    settings = mounts.prepare()
-    mounted = mounts.start(settings, unshared(mounts.folder, *wrapper, prepare=prepare))
-    with pytest.raises(MountError) as caught:
+@pytest.mark.parametrize(
+    ("prepare", "wrapper"),
+    [
+        ("mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3", ()),
+        ("true", ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")),
+    ],
+    ids=["no device", "no right to mount"],
+)
+def test_what_a_container_lacks_is_said(mounts: Mounts, prepare: str, wrapper: tuple[str, ...]) -> None:
+    mounted = mounts.start(mounts.prepare(), unshared(mounts.folder, *wrapper, prepare=prepare))
+    with pytest.raises(MountError, match="--device /dev/fuse --cap-add SYS_ADMIN"):
         mounted.wait_ready()
     assert mounted.process.wait(PATIENCE) == 32
-    return str(caught.value)
 
 
 # Up
 
 
-def test_table_entry_and_options(mounts: Mounts) -> None:
-    mounted = mounts.mount(options=("noexec", "noatime"))
-    found = kernel.find_mount(str(mounted.path))
-    assert found is not None
-    assert (found.fstype, found.source) == ("fuse.stripefs", mounts.url())
-    assert {"ro", "nosuid", "nodev", "noexec", "noatime"} <= set(found.options.split(","))
-    assert "default_permissions" in found.super_options
-
-
 @pytest.mark.root
-def test_kernel_limits_are_set_and_reported(mounts: Mounts) -> None:
-    mounted = mounts.mount(read_ahead_kb=2048, max_background=40)
+def test_options_and_limits_of_the_kernel(mounts: Mounts) -> None:
+    mounted = mounts.mount(options=("noexec", "noatime"), read_ahead_kb=2048, max_background=40)
     report = mounted.status()["kernel"]
     assert {name: (fact["now"], fact["limit"]) for name, fact in report.items()} == {
         "read_ahead_kb": (2048, ""),
@@ -155,15 +111,9 @@ def test_kernel_limits_are_set_and_reported(mounts: Mounts) -> None:
     found = kernel.find_mount(str(mounted.path))
     assert found is not None
     assert Path(f"/sys/class/bdi/{found.device}/read_ahead_kb").read_text() == "2048\n"
-
-
-def test_two_mounts_of_one_source(mounts: Mounts) -> None:
-    (mounts.source / "data").write_bytes(random.Random(3).randbytes(MIB))
-    first, second = mounts.mount(), mounts.mount()
-    assert sha256(first.path / "data") == sha256(second.path / "data") == sha256(mounts.source / "data")
-    first.stop()
-    assert sha256(second.path / "data") == sha256(mounts.source / "data")
-    assert {first.path, second.path} & {Path(mount.mountpoint) for mount in control.find_mounts()} == {second.path}
+    assert (found.fstype, found.source) == ("fuse.stripefs", mounts.url())
+    assert {"ro", "nosuid", "nodev", "noexec", "noatime"} <= set(found.options.split(","))
+    assert "default_permissions" in found.super_options
 
 
 # Control and metrics
@@ -175,28 +125,15 @@ def test_control_socket_is_private_and_goes_away(mounts: Mounts) -> None:
     mine = [file for file in files if file.suffix == ".json" and str(mounted.path) in file.read_text()]
     assert len(mine) == 1
     assert stat.S_IMODE(mine[0].with_suffix(".sock").stat().st_mode) == 0o600
+    with pytest.raises(MountError, match="refused"):
+        control.query(str(mounted.path), "dance")
+    assert mounted.status()["supervisor_pid"] == mounted.process.pid
     assert control.query(str(mounted.path), "stop") == {"v": 1, "stopping": True}
     assert mounted.process.wait(PATIENCE) == 0
     assert not mine[0].exists()
     assert not mine[0].with_suffix(".sock").exists()
     with pytest.raises(MountError):
         control.query(str(mounted.path), "status")
-
-
-def test_control_refuses_what_it_does_not_know(mounts: Mounts) -> None:
-    mounted = mounts.mount()
-    with pytest.raises(MountError, match="refused"):
-        control.query(str(mounted.path), "dance")
-    assert mounted.status()["supervisor_pid"] == mounted.process.pid
-
-
-def test_files_of_a_killed_supervisor_are_removed(mounts: Mounts) -> None:
-    mounted = mounts.mount()
-    mounted.process.kill()
-    mounted.process.wait()
-    found = {str(mounted.path)}
-    eventually(lambda: not found & {mount.mountpoint for mount in control.find_mounts()}, "no trace of it")
-    assert not any(str(mounted.path) in file.read_text() for file in control.runtime_directory().glob("*.json"))
 
 
 def test_metrics_survive_a_worker(mounts: Mounts) -> None:
@@ -217,11 +154,10 @@ def test_metrics_survive_a_worker(mounts: Mounts) -> None:
 # Down
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_unmount(mounts: Mounts, number: signal.Signals) -> None:
+def test_an_interrupt_unmounts(mounts: Mounts) -> None:
     mounted = mounts.mount()
     worker = mounted.worker()
-    mounted.process.send_signal(number)
+    mounted.process.send_signal(signal.SIGINT)
     assert mounted.process.wait(PATIENCE) == 0
     assert not mounted.in_table()
     assert not Path(f"/proc/{worker}").exists()
@@ -232,16 +168,6 @@ def test_unmounted_from_outside(mounts: Mounts) -> None:
     assert _umount(mounted.path).returncode == 0
     assert mounted.process.wait(PATIENCE) == 0
     assert not workers_of(str(mounted.path))
-
-
-def test_unmounted_lazily_while_a_file_is_open(mounts: Mounts) -> None:
-    (mounts.source / "data").write_bytes(b"x" * (4 * MIB))
-    mounted = mounts.mount()
-    with open(mounted.path / "data", "rb", buffering=0) as opened:
-        assert _umount(mounted.path, "-l" if os.geteuid() == 0 else "-z").returncode == 0
-        assert not mounted.in_table()
-        assert len(opened.read()) == 4 * MIB
-    assert mounted.process.wait(PATIENCE) == 0
 
 
 def test_sigterm_while_files_are_open_and_read(mounts: Mounts) -> None:
@@ -282,18 +208,6 @@ def test_sigterm_while_another_namespace_holds_the_mount(mounts: Mounts) -> None
         assert other.stdout.readline() == "in\n"
         assert mounted.stop_now() == 0
     assert not mounted.in_table()
-
-
-def test_umount_while_reading_says_busy(mounts: Mounts) -> None:
-    (mounts.source / "data").write_bytes(b"x" * (2 * MIB))
-    mounted = mounts.mount()
-    command = [sys.executable, "-c", "import sys; f = open(sys.argv[1]); print(1, flush=True); sys.stdin.read()"]
-    with reading([*command, str(mounted.path / "data")]) as reader:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "1\n"
-        assert "busy" in _umount(mounted.path).stderr
-        assert sha256(mounted.path / "data") == sha256(mounts.source / "data")
-    assert mounted.stop() == 0
 
 
 def test_supervisor_is_light() -> None:

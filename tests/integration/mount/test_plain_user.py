@@ -94,38 +94,23 @@ def test_forced_fallback(mounts: Mounts) -> None:
     assert mounted.stop() == 0
 
 
-def test_unmounted_by_fusermount3(mounts: Mounts) -> None:
-    mounted = _start(mounts).wait_ready()
-    assert _inside(mounted, "fusermount3", "-u", str(mounted.path)).returncode == 0
-    assert mounted.process.wait(PATIENCE) == 0
-
-
-def _refused(mounts: Mounts, prepare: str = "true", **options: object) -> MountError:
-    mounted = _start(mounts, prepare, **options)
+@pytest.mark.parametrize(
+    ("prepare", "hint"),
+    [
+        ("mount --bind /dev/null /etc/fuse.conf", "/etc/fuse.conf"),  # which allow_other needs
+        ("mount --bind /dev/null $(command -v fusermount3)", "fuse3"),
+        ("chown root {mountpoint}", "own the mountpoint"),
+        ("chmod 600 /dev/fuse", "/dev/fuse"),
+    ],
+    ids=["allow_other", "no fusermount3", "somebody else's mountpoint", "a closed device"],
+)
+def test_what_keeps_a_user_from_mounting_is_said(mounts: Mounts, prepare: str, hint: str) -> None:
+    prepare = prepare.format(mountpoint=mounts.folder / "mnt0")
+    mounted = _start(mounts, prepare, allow_other=hint == "/etc/fuse.conf")
     with pytest.raises(MountError) as caught:
         mounted.wait_ready()
     assert mounted.process.wait(PATIENCE) == 32
-    return caught.value
-
-
-def test_allow_other_needs_fuse_conf(mounts: Mounts) -> None:
-    assert "/etc/fuse.conf" in _refused(mounts, "mount --bind /dev/null /etc/fuse.conf", allow_other=True).hint
-
-
-def test_fusermount3_missing(mounts: Mounts) -> None:
-    error = _refused(mounts, "mount --bind /dev/null $(command -v fusermount3)")
-    assert "fuse3" in error.hint
-
-
-def test_mountpoint_of_someone_else(mounts: Mounts) -> None:
-    folder = mounts.folder / "foreign"
-    folder.mkdir()
-    error = _refused(mounts, f"chown root {folder}", mountpoint=folder)
-    assert "own the mountpoint" in error.hint
-
-
-def test_device_closed_to_users(mounts: Mounts) -> None:
-    assert "/dev/fuse" in _refused(mounts, "chmod 600 /dev/fuse").hint
+    assert hint in caught.value.hint
 
 
 def test_roots_mount_for_all_keeps_what_modes_say(mounts: Mounts) -> None:
@@ -139,8 +124,8 @@ def test_roots_mount_for_all_keeps_what_modes_say(mounts: Mounts) -> None:
     assert done.stderr.endswith("secret: Permission denied\n")
 
 
-def test_mountpoint_as_its_owner_sees_it(mounts: Mounts) -> None:
-    """Without allow_other not even root looks in."""
+def test_a_mount_of_the_user_alone(mounts: Mounts) -> None:
+    """Without allow_other not even root looks in; fusermount3 takes it away."""
     (mounts.source / "file").touch()
     mounted = _start(mounts).wait_ready()
     assert _inside(mounted, "ls", str(mounted.path)).stdout == "file\n"
@@ -149,6 +134,8 @@ def test_mountpoint_as_its_owner_sees_it(mounts: Mounts) -> None:
     )
     assert as_root.returncode != 0
     assert Path(mounted.path).is_dir()
+    assert _inside(mounted, "fusermount3", "-u", str(mounted.path)).returncode == 0
+    assert mounted.process.wait(PATIENCE) == 0
 
 
 _SAVES = """

@@ -1,8 +1,7 @@
 """Checkpoint directories of pods, by the manifests that people copy, in namespaces as kubelet makes them.
 
 A volume is a directory of the node that is a shared mount. A container has a mount namespace of its own, in which the
-volume is the node's own mount (Bidirectional) or a slave of it (HostToContainer), and PIDs of the node, of the pod or
-of its own.
+volume is the node's own mount (Bidirectional) or a slave of it (HostToContainer), and PIDs of the node or of the pod.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ import pytest
 
 from tests.support.kubernetes_manifests import MANIFESTS, containers, pod_spec
 from tests.support.mount_namespace import unshared
-from tests.support.waiting import PATIENCE, eventually
+from tests.support.waiting import PATIENCE, child_of, eventually
 from tests.support.written_mounts import hidden
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -30,15 +28,13 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 _PREPARE = """mount -t tmpfs tmpfs /mnt && mkdir /mnt/volume /mnt/bootseer &&
 mount --bind /mnt/volume /mnt/volume && mount --make-rshared /mnt/volume && echo ready"""
 
-_PROPAGATION = {"Bidirectional": "rshared", "HostToContainer": "rslave", None: "rprivate"}
+_PROPAGATION = {"Bidirectional": "rshared", "HostToContainer": "rslave"}
 
 _JOB = """
 import json, os, sys
-def write(path, data, sync=False):
+def write(path, data):
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.write(file, data.encode())
-    if sync:
-        os.fsync(file)
     os.close(file)
 def read(path):
     with open(path) as file:
@@ -55,26 +51,15 @@ for line in sys.stdin:
 """
 
 
-def child_of(pid: int) -> int:
-    """The only child of a process, once it has one."""
-    path = Path(f"/proc/{pid}/task/{pid}/children")
-    return int(eventually(lambda: path.read_text().split(), "the program in the namespace")[0])
-
-
 class Container:
     """A process in the namespaces of a container of `pod`, which `process.pid` or its child `pid` is."""
 
     def __init__(self, pod: Pod, spec: dict[str, Any], *command: str) -> None:
         (volume,) = spec["volumeMounts"]
-        at, propagation = volume["mountPath"], _PROPAGATION[volume.get("mountPropagation")]
+        at, propagation = volume["mountPath"], _PROPAGATION[volume["mountPropagation"]]
         prepare = f"mount -t tmpfs tmpfs /run && mount --rbind /mnt/volume {at} && mount --make-{propagation} {at}"
-        enter = ["nsenter", "--target", str(pod.node), "--mount"]
+        enter = ["nsenter", "--target", str(pod.first), "--mount", *(["--pid"] if pod.shares_pids else [])]
         apart = ["unshare", "--mount", "--propagation", "unchanged"]
-        forks = pod.pids != "node"
-        if pod.pids == "pod":
-            enter = ["nsenter", "--target", str(pod.first), "--mount", "--pid"]
-        elif pod.pids == "container":
-            apart += ["--pid", "--fork", "--kill-child", "--mount-proc"]
         environment = {one["name"]: one["value"] for one in spec.get("env", [])}
         self.log = pod.folder / f"log{len(pod.running)}"
         with self.log.open("wb") as log:
@@ -89,7 +74,7 @@ class Container:
                 | {"SOURCE": f"file://{pod.source}", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
             )
         pod.running.append(self)
-        self.pid = child_of(self.process.pid) if forks else self.process.pid
+        self.pid = child_of(self.process.pid) if pod.shares_pids else self.process.pid
         self._spec = spec
 
     def wait_started(self) -> Container:
@@ -133,20 +118,19 @@ def _descendants(pid: int) -> Iterator[int]:
 
 
 class Pod:
-    """A node with one volume, and containers on it.
+    """A node with one volume, and containers on it, which share a PID namespace of their own or have the node's.
 
-    pids: "node" (hostPID), "pod" (shareProcessNamespace) or "container". node: a process in the node's mount namespace.
-    first: the first process of the pod, which holds its PID namespace.
+    first: a process in the node's mount namespace and in the PID namespace of the containers.
     """
 
-    def __init__(self, folder: Path, pids: str) -> None:
-        self.folder, self.pids, self.source = folder, pids, folder / "source"
+    def __init__(self, folder: Path, *, shares_pids: bool) -> None:
+        self.folder, self.shares_pids, self.source = folder, shares_pids, folder / "source"
         self.source.mkdir()
         self.running: list[Container] = []
         self._holders = [self._hold(*unshared(folder, "sleep", "infinity", prepare=_PREPARE))]
-        self.node = self.first = self._holders[0].pid
-        if pids == "pod":
-            enter = ("nsenter", "--target", str(self.node), "--mount")
+        self.first = self._holders[0].pid
+        if shares_pids:
+            enter = ("nsenter", "--target", str(self.first), "--mount")
             pause = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--propagation", "unchanged")
             self._holders.append(self._hold(*enter, *pause, "sh", "-c", "echo ready; exec sleep infinity"))
             self.first = child_of(self._holders[1].pid)
@@ -178,16 +162,6 @@ class Pod:
             holder.stdout.close()
 
 
-def specs(recipe: str) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The PID namespace that a recipe's mounter sees, the container that mounts and the one that uses the mount."""
-    job = containers(MANIFESTS[f"{recipe}/Pod"])[-1]
-    if recipe == "stripefs-node.yaml":
-        document = MANIFESTS[f"{recipe}/DaemonSet"]
-        return "node" if pod_spec(document).get("hostPID") else "container", containers(document)[0], job
-    document = MANIFESTS[f"{recipe}/Pod"]
-    return "pod" if pod_spec(document).get("shareProcessNamespace") else "container", containers(document)[0], job
-
-
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[list[Pod]]:
     """Pods of a test, which end with it."""
@@ -198,20 +172,24 @@ def pods(tmp_path: Path) -> Iterator[list[Pod]]:
 
 
 CHECKPOINTS = "/mnt/bootseer/checkpoints"
-RECIPES = ["stripefs-node.yaml", "stripefs-sidecar.yaml"]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    ("recipe", "kind", "sees"),
+    [("stripefs-node.yaml", "DaemonSet", "hostPID"), ("stripefs-sidecar.yaml", "Pod", "shareProcessNamespace")],
+)
 def test_a_job_writes_checkpoints_and_sees_the_mount_that_follows_one_that_ended(
-    recipe: str, tmp_path: Path, pods: list[Pod]
+    recipe: str, kind: str, sees: str, tmp_path: Path, pods: list[Pod]
 ) -> None:
-    pids, mounting, using = specs(recipe)
-    pods.append(pod := Pod(tmp_path, pids))
+    """The mount sees its writers, so what they close is published, whether or not they called fsync."""
+    document = MANIFESTS[f"{recipe}/{kind}"]
+    assert pod_spec(document)[sees] is True
+    mounting, using = containers(document)[0], containers(MANIFESTS[f"{recipe}/Pod"])[-1]
+    pods.append(pod := Pod(tmp_path, shares_pids=kind == "Pod"))
     (pod.source / "old").write_text("old")
     first = pod.mounter(mounting).wait_started()
     job = pod.job(using)
     assert job.ask(f"read('{CHECKPOINTS}/old')") == (0, "old")
-    # The mount sees its writers, so what they close is published, whether or not they called fsync.
     assert job.ask(f"write('{CHECKPOINTS}/old', 'new')") == (0, None)
     assert (pod.source / "old").read_text() == "new"
 
@@ -228,36 +206,3 @@ def test_a_job_writes_checkpoints_and_sees_the_mount_that_follows_one_that_ended
     assert second.process.returncode == 0
     assert job.ask("mounted()") == (0, 0)
     assert hidden(pod.source) == []
-
-
-def test_a_job_whose_processes_the_mount_does_not_see(tmp_path: Path, pods: list[Pod]) -> None:
-    """As a sidecar in a pod that does not share its PID namespace: see --publish-unseen."""
-    _, mounting, using = specs("stripefs-sidecar.yaml")
-    pods.append(pod := Pod(tmp_path, "container"))
-    (pod.source / "old").write_text("old")
-    mounter = pod.mounter(mounting).wait_started()
-    job = pod.job(using)
-    assert job.ask(f"write('{CHECKPOINTS}/old', 'new')") == (errno.EIO, None)
-    assert (pod.source / "old").read_text() == "old"
-    assert job.ask(f"write('{CHECKPOINTS}/old', 'new', sync=True)") == (0, None)
-    assert (pod.source / "old").read_text() == "new"
-    assert job.ask(f"write('{CHECKPOINTS}/fresh', 'x')") == (0, None)
-    assert (pod.source / "fresh").read_text() == "x"
-    assert "--publish-unseen=after-fsync" in mounter.log.read_text()
-    mounter.stop()
-
-
-def test_a_job_without_propagation_keeps_what_it_had(tmp_path: Path, pods: list[Pod]) -> None:
-    """Why the recipes say HostToContainer."""
-    pids, mounting, using = specs("stripefs-node.yaml")
-    pods.append(pod := Pod(tmp_path, pids))
-    (pod.source / "file").write_text("content")
-    first = pod.mounter(mounting).wait_started()
-    alone = deepcopy(using)
-    del alone["volumeMounts"][0]["mountPropagation"]
-    job = pod.job(alone)
-    assert job.ask(f"read('{CHECKPOINTS}/file')") == (0, "content")
-    first.kill()
-    second = pod.mounter(mounting).wait_started()
-    assert job.ask(f"read('{CHECKPOINTS}/file')")[0] == errno.ENOTCONN
-    second.stop()

@@ -29,7 +29,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
 
 
 def test_a_stopped_worker_is_replaced_and_systemd_hears_of_life_all_the_while(
-    mounts: Mounts, systemd: socket.socket
+    systemd: socket.socket, mounts: Mounts
 ) -> None:
     mounts.forgive(REPLACED, "does not answer any more")
     (mounts.source / "file").write_bytes(b"content")

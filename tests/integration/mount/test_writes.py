@@ -7,61 +7,15 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.refusals import refused
 from tests.support.written_mounts import writable
-from tests.tools.mounts import MIB, Mounts, eventually, sha256
+from tests.tools.mounts import MIB, Mounts
 
 pytestmark = pytest.mark.mount
-
-
-def _shell(command: str, **names: object) -> str:
-    environment = {**os.environ, **{name: str(value) for name, value in names.items()}}
-    done = subprocess.run(["sh", "-ec", command], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-@contextlib.contextmanager
-def _refused(number: int) -> Iterator[None]:
-    with pytest.raises(OSError) as caught:  # noqa: PT011  the number is what is checked
-        yield
-    assert caught.value.errno == number, caught.value
-
-
-def test_common_commands(mounts: Mounts, tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    data.write_bytes(os.urandom(3 * MIB + 17))
-    mounted = mounts.mount(rw=True, attr_timeout=60.0)
-    m, s = mounted.path, mounts.source
-    _shell('echo hello > "$M/greeting"; cp "$D" "$M/copy"; dd if="$D" of="$M/dd" bs=1000 conv=fsync', M=m, D=data)
-    assert (s / "greeting").read_text() == (m / "greeting").read_text() == "hello\n"
-    for name in ("copy", "dd"):
-        assert sha256(s / name) == sha256(m / name) == sha256(data)
-        assert (m / name).stat().st_size == 3 * MIB + 17
-    _shell('echo more >> "$M/greeting"; echo twice >> "$M/greeting"', M=m)
-    assert (m / "greeting").read_text() == (s / "greeting").read_text() == "hello\nmore\ntwice\n"
-    _shell('echo x > "$M/greeting"; test "$(cat "$M/greeting")" = x; test $(stat -c %s "$M/greeting") = 2', M=m)
-    _shell('mkdir -p "$M/a/b/c"; mv "$M/copy" "$M/a/b/c/moved"; mv "$M/a" "$M/z"; mv "$M/dd" "$M/z/b/c/moved"', M=m)
-    assert sorted(str(path.relative_to(s)) for path in s.rglob("*")) == [
-        *("greeting", "z", "z/b", "z/b/c", "z/b/c/moved")
-    ]
-    assert sha256(m / "z/b/c/moved") == sha256(data)
-    _shell('truncate -s 0 "$M/greeting"; test ! -s "$M/greeting"; touch "$M/greeting" "$M/new"; test -e "$M/new"', M=m)
-    assert (s / "greeting").stat().st_size == (s / "new").stat().st_size == 0
-    _shell('tar -C "$M" -cf "$D.tar" z; mkdir "$M/t"; tar -C "$M/t" -xf "$D.tar"; diff -r "$M/z" "$M/t/z"', M=m, D=data)
-    assert (s / "t/z/b/c/moved").stat().st_mtime_ns // 10**9 == (s / "z/b/c/moved").stat().st_mtime_ns // 10**9
-    _shell('chmod 600 "$M/new"; touch -d @1000 "$M/new"; cp -a "$M/new" "$M/kept"', M=m)
-    for name in ("new", "kept"):
-        assert ((s / name).stat().st_mode & 0o777, (s / name).stat().st_mtime) == (0o600, 1000)
-        assert ((m / name).stat().st_mode & 0o777, (m / name).stat().st_mtime) == (0o600, 1000)
-    _shell('rm -r "$M"/*; test -z "$(ls -A "$M")"', M=m)
-    assert os.listdir(s) in ([], [".stripefs"])
-    eventually(lambda: mounted.status()["tree"]["open_for_writing"] == 0, "the end of all writing")
-    assert mounted.stop() == 0
 
 
 def test_open_flags_and_refusals(mounts: Mounts) -> None:
@@ -69,11 +23,11 @@ def test_open_flags_and_refusals(mounts: Mounts) -> None:
     mounted = mounts.mount(rw=True)
     m, s = mounted.path, mounts.source
     first = os.open(m / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640)
-    with _refused(errno.EEXIST):
+    with refused(errno.EEXIST):
         os.open(m / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-    with _refused(errno.EBUSY):
+    with refused(errno.EBUSY):
         os.open(m / "f", os.O_WRONLY)
-    with _refused(errno.EBUSY):  # it has no version that could be read
+    with refused(errno.EBUSY):  # it has no version that could be read
         os.open(m / "f", os.O_RDONLY)
     assert os.write(first, b"old") == 3
     assert (os.fstat(first).st_size, os.stat(m / "f").st_size) == (3, 3)
@@ -86,7 +40,7 @@ def test_open_flags_and_refusals(mounts: Mounts) -> None:
 
     reader = os.open(m / "f", os.O_RDONLY)
     writer = os.open(m / "f", os.O_WRONLY | os.O_TRUNC)
-    with _refused(errno.EBUSY):
+    with refused(errno.EBUSY):
         os.open(m / "f", os.O_WRONLY | os.O_APPEND)
     os.write(writer, b"new version")
     assert (m / "f").read_bytes() == b"old"  # until it is closed
@@ -105,9 +59,9 @@ def test_open_flags_and_refusals(mounts: Mounts) -> None:
         both.write(b"0123456789")
         assert os.pread(both.fileno(), 4, 3) == b"3456"
         assert os.pread(both.fileno(), 4, 20) == b""
-        with _refused(errno.EOPNOTSUPP):
+        with refused(errno.EOPNOTSUPP):
             os.pwrite(both.fileno(), b"x", 2)
-        with _refused(errno.EOPNOTSUPP):  # its bytes are not those that were written
+        with refused(errno.EOPNOTSUPP):  # its bytes are not those that were written
             os.close(os.dup(both.fileno()))
             os.fsync(both.fileno())
         both.truncate(0)
@@ -128,23 +82,23 @@ def test_open_flags_and_refusals(mounts: Mounts) -> None:
     assert (m / "promised").stat().st_size == (s / "promised").stat().st_size == 0
 
     for hidden in (".x.stripefs-lock", ".stripefs"):
-        with _refused(errno.EPERM):
+        with refused(errno.EPERM):
             os.mkdir(m / hidden)
-        with _refused(errno.EPERM):
+        with refused(errno.EPERM):
             (m / hidden).touch()
-        with _refused(errno.EPERM):
+        with refused(errno.EPERM):
             os.rename(m / "f", m / hidden)
         assert not (m / hidden).exists()
-    with _refused(errno.EPERM):
+    with refused(errno.EPERM):
         os.symlink("f", m / "link")
-    with _refused(errno.EPERM):
+    with refused(errno.EPERM):
         os.link(m / "f", m / "link")
-    with _refused(errno.EOPNOTSUPP):
+    with refused(errno.EOPNOTSUPP):
         os.setxattr(m / "f", "user.other", b"x")
     os.mkdir(m / "d")
-    with _refused(errno.EINVAL):
+    with refused(errno.EINVAL):
         os.setxattr(m / "d", "user.stripefs.layout", b"round")
-    with _refused(errno.ENODATA):
+    with refused(errno.ENODATA):
         os.removexattr(m / "d", "user.stripefs.layout")
     os.setxattr(m / "d", "user.stripefs.layout", b"striped")
     assert os.getxattr(m / "d", "user.stripefs.layout") == b"striped"
@@ -157,14 +111,14 @@ def test_open_flags_and_refusals(mounts: Mounts) -> None:
     assert os.listdir(m / "d") == []
     os.rmdir(m / "d")
     os.mkdir(m / "d")
-    with _refused(errno.ENODATA):
+    with refused(errno.ENODATA):
         os.getxattr(m / "d", "user.stripefs.layout")
     (m / "d" / "x").touch()
-    with _refused(errno.ENOTEMPTY):
+    with refused(errno.ENOTEMPTY):
         os.rmdir(m / "d")
-    with _refused(errno.EISDIR):
+    with refused(errno.EISDIR):
         os.open(m / "d", os.O_WRONLY)
-    with _refused(errno.ENOENT):
+    with refused(errno.ENOENT):
         os.rename(m / "absent", m / "other")
     mounts.forgive("EOPNOTSUPP", "only written from start to end", "is not published")
     assert mounted.stop() == 0
@@ -224,10 +178,10 @@ def test_names_of_files_being_written(mounts: Mounts) -> None:
     os.mkdir(m / "d")
     with open(m / "d" / "f", "wb", buffering=0) as below:
         below.write(b"x")
-        with _refused(errno.EBUSY):
+        with refused(errno.EBUSY):
             os.rename(m / "d", m / "e")
     for call in (Path.touch, os.stat, os.unlink):
-        with _refused(errno.ENAMETOOLONG):
+        with refused(errno.ENAMETOOLONG):
             call(m / ("n" * 256))
     os.rename(m / "free", m / "d" / "free")
     os.rename(m / "d", m / "e")
@@ -278,7 +232,7 @@ def test_a_new_file_that_is_read_while_it_is_written(mounts: Mounts) -> None:
                     os.pwrite(descriptor, b"two", 2)
                     assert os.pread(reader.fileno(), 10, 0) == b"ontwo"
             else:
-                with _refused(errno.EBUSY):
+                with refused(errno.EBUSY):
                     open(mounted.path / "pack", "rb")  # noqa: SIM115  it is refused
                 assert "--staging" in mounted.log_text()
         finally:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,20 +22,16 @@ OLD, NEW, CLOSED = (byte * 9 * MIB for byte in (b"o", b"n", b"c"))
 
 def _outcomes(*calls: Callable[[], object]) -> list[int]:
     """The error number of each call, 0 for success, all of them made at once."""
-    found = [0] * len(calls)
 
-    def run(index: int) -> None:
+    def outcome(call: Callable[[], object]) -> int:
         try:
-            calls[index]()
+            call()
         except OSError as error:
-            found[index] = error.errno or -1
+            return error.errno or -1
+        return 0
 
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(outcome, calls))
 
 
 def _two(mounts: Mounts) -> tuple[Mounted, Mounted]:

@@ -6,11 +6,10 @@ import errno
 import os
 import signal
 import threading
-from pathlib import Path
 
 import pytest
 
-from tests.tools.mounts import MIB, REPLACED, Mounted, Mounts, eventually
+from tests.tools.mounts import MIB, REPLACED, Mounted, Mounts, drop_cache, eventually
 
 pytestmark = pytest.mark.mount
 
@@ -76,6 +75,7 @@ def test_an_upgrade_waits_for_writers(mounts: Mounts) -> None:
             problems.append(error)
 
     (m / "read").write_bytes(b"r" * MIB)
+    reader = os.open(m / "read", os.O_RDONLY)
     writer = os.open(m / "long", os.O_WRONLY | os.O_CREAT)
     os.write(writer, b"1" * MIB)
     threads = [threading.Thread(target=write_files, args=(number,)) for number in range(2)]
@@ -87,6 +87,9 @@ def test_an_upgrade_waits_for_writers(mounts: Mounts) -> None:
     os.write(writer, b"2" * MIB)
     os.close(writer)
     eventually(lambda: mounted.status()["generation"] == 2, "the next worker")
+    drop_cache(m / "read")
+    assert os.pread(reader, MIB, 0) == b"r" * MIB
+    os.close(reader)
     ended.set()
     for thread in threads:
         thread.join(60)
@@ -156,48 +159,3 @@ def test_changes_of_names_are_carried_on(mounts: Mounts) -> None:
     killer.join()
     assert mounted.status()["restarts"] == 1
     assert mounted.stop() == 0
-
-
-@pytest.mark.slow
-def test_a_writer_among_kills(mounts: Mounts) -> None:
-    """Every file whose close succeeded is whole, every other one is as it was; and the writer gets on."""
-    mounts.forgive(REPLACED, "was being written when the worker ended")
-    mounted = mounts.mount(rw=True, attr_timeout=0.05)
-    done = threading.Event()
-
-    def kill() -> None:
-        for _ in range(6):
-            answered = mounted.status()["requests"]["answered"]
-            eventually(lambda: done.is_set() or mounted.status()["requests"]["answered"] > answered + 20, "answers")  # noqa: B023
-            if not done.is_set():
-                mounted.kill_worker()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    expected: dict[str, bytes] = {}
-    failed = 0
-    try:
-        for number in range(40):
-            name, data = f"f{number % 4}", b"%03d" % number * 50_000
-            try:
-                with open(mounted.path / name, "wb", buffering=0) as file:
-                    file.writelines(data[at : at + 40_000] for at in range(0, len(data), 40_000))
-            except OSError as error:
-                assert error.errno == errno.EIO  # noqa: PT017
-                failed += 1
-                assert _content(mounts.source / name) in (expected.get(name, b""), data)
-                expected[name] = _content(mounts.source / name)
-            else:
-                expected[name] = data
-            assert _content(mounts.source / name) == expected[name]
-    finally:
-        done.set()
-        killer.join()
-    assert failed <= 6
-    for name, data in expected.items():
-        assert _content(mounted.path / name) == data
-    assert mounted.stop() == 0
-
-
-def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""

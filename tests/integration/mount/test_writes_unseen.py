@@ -15,6 +15,7 @@ from stripefs.errors import NotFound
 from stripefs.gc.recover import recover
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
+from tests.support.waiting import child_of
 from tests.support.written_mounts import hidden, writable
 from tests.tools.mounts import Mounted, Mounts, eventually
 
@@ -37,12 +38,6 @@ except OSError as error:
 """
 
 
-def _child(process: subprocess.Popen[bytes]) -> int:
-    """The pid, here, of the one program that `unshare` runs."""
-    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return int(eventually(lambda: path.read_text().split(), "the program in the namespace")[0])
-
-
 def _write(path: Path, how: str = "", *, killed: bool, wrapper: tuple[str, ...] = ()) -> int:
     """Write to a file; how that ended: the errno of its close, 0, or minus a signal."""
     command = [*wrapper, sys.executable, "-c", _WRITER, str(path), how or "plain"]
@@ -51,7 +46,7 @@ def _write(path: Path, how: str = "", *, killed: bool, wrapper: tuple[str, ...] 
         assert writer.stdout is not None
         assert writer.stdout.readline() == b"written\n"
         if killed:
-            os.kill(_child(writer) if wrapper else writer.pid, signal.SIGKILL)
+            os.kill(child_of(writer.pid) if wrapper else writer.pid, signal.SIGKILL)
         writer.stdin.close()
         return writer.wait(60)
 
@@ -78,7 +73,7 @@ def test_a_writer_that_the_mount_does_not_see(mounts: Mounts, wanted: str) -> No
     mounts.forgive("is not published")
     settings = writable(mounts, publish_unseen=wanted)
     mounted = mounts.start(settings, APART).wait_ready()
-    supervisor = _child(mounted.process)
+    supervisor = child_of(mounted.process.pid)
     assert f"--publish-unseen={wanted}" in mounted.log_text()
     for name, how, killed in (
         ("old", "plain", False),

@@ -8,7 +8,7 @@ know nothing of mounts: tests run them on a plain directory as well, which check
 from tests.support.write_programs import calls, checkpoints, commands
 from tests.support.write_programs.place import Expected, Place, Program
 
-__all__ = ["IN_ORDER", "OUT_OF_ORDER", "PROGRAMS", "Expected", "Place", "Program"]
+__all__ = ["IN_ORDER", "OUT_OF_ORDER", "Expected", "Place", "Program"]
 
 IN_ORDER: tuple[Program, ...] = (
     checkpoints.numpy_save,
@@ -46,5 +46,3 @@ OUT_OF_ORDER: tuple[Program, ...] = (
     calls.updating,
 )
 """Programs that need staging; without it they are refused with a message."""
-
-PROGRAMS = (*IN_ORDER, calls.appending, *OUT_OF_ORDER)
