@@ -10,7 +10,8 @@ import pytest
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store
-from tests.integration.store.test_s3 import server, store
+from tests.integration.store.conftest import server
+from tests.integration.store.test_s3 import store
 from tests.support.stores import listing
 from tests.tools.s3_server import BUCKET, Server
 

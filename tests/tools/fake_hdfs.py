@@ -22,7 +22,7 @@ from stripefs.store.hdfs import HdfsStore
 
 __all__ = [
     "DATA", "FILE_ID", "TIMEOUT", "FakeCluster", "FakeDataNode", "FakeNameNode", "Manner", "Request", "closed_port",
-    "good", "running", "serving", "settings_for",
+    "good", "missing_block", "no_http", "running", "serving", "settings_for",
 ]  # fmt: skip
 
 DATA = random.Random(3).randbytes(3 << 20)  # the bytes of the file
@@ -202,6 +202,14 @@ def closed_port() -> str:
 
 def good(request: Request, wanted: bytes) -> None:
     request.answer(200, wanted, "application/octet-stream")
+
+
+def no_http(request: Request, wanted: bytes) -> None:
+    request.wfile.write(b"\x00\x01\x02 nothing that looks like an answer\r\n\r\n")
+
+
+def missing_block(request: Request, wanted: bytes) -> None:
+    request.refuse("org.apache.hadoop.hdfs.BlockMissingException", "Could not obtain block: BP-1:blk_1")
 
 
 def settings_for(cluster: FakeCluster | FakeNameNode, **more: object) -> StoreSettings:

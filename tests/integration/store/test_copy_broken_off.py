@@ -77,22 +77,6 @@ def test_a_local_copy_goes_on(tmp_path: Path, source: str, number: signal.Signal
     assert (target / "big").read_bytes() == DATA
 
 
-def test_a_replaced_source_is_not_gone_on_with(tmp_path: Path, source: str) -> None:
-    target = tmp_path / "target"
-    target.mkdir()
-    partial = target / ".big.stripefs-copy"
-    with start(tmp_path, source.replace("?", "/big?"), target) as process:
-        eventually(lambda: partial.exists() and partial.stat().st_size > len(DATA), "a step")
-        process.kill()
-        process.communicate(timeout=60)
-    fs = stripefs.connect(spread(tmp_path / "source"), layout="striped", unit="1MiB")
-    fs.write_bytes("big", DATA[::-1])
-    engine.stop()
-    found = again(tmp_path, source, source.replace("?", "/big?"), target)
-    assert (found["copied_bytes"], found["resumed_bytes"]) == (len(DATA), 0)
-    assert (target / "big").read_bytes() == DATA[::-1]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_copy_to_a_store_that_is_interrupted_leaves_no_lock(
     tmp_path: Path, source: str, number: signal.Signals

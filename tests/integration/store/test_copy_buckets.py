@@ -14,16 +14,10 @@ from stripefs.api import engine
 from stripefs.cli import app as application
 from tests.contract.commands import forget_settings, said
 from tests.support.stores import content
-from tests.tools.s3_server import BUCKET, Server, s3_server
+from tests.tools.s3_server import BUCKET, Server
 from tests.tools.web_server import WebServer
 
 DATA = content(20 << 20)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with s3_server() as running:
-        yield running
 
 
 @pytest.fixture

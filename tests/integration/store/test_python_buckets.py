@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,10 @@ import stripefs
 from stripefs.api import engine
 from stripefs.fsspec import HttpFileSystem, StripefsFileSystem
 from tests.support.stores import content
-from tests.tools.s3_server import BUCKET, Server, s3_server
+from tests.tools.s3_server import BUCKET, Server
 from tests.tools.web_server import WebServer
 
 DATA = content(10 << 20)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with s3_server() as running:
-        yield running
 
 
 def test_a_bucket(server: Server, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,15 +24,6 @@ def test_release_waits_for_the_last_read() -> None:
     assert released == [True]
 
 
-def test_release_comes_at_once_when_nobody_reads() -> None:
-    released: list[bool] = []
-    in_use = InUse("file", lambda: released.append(True))
-    with in_use.reading():
-        pass
-    in_use.close()
-    assert released == [True]
-
-
 def test_a_read_that_fails_counts_as_ended() -> None:
     released: list[bool] = []
     in_use = InUse("file", lambda: released.append(True))

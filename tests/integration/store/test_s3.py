@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 
 from stripefs.errors import (
-    ConfigError,
     NotADirectory,
     NotFound,
     PermissionDenied,
@@ -31,12 +30,6 @@ from tests.contract.writing import WriteConformance
 from tests.support.populate import BucketPopulate
 from tests.support.stores import Place, content, listing
 from tests.tools.s3_server import BUCKET, Server, s3_server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with s3_server() as running:
-        yield running
 
 
 class TestS3(WriteConformance, PutConformance, ListingConformance, StoreConformance):
@@ -128,13 +121,6 @@ def test_an_endpoint_that_is_away(server: Server, kind: str) -> None:
     url = f"{kind}://bucket/x?endpoint-override=127.0.0.1:9&scheme=http&anonymous=true"
     with pytest.raises(ServiceDown):
         open_store(StoreSettings(url=url, host_timeout=1))
-
-
-def test_credentials_in_the_url_are_refused() -> None:
-    for url in ("s3://key:secret@bucket/x", "gs://key@bucket/x"):
-        with pytest.raises(ConfigError) as failure:
-            open_store(StoreSettings(url=url))
-        assert "secret" not in str(failure.value)
 
 
 @pytest.mark.parametrize(

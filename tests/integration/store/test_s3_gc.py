@@ -13,16 +13,10 @@ from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
 from tests.support.stores import content
-from tests.tools.s3_server import BUCKET, Server, s3_server
+from tests.tools.s3_server import BUCKET, Server
 
 UNIT = 4096
 NEEDED, LOST = "1" * 16, "2" * 16
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with s3_server() as running:
-        yield running
 
 
 @pytest.fixture

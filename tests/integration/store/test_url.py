@@ -93,7 +93,12 @@ def test_the_time_out_of_the_settings_reaches_throttled_hosts(tmp_path: Path) ->
         ("short+file:///?checked=maybe", "true or false"),
         ("s3://bucket/x?speed=1", "endpoint-override"),
         ("s3://key:secret@bucket/x", "AWS_ACCESS_KEY_ID"),
+        ("gs://key:secret@bucket/x", "credentials do not belong"),
         ("s3:///x", "bucket"),
+        ("http:///file", "http://HOST/PATH"),
+        ("https://me@host/file", "netrc"),
+        ("http://host:port/file", "not a URL"),
+        ("https://host/file?token=secret", "knows none"),
     ],
 )
 def test_urls_that_mean_nothing(url: str, says: str) -> None:

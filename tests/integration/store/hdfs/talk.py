@@ -21,9 +21,10 @@ CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r
 class Conversation:
     """A fake DataNode's end of one connection."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, over: threading.Event) -> None:
         self.sock = sock
         self.received = b""
+        self._over = over
 
     def head(self) -> str:
         while b"\r\n\r\n" not in self.received:
@@ -57,6 +58,17 @@ class Conversation:
         document = {"RemoteException": {"exception": exception.rpartition(".")[2], "message": message}}
         body = json.dumps(document | {"javaClassName": exception}).encode()
         self.say(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body))
+
+    def take(self) -> None:
+        """A file, as a DataNode should."""
+        head = self.head()
+        self.say(CONTINUE)
+        self.body(head)
+        self.say(CREATED)
+
+    def be_silent(self) -> None:
+        """Until the test is over."""
+        self._over.wait(10)
 
     def until_the_end(self) -> None:
         with contextlib.suppress(OSError, EOFError):
@@ -111,6 +123,7 @@ class Place:
         self.pipelines = Doubts()
         self.stands = -1  # bytes of the file, as the NameNode tells
         self.discarded: list[int] = []
+        self._over = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = [threading.Thread(target=self._serve, args=(manner,)) for _ in range(connections)]
         for thread in self._threads:
@@ -134,6 +147,7 @@ class Place:
         )
 
     def close(self) -> None:
+        self._over.set()
         for sock in self.pipelines.aside:
             sock.close()
         self._listener.close()
@@ -150,7 +164,7 @@ class Place:
             sock, _ = self._listener.accept()
             sock.settimeout(10)  # for a test that fails and lets nothing go
             with sock:
-                manner(Conversation(sock))
+                manner(Conversation(sock, self._over))
 
 
 @contextlib.contextmanager

@@ -167,25 +167,16 @@ def undisturbed(change: Callable[[Namespace], None]) -> int:
 
 
 @EACH
-def test_a_change_whose_answer_is_lost_is_made_once(
-    calls: FakeCalls, change: Callable[[Namespace], None], made: Callable[[FakeCalls], bool]
+@pytest.mark.parametrize("got_lost", [False, True])
+def test_a_change_is_made_again_if_it_got_lost_and_once_if_only_its_answer_did(
+    calls: FakeCalls, change: Callable[[Namespace], None], made: Callable[[FakeCalls], bool], got_lost: bool
 ) -> None:
     fill(calls)
-    calls.faults = [done_but_lost]
+    calls.faults = [lost, lost] if got_lost else [done_but_lost]
     change(Namespace(calls))
     assert made(calls)
-    assert len(calls.asked) == undisturbed(change) + (calls.asked[0] == "mode")  # which may be set twice
-
-
-@EACH
-def test_a_change_that_got_lost_is_made_again(
-    calls: FakeCalls, change: Callable[[Namespace], None], made: Callable[[FakeCalls], bool]
-) -> None:
-    fill(calls)
-    calls.faults = [lost, lost]
-    change(Namespace(calls))
-    assert made(calls)
-    assert len(calls.asked) == undisturbed(change) + 2
+    again = 2 if got_lost else calls.asked[0] == "mode"  # which may be set twice
+    assert len(calls.asked) == undisturbed(change) + again
 
 
 def test_a_directory_that_may_have_got_its_name_is_taken_back(calls: FakeCalls) -> None:

@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 
-from stripefs.errors import (
-    HostFailed,
-    PermissionDenied,
-    ServiceDown,
-    StaleVersion,
-)
+from stripefs.errors import HostFailed, PermissionDenied, ServiceDown, StaleVersion, StoreError
 from stripefs.store.hdfs import HdfsStore
 from tests.support.stores import cancel_on_the_way
 from tests.tools.fake_hdfs import (
     DATA,
     TIMEOUT,
     FakeCluster,
-    Manner,
     Request,
     closed_port,
     good,
+    missing_block,
+    no_http,
     running,
     settings_for,
 )
-
-
-def silent(request: Request, wanted: bytes) -> None:
-    threading.Event().wait(4 * TIMEOUT)
 
 
 def silent_on_the_way(request: Request, wanted: bytes) -> None:
@@ -38,58 +31,30 @@ def silent_on_the_way(request: Request, wanted: bytes) -> None:
     threading.Event().wait(4 * TIMEOUT)
 
 
-def ends_early(request: Request, wanted: bytes) -> None:
-    request.answer(200, wanted[:-1], length=len(wanted))
-
-
-def offers_less(request: Request, wanted: bytes) -> None:
-    request.answer(200, wanted[:-1])
-
-
-def offers_more(request: Request, wanted: bytes) -> None:
-    request.answer(200, wanted + b"x")
-
-
 def resets(request: Request, wanted: bytes) -> None:
     request.answer(200, wanted[: len(wanted) // 2], length=len(wanted))
     request.wfile.flush()
     request.reset()
 
 
-def resets_at_once(request: Request, wanted: bytes) -> None:
-    request.reset()
-
-
-def no_http(request: Request, wanted: bytes) -> None:
-    request.wfile.write(b"\x00\x01\x02 nothing that looks like an answer\r\n\r\n")
-
-
-def endless_head(request: Request, wanted: bytes) -> None:
-    request.wfile.write(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000)
-
-
 def overloaded(request: Request, wanted: bytes) -> None:
     request.answer(503, b"<html>too many requests</html>", "text/html")
 
 
-def nonsense(request: Request, wanted: bytes) -> None:
-    request.document({"RemoteException": None}, 500)
-
-
-def missing_block(request: Request, wanted: bytes) -> None:
-    request.refuse("org.apache.hadoop.hdfs.BlockMissingException", "Could not obtain block: BP-1:blk_1")
-
-
-def no_namenode(request: Request, wanted: bytes) -> None:
-    request.refuse("java.net.ConnectException", "Call From dn/127.0.0.1 to nn:8020 failed")
-
-
-def does_not_know_the_file(request: Request, wanted: bytes) -> None:
-    request.refuse("java.io.FileNotFoundException", "File does not exist", 404)
-
-
-def denies(request: Request, wanted: bytes) -> None:
-    request.refuse("org.apache.hadoop.security.AccessControlException", "Permission denied: user=me")
+FAILURES: dict[str, Any] = {
+    "silent": lambda request, wanted: threading.Event().wait(4 * TIMEOUT),
+    "silent on the way": silent_on_the_way,
+    "ends early": lambda request, wanted: request.answer(200, wanted[:-1], length=len(wanted)),
+    "offers less": lambda request, wanted: request.answer(200, wanted[:-1]),
+    "offers more": lambda request, wanted: request.answer(200, wanted + b"x"),
+    "resets": resets,
+    "resets at once": lambda request, wanted: request.reset(),
+    "endless head": lambda request, wanted: request.wfile.write(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000),
+    "no HTTP": no_http,
+    "overloaded": overloaded,
+    "nonsense": lambda request, wanted: request.document({"RemoteException": None}, 500),
+    "missing block": missing_block,
+}
 
 
 def test_the_right_bytes_from_the_right_host() -> None:
@@ -104,29 +69,13 @@ def test_the_right_bytes_from_the_right_host() -> None:
             assert query["user.name"] == "me"
 
 
-@pytest.mark.parametrize(
-    ("manner", "stalled"),
-    [
-        (silent, True),
-        (silent_on_the_way, True),
-        (ends_early, False),
-        (offers_less, False),
-        (offers_more, False),
-        (resets, False),
-        (resets_at_once, False),
-        (no_http, False),
-        (endless_head, False),
-        (overloaded, False),
-        (nonsense, False),
-        (missing_block, False),
-    ],
-)
-def test_a_datanode_that_fails(manner: Manner, stalled: bool) -> None:
-    with running(manner) as (cluster, store):
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_datanode_that_fails(failure: str) -> None:
+    with running(FAILURES[failure]) as (cluster, store):
         name = cluster.datanodes[0].name
         with pytest.raises(HostFailed, match=name) as caught:
             store.open(b"/file").read(0, 2 << 20, host=name)
-        assert (caught.value.host, caught.value.stalled) == (name, stalled)
+        assert (caught.value.host, caught.value.stalled) == (name, failure.startswith("silent"))
 
 
 def test_a_datanode_that_is_not_there() -> None:
@@ -144,14 +93,17 @@ def test_a_datanode_without_a_web_port() -> None:
             store.open(b"/file").read(0, 10)
 
 
-def test_what_a_datanode_says_of_others() -> None:
-    for manner, kind in (
-        (no_namenode, ServiceDown),
-        (does_not_know_the_file, StaleVersion),
-        (denies, PermissionDenied),
-    ):
-        with running(manner) as (_, store), pytest.raises(kind):
-            store.open(b"/file").read(0, 10)
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [
+        (("java.net.ConnectException", "Call From dn/127.0.0.1 to nn:8020 failed"), ServiceDown),
+        (("java.io.FileNotFoundException", "File does not exist", 404), StaleVersion),
+        (("org.apache.hadoop.security.AccessControlException", "Permission denied: user=me"), PermissionDenied),
+    ],
+)
+def test_what_a_datanode_says_of_others(refusal: Any, kind: type[StoreError]) -> None:
+    with running(lambda request, _: request.refuse(*refusal)) as (_, store), pytest.raises(kind):
+        store.open(b"/file").read(0, 10)
 
 
 def test_the_next_replica_is_read_where_none_was_chosen() -> None:

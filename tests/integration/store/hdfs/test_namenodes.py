@@ -13,7 +13,6 @@ import pytest
 
 from stripefs.errors import (
     ConfigError,
-    NotADirectory,
     NotFound,
     PermissionDenied,
     ServiceDown,
@@ -215,13 +214,6 @@ def test_where_nothing_listens() -> None:
             HdfsStore(settings)
 
 
-def test_a_web_port_given_as_rpc_port() -> None:
-    with FakeCluster.running(DATA, good) as cluster:
-        address = cluster.namenode.address
-        with pytest.raises(ServiceDown, match=f"{address} is a web port"):
-            HdfsStore(settings_for(cluster, url=f"hdfs://{address}/", transport="auto"))
-
-
 def test_a_name_that_does_not_resolve() -> None:
     with pytest.raises(ServiceDown, match=r"does not resolve.*--hadoop-conf"):
         HdfsStore(StoreSettings(url="hdfs://no-such-host.invalid/", transport="native", host_timeout=TIMEOUT))
@@ -242,18 +234,6 @@ def test_a_port_that_speaks_something_else() -> None:
             with pytest.raises(ServiceDown, match=f"{address} is not a NameNode's RPC port"):
                 check_rpc(address, 10.0)
             thread.join()
-
-
-def test_a_root_that_is_a_file() -> None:
-    with FakeCluster.running(DATA, good) as cluster, pytest.raises(NotADirectory):
-        HdfsStore(settings_for(cluster, url="hdfs://127.0.0.1:8020/file"))
-
-
-def test_a_root_that_is_not_there() -> None:
-    with FakeCluster.running(DATA, good) as cluster:
-        cluster.namenode.exists = False
-        with pytest.raises(NotFound, match="/file"):
-            HdfsStore(settings_for(cluster, url="hdfs://127.0.0.1:8020/file"))
 
 
 def test_a_connection_that_outlives_the_store_is_closed() -> None:

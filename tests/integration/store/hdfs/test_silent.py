@@ -22,13 +22,8 @@ from tests.integration.store.hdfs.talk import (
 
 
 def test_a_datanode_that_falls_silent() -> None:
-    over = threading.Event()
-
-    def silent(talk: Conversation) -> None:
-        over.wait(10)
-
-    with place(silent) as running:
-        writing, closing = running.sink(), None
+    with place(Conversation.be_silent) as running:
+        writing = running.sink()
         with pytest.raises(HostFailed) as caught:
             writing.write(bytes(64 * MIB))
         assert (caught.value.host, caught.value.stalled) == ("dn:9866", True)
@@ -41,13 +36,11 @@ def test_a_datanode_that_falls_silent() -> None:
         writing.abort()
         closing.abort()
         assert len(running.discarded) == 2
-        over.set()
 
 
 def test_a_datanode_that_gives_no_sign_of_life() -> None:
     """No more than one time-out is waited for it."""
-    over = threading.Event()
-    with place(lambda _: over.wait(10)) as running:  # type: ignore[arg-type]
+    with place(Conversation.be_silent) as running:
         running.pipelines.down = ["dn:9866", OTHER]
         sink = running.sink(1)
         sink.write(b"x")
@@ -57,13 +50,11 @@ def test_a_datanode_that_gives_no_sign_of_life() -> None:
         assert running.pipelines.asked == 1
         sink.abort()
         assert running.pipelines.aside == []
-        over.set()
 
 
 @pytest.mark.parametrize("size", [1, 64 * MIB])
 def test_a_datanode_that_waits_for_another_one(size: int) -> None:
-    over = threading.Event()
-    with place(lambda _: over.wait(10)) as running:  # type: ignore[arg-type]
+    with place(Conversation.be_silent) as running:
         running.pipelines.down = [OTHER]
         sink = running.sink(size)
         with pytest.raises(HostFailed, match=f"waits for {OTHER}") as caught:
@@ -73,7 +64,6 @@ def test_a_datanode_that_waits_for_another_one(size: int) -> None:
         sink.abort()
         assert running.discarded == [size]
         assert len(running.pipelines.aside) == 1
-        over.set()
 
 
 def test_a_stream_waits_until_its_datanode_does_without_the_silent_one() -> None:
@@ -98,11 +88,10 @@ def test_a_stream_waits_until_its_datanode_does_without_the_silent_one() -> None
 @pytest.mark.parametrize("size", [1, MIB])
 def test_who_begins_a_block_with_a_silent_datanode_begins_anew(size: int) -> None:
     """As soon as the block is allocated."""
-    over = threading.Event()
 
     def silent(talk: Conversation) -> None:
         talk.say(CONTINUE)
-        over.wait(10)
+        talk.be_silent()
 
     with place(silent) as running:
         running.pipelines.any_silent = True
@@ -116,17 +105,10 @@ def test_who_begins_a_block_with_a_silent_datanode_begins_anew(size: int) -> Non
         sink.abort()
         assert running.discarded == [size]
         assert len(running.pipelines.aside) == 1
-        over.set()
 
 
 def test_each_block_is_looked_at_once() -> None:
-    def good(talk: Conversation) -> None:
-        head = talk.head()
-        talk.say(CONTINUE)
-        talk.body(head)
-        talk.say(CREATED)
-
-    with place(good) as running:
+    with place(Conversation.take) as running:
         running.pipelines.any_silent = True
         blocks = [(number, ("dn:9866", OTHER)) for number in (1, 2, 3)]
         running.pipelines.blocks = [*blocks, (0, ())]
@@ -143,18 +125,14 @@ def test_each_block_is_looked_at_once() -> None:
 def test_threads_of_a_datanode_that_hang(monkeypatch: pytest.MonkeyPatch, hanging: int, known: str) -> None:
     """Another connection lands on another thread; when all hang the part goes elsewhere."""
     monkeypatch.setattr(module, "_CONTINUED", 0.2)
-    over = threading.Event()
 
     def some(talk: Conversation) -> None:
         nonlocal hanging
         hanging -= 1
         if hanging >= 0:
-            over.wait(10)
-            return
-        head = talk.head()
-        talk.say(CONTINUE)
-        talk.body(head)
-        talk.say(CREATED)
+            talk.be_silent()
+        else:
+            talk.take()
 
     def begin() -> DataNodeSink:
         running.pipelines.any_silent = known == "before"
@@ -172,4 +150,3 @@ def test_threads_of_a_datanode_that_hang(monkeypatch: pytest.MonkeyPatch, hangin
             assert (caught.value.host, caught.value.stalled) == ("dn:9866", True)
         else:
             assert begin().close().length == 1
-        over.set()

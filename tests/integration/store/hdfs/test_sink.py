@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -132,27 +133,23 @@ def test_a_201_that_the_namenode_knows_nothing_of(stands: int) -> None:
         assert running.discarded == [4]
 
 
-def test_a_namenode_that_the_datanode_cannot_reach() -> None:
-    def standby(talk: Conversation) -> None:
-        talk.body(talk.head())
-        talk.refuse("org.apache.hadoop.ipc.StandbyException", "Operation category WRITE is not supported")
-
-    with place(standby) as running:
-        sink = running.sink()
-        with pytest.raises(ServiceDown):
-            sink.close()
-        sink.abort()
-
-
-def test_what_no_datanode_says() -> None:
+@pytest.mark.parametrize(
+    ("answer", "kind", "says"),
+    [
+        (lambda talk: talk.refuse("org.apache.hadoop.ipc.StandbyException", "no WRITE"), ServiceDown, "no WRITE"),
+        (lambda talk: talk.say(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), HostFailed, "HTTP"),
+    ],
+    ids=["a standby NameNode behind it", "no HTTP"],
+)
+def test_answers_that_are_none(answer: Callable[[Conversation], None], kind: type[StoreError], says: str) -> None:
     def other(talk: Conversation) -> None:
         talk.body(talk.head())
-        talk.say(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+        answer(talk)
 
     with place(other) as running:
         sink = running.sink()
         sink.write(b"x")
-        with pytest.raises(HostFailed, match="HTTP"):
+        with pytest.raises(kind, match=says):
             sink.close()
         sink.abort()
 
@@ -165,10 +162,7 @@ def test_nothing_listens() -> None:
 
 
 def test_the_length_that_was_announced_is_kept_to() -> None:
-    def good(talk: Conversation) -> None:
-        talk.until_the_end()
-
-    with place(good) as running:
+    with place(Conversation.until_the_end) as running:
         sink = running.sink(10)
         sink.write(b"12345")
         with pytest.raises(StoreError, match="5 bytes were written where 10"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +10,7 @@ from stripefs.errors import Abandoned, HostFailed
 from tests.integration.store.hdfs.flow import DATA, MIB, RANGE, Flow, in_line, world
 from tests.support.stores import RecordingWatch
 from tests.support.waiting import eventually
-from tests.tools.fake_hdfs import TIMEOUT, Request
+from tests.tools.fake_hdfs import TIMEOUT, Manner, Request, missing_block, no_http
 
 
 def test_cancelling_who_takes_ends_the_stream_alone() -> None:
@@ -61,21 +60,21 @@ def test_one_cancelled_before_it_began() -> None:
         assert one.asked == []
 
 
-def resets(request: Request, rest: bytes) -> None:
-    request.reset()
-
-
 def ends(request: Request, rest: bytes) -> None:
     request.close_connection = True
     request.connection.shutdown(2)
 
 
-def is_silent(request: Request, rest: bytes) -> None:
-    threading.Event().wait(12 * TIMEOUT)
-
-
-@pytest.mark.parametrize(("then", "stalled"), [(resets, False), (ends, False), (is_silent, True)])
-def test_a_datanode_that_fails_on_the_way(then: Callable[[Request, bytes], None], stalled: bool) -> None:
+@pytest.mark.parametrize(
+    ("then", "stalled"),
+    [
+        (lambda request, _: request.reset(), False),
+        (ends, False),
+        (lambda request, _: threading.Event().wait(12 * TIMEOUT), True),
+    ],
+    ids=["resets", "ends", "is silent"],
+)
+def test_a_datanode_that_fails_on_the_way(then: Manner, stalled: bool) -> None:
     """All in line are told at once; what was taken before is right, and the next read begins anew."""
     flow = Flow(hold_at=RANGE + RANGE // 2, then=then)
     with world(flow, timeout=4 * TIMEOUT if stalled else 30.0) as one:
@@ -102,16 +101,8 @@ def offers_less(request: Request, wanted: bytes) -> None:
     request.answer(200, wanted[:-1])
 
 
-def no_http(request: Request, wanted: bytes) -> None:
-    request.wfile.write(b"\x00\x01\x02 nothing that looks like an answer\r\n\r\n")
-
-
-def refuses(request: Request, wanted: bytes) -> None:
-    request.refuse("org.apache.hadoop.hdfs.BlockMissingException", "Could not obtain block: BP-1:blk_1")
-
-
-@pytest.mark.parametrize("manner", [offers_less, no_http, refuses])
-def test_a_stream_that_does_not_begin(manner: Callable[[Request, bytes], None]) -> None:
+@pytest.mark.parametrize("manner", [offers_less, no_http, missing_block])
+def test_a_stream_that_does_not_begin(manner: Manner) -> None:
     with world(manner) as one:
         with pytest.raises(HostFailed, match=one.node.name):
             one.read(0)

@@ -254,34 +254,6 @@ def test_nothing_can_be_written(store: Store) -> None:
         store.remove(b"/file")
 
 
-# URLs
-
-
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("http:///file", "http://HOST/PATH"),
-        ("https://me@host/file", "netrc"),
-        ("http://host:port/file", "not a URL"),
-        ("https://host/file?token=secret", "knows none"),
-    ],
-)
-def test_urls_that_mean_nothing(url: str, says: str) -> None:
-    with pytest.raises(ConfigError) as failure:
-        open_store(StoreSettings(url=url))
-    assert says in str(failure.value)
-    assert "secret" not in str(failure.value)
-
-
-def test_a_wrapped_store(server: WebServer) -> None:
-    store = open_store(StoreSettings(url=f"counting+{server.url}"))
-    handle = store.open(b"/file")
-    assert bytes(handle.read(0, 10)) == content(SIZE)[:10]
-    assert not store.capabilities.listing
-    handle.close()
-    store.close()
-
-
 def test_nothing_is_said_at_exit(server: WebServer) -> None:
     program = (
         "import sys; from stripefs.store.url import open_store; from stripefs.settings import StoreSettings;"

@@ -67,34 +67,6 @@ def test_every_version_has_its_identity(store: StripedStore, tmp_path: Path) -> 
     fresh.close()
 
 
-def test_an_open_version_stays_readable_while_its_parts_are_there(store: StripedStore) -> None:
-    write_striped(store, b"/f", DATA, version="0" * 16)
-    old = store.open(b"/f")
-    write_striped(store, b"/f", OTHER, version="1" * 16)
-    assert bytes(old.read(0, len(DATA))) == DATA
-    assert whole(store, b"/f") == OTHER
-    old.close()
-
-
-def test_a_renamed_file_is_whole(store: StripedStore, tmp_path: Path) -> None:
-    write_striped(store, b"/a/f", DATA)
-    (tmp_path / "b").mkdir()
-    (tmp_path / "a" / "f").rename(tmp_path / "b" / "g")
-    assert whole(store, b"/b/g") == DATA
-    with pytest.raises(NotFound):
-        store.stat(b"/a/f")
-
-
-def test_a_directory_that_was_moved_still_has_its_files(store: StripedStore, tmp_path: Path) -> None:
-    write_striped(store, b"/f", DATA)
-    moved = tmp_path.with_name(tmp_path.name + "-moved")
-    tmp_path.rename(moved)
-    other = StripedStore(LocalStore(os.fsencode(moved)))
-    assert whole(other, b"/f") == DATA
-    other.close()
-    moved.rename(tmp_path)
-
-
 # -- hidden names ----------------------------------------------------------------------------------------------------
 
 HIDDEN = [b"/.stripefs", b"/.stripefs/0123456789abcdef/0", b"/a/.f.stripefs-lock", b"/a/.stripefs-/.x.stripefs-0/y"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +14,7 @@ from stripefs.store.local import LocalStore
 from stripefs.testing import ThrottledStore
 from stripefs.testing.simulated_hosts import SimulatedHosts, TokenBucket, write_control
 from tests.support.stores import content
+from tests.support.waiting import eventually
 
 MIB = 1 << 20
 
@@ -65,11 +63,8 @@ def test_threads_of_one_process_share_a_hosts_bucket(filled: LocalStore, monkeyp
 
     monkeypatch.setattr(TokenBucket, "promise", noted)
     hosts = SimulatedHosts(1, 1e9)
-    threads = [threading.Thread(target=hosts.send, args=("h0", MIB, None)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: hosts.send("h0", MIB, None), range(4)))
     assert sum(promised) == 4 * MIB
     assert max(promised) <= 256 << 10
 
@@ -81,14 +76,14 @@ def test_a_control_file_moves_hosts_from_outside(filled: LocalStore, tmp_path: P
     [host] = handle.locate(0, 1)[0].hosts
     assert bytes(handle.read(0, MIB, host=host)) == content(MIB)
     write_control(control, {host: "dead"})
-    until(lambda: [known.name for known in store.hosts() if not known.live] == [host])
+    eventually(lambda: [known.name for known in store.hosts() if not known.live] == [host], "the dead host")
     with pytest.raises(HostFailed):
         handle.read(0, MIB, host=host)
     write_control(control, {host: "10GB/s"})
-    until(lambda: all(known.live for known in store.hosts()))
+    eventually(lambda: all(known.live for known in store.hosts()), "all hosts alive")
     assert bytes(handle.read(0, MIB, host=host)) == content(MIB)
     write_control(control, {host: "frozen"})
-    until(lambda: control_state(store.hosts_control, host) == "frozen")
+    eventually(lambda: control_state(store.hosts_control, host) == "frozen", "the frozen host")
     with ThreadPoolExecutor(1) as pool:
         read = pool.submit(handle.read, 0, MIB, host=host)
         control.unlink()
@@ -105,9 +100,3 @@ def test_a_control_file_that_says_nothing(filled: LocalStore, tmp_path: Path, li
 def control_state(hosts: SimulatedHosts, host: str) -> str:
     hosts.listed()
     return hosts._lanes[host].state
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread or file will bring about; the test's own time-out ends a wait in vain."""
-    while not condition():
-        time.sleep(0.01)

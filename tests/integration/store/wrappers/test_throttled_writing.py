@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -67,16 +67,10 @@ def test_a_host_that_is_not_there(local: LocalStore) -> None:
 
 def test_many_writers_share_a_host_fairly(local: LocalStore) -> None:
     store = spread(local, rate=50e6)
-    done: list[bytes] = []
 
     def write(number: int) -> None:
         make(store, b"/%d" % number, content(300 * KIB, number), host="h0")
-        done.append(b"/%d" % number)
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(read(store, path) == content(300 * KIB, int(path[1:])) for path in done)
-    assert len(done) == 6
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(write, range(6)))
+    assert all(read(store, b"/%d" % number) == content(300 * KIB, number) for number in range(6))
