@@ -19,12 +19,10 @@ import pytest
 
 from stripefs import retry
 from stripefs.cache import bypass, cache
-from stripefs.cache.cache import Cache
 from stripefs.cache.cached_store import CACHE
 from stripefs.cache.segment import CacheSegment
 from stripefs.cache.writeback import WriteJob, WriteQueue
-from stripefs.errors import ConfigError, HostFailed
-from stripefs.settings import CacheSettings
+from stripefs.errors import HostFailed
 from tests.support.caches import AGE, MIB, cached, read, write
 from tests.support.cgroup import DiskCgroup
 from tests.support.checkout import CHECKOUT
@@ -236,12 +234,7 @@ def test_a_folder_that_cannot_be_made(source: Path, folder: Path) -> None:
     assert [(line["sha256"], line["fetched"]) for line in found] == [(digest, 10 * MIB)] * 2
 
 
-def test_a_folder_on_the_mount_itself_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="on the mount itself"):
-        Cache(CacheSettings(directory=str(tmp_path / "mnt" / "cache")), str(tmp_path / "mnt"))
-
-
-def test_a_reader_never_waits_for_the_disk(source: Path, folder: Path) -> None:
+def test_a_reader_never_waits_for_the_disk() -> None:
     """Blocks that the queue does not take are not kept."""
     written: list[int] = []
     ended: list[int] = []
@@ -268,16 +261,14 @@ def test_a_reader_never_waits_for_the_disk(source: Path, folder: Path) -> None:
     assert not queue.offer(fill(6))
 
 
-def test_one_fill_is_taken_however_large(source: Path, folder: Path) -> None:
+def test_one_fill_is_taken_however_large() -> None:
     queue = WriteQueue(MIB, lambda: None)
     assert queue.offer(WriteJob(lambda: None, 8 * MIB, lambda: None))
     assert queue.drain(PATIENCE)
     queue.close()
 
 
-def test_a_bug_in_one_fill_ends_neither_the_thread_nor_its_lock(
-    source: Path, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bug_in_one_fill_ends_neither_the_thread_nor_its_lock(caplog: pytest.LogCaptureFixture) -> None:
     ended: list[int] = []
     queue = WriteQueue(MIB, lambda: None)
 

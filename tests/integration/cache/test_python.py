@@ -31,17 +31,6 @@ def counted(place: Path, folder: Path, name: str) -> int:
     return int(stripefs.connect(str(place), cache=str(folder), cache_size="1GiB").status()["cache"][name])
 
 
-def test_the_next_process_reads_from_local_disk(place: Path, tmp_path: Path) -> None:
-    data = write(place / "model", 12 * MIB + 345)
-    folder = tmp_path / "cache"
-    for turn in range(2):
-        with stripefs.connect(str(place), cache=str(folder), cache_size="1GiB").open("/model") as file:
-            assert file.read() == data
-        eventually(lambda: not counted(place, folder, "waiting_bytes"), "all of it on disk")
-        assert counted(place, folder, "hit_bytes" if turn else "missed_bytes") == len(data)
-        engine.stop()
-
-
 def test_what_was_saved_is_loaded_from_local_disk(place: Path, tmp_path: Path) -> None:
     data, folder = content(12 * MIB + 345), tmp_path / "cache"
     options = {"cache": str(folder), "cache_size": "1GiB"}

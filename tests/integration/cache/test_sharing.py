@@ -59,75 +59,58 @@ def readers(count: int, source: Path, folder: Path, *paths: str, **job: Any) -> 
             process.communicate()
 
 
-def go(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
+def go(processes: list[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
 
 
-def answers(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
-    output, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0
-    return [json.loads(line) for line in output.splitlines()]
-
-
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_four_processes_fetch_each_byte_once(source: Path, folder: Path, shuffled: bool) -> None:
-    data = write(source / "a", 100 * MIB)
-    digest = hashlib.sha256(data).hexdigest()
-    with readers(4, source, folder, "/a", shuffled=shuffled) as processes:
-        for process in processes:
-            go(process)
-        found = [line for process in processes for line in answers(process)]
-    assert [line["sha256"] for line in found] == [digest] * 4
-    assert sum(line["fetched"] for line in found) <= 1.05 * len(data)
-
-
-@pytest.mark.slow
-def test_many_processes_at_once(source: Path, folder: Path) -> None:
-    names = [f"/file{number}" for number in range(4)]
+@pytest.mark.parametrize(
+    ("count", "files", "size", "limit", "shuffled"),
+    [
+        (4, 1, 100 * MIB, 0, False),
+        (4, 1, 100 * MIB, 0, True),
+        pytest.param(64, 4, 10 * MIB, 0, True, marks=pytest.mark.slow),
+        (3, 6, 70 * MIB, 150 * MIB, True),  # they push one another's segments out while they are in use
+    ],
+)
+def test_several_processes_fetch_each_byte_once_unless_the_cache_is_too_small(
+    source: Path, folder: Path, count: int, files: int, size: int, limit: int, shuffled: bool
+) -> None:
+    names = [f"/file{number}" for number in range(files)]
     digests = {
-        name: hashlib.sha256(write(source / name[1:], 10 * MIB, seed=number)).hexdigest()
+        name: hashlib.sha256(write(source / name[1:], size, seed=number)).hexdigest()
         for number, name in enumerate(names)
     }
-    with readers(64, source, folder, *names, shuffled=True) as processes:
+    settings = {"size": limit} if limit else {}
+    found: list[dict[str, Any]] = []
+    with readers(count, source, folder, *names, shuffled=shuffled, settings=settings) as processes:
+        go(processes)
         for process in processes:
-            go(process)
-        found = [line for process in processes for line in answers(process)]
+            output, _ = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0
+            found += map(json.loads, output.splitlines())
+    assert len(found) == count * files
     assert all(line["sha256"] == digests[line["path"]] for line in found)
-    assert len(found) == 64 * 4
-    assert sum(line["fetched"] for line in found) <= 1.05 * 40 * MIB
-
-
-def test_processes_in_a_cache_too_small_for_what_they_read(source: Path, folder: Path) -> None:
-    """They push one another's segments out while they are in use."""
-    names = [f"/file{number}" for number in range(6)]
-    digests = {
-        name: hashlib.sha256(write(source / name[1:], 70 * MIB, seed=number)).hexdigest()
-        for number, name in enumerate(names)
-    }
-    with readers(3, source, folder, *names, shuffled=True, settings={"size": 150 * MIB}) as processes:
-        for process in processes:
-            go(process)
-        found = [line for process in processes for line in answers(process)]
-    assert all(line["sha256"] == digests[line["path"]] for line in found)
-    with cached(source, folder, size=150 * MIB) as one:
-        assert one.store.cache.quota.recount() <= 150 * MIB + 3 * 8192
+    if not limit:
+        assert sum(line["fetched"] for line in found) <= 1.05 * files * size
+    else:
+        with cached(source, folder, size=limit) as one:
+            assert one.store.cache.quota.recount() <= limit + 3 * 8192
 
 
 def test_who_dies_while_it_fills_leaves_nothing_wrong_and_no_lock(source: Path, folder: Path) -> None:
-    write(source / "a", 64 * MIB)
-    data = {"/a": (source / "a").read_bytes()}
+    data = write(source / "a", 64 * MIB)
     draw = random.Random(5)
     for _ in range(6):
         with readers(2, source, folder, "/a", shuffled=True) as processes:
-            for process in processes:
-                go(process)
+            go(processes)
             time.sleep(draw.uniform(0.01, 0.3))
             for process in processes:
                 process.send_signal(signal.SIGKILL)
     with cached(source, folder, *STORE) as one:
-        assert one.read(b"/a") == data["/a"]
+        assert one.read(b"/a") == data
         assert one.store.cache.stats["waits"] == 0
         assert one.fetched(b"/a") == 0
 

@@ -23,9 +23,7 @@ pytestmark = pytest.mark.usefixtures("at_once")
 async def test_the_next_reader_of_the_host_asks_nobody(source: Path, folder: Path, layout: Layout, step: int) -> None:
     data = content(SIZE)
     with world(source, folder) as here:
-        async with here.writing(layout) as uploads:
-            await save(uploads, data, step)
-        here.drain()
+        await here.save(data, step, layout=layout)
         assert here.load() == data
         assert here.counts.bytes == 0
         assert here.left() == {"about", "000000"}
@@ -38,9 +36,7 @@ async def test_the_next_reader_of_the_host_asks_nobody(source: Path, folder: Pat
 async def test_of_any_length(source: Path, folder: Path, size: int) -> None:
     data = content(size)
     with world(source, folder, queue=1 << 30) as here:
-        async with here.writing(Layout.STRIPED) as uploads:
-            await save(uploads, data)
-        here.drain()
+        await here.save(data)
         assert here.load() == data
         assert here.counts.bytes == (size if size < MIB else 0)
         if size < MIB:
@@ -50,9 +46,7 @@ async def test_of_any_length(source: Path, folder: Path, size: int) -> None:
 async def test_small_writes(source: Path, folder: Path) -> None:
     data = content(2 * MIB + 5)
     with world(source, folder) as here:
-        async with here.writing(Layout.PLAIN) as uploads:
-            await save(uploads, data, 1009)
-        here.drain()
+        await here.save(data, 1009, layout=Layout.PLAIN)
         assert here.absent() == []
         assert here.load() == data
 
@@ -83,7 +77,6 @@ async def test_what_waits_for_the_disk_is_here_from_the_moment_of_publication(
             assert await trio.to_thread.run_sync(here.load) == data
             assert here.counts.bytes == 0
             gate.open.set()
-        here.drain()
         assert here.cache.pending._blocks == {}
         assert here.absent() == []
 
@@ -96,8 +89,7 @@ async def test_a_writer_never_waits_for_the_disk(source: Path, folder: Path, mon
             await save(uploads, data)
             assert here.cache.queue.waiting <= 20 * MIB
             assert here.cache.stats["unfilled_bytes"] >= 30 * MIB
-        gate.open.set()
-        here.drain()
+            gate.open.set()
         assert here.load() == data
         assert 30 * MIB <= here.counts.bytes < 60 * MIB
         assert here.cache.queue._reserved == 0
@@ -132,7 +124,6 @@ async def test_what_is_appended_to_what_is_here(source: Path, folder: Path, firs
             upload = await uploads.begin(b"/model", replacing=here.view.stat(b"/model").identity, append=True)
             await put(upload, data[first:])
             await upload.publish(final=True)
-        here.drain()
         block = first // MIB * MIB  # which nobody wrote all of
         assert here.absent() == ([(block, MIB)] if first % MIB else [])
         assert here.load() == data
@@ -151,7 +142,6 @@ async def test_what_was_begun_anew(source: Path, folder: Path) -> None:
             await put(upload, data)
             await upload.sync()
             await upload.publish(final=True)
-        here.drain()
         assert here.absent() == []
         assert here.load() == data
         assert here.left() == {"about", "000000"}
@@ -162,7 +152,6 @@ async def test_files_that_no_pattern_fits_are_not_kept(source: Path, folder: Pat
         async with here.writing(Layout.STRIPED) as uploads:
             await save(uploads, content(SIZE))
             await save(uploads, content(SIZE), path=b"/model.pt")
-        here.drain()
         assert here.absent(b"/model.pt") == []
         assert here.cache.stats["filled_bytes"] == SIZE
 

@@ -34,7 +34,6 @@ async def test_what_is_not_published_leaves_nothing(source: Path, folder: Path, 
             here.drain()
             assert len(here.left()) == 3  # its description, its mark as being written, and a segment
             await upload.abandon()
-        here.drain()
         assert here.left() == set()
         assert here.cache.quota.used() == 0
         assert here.cache.queue._reserved == 0
@@ -48,7 +47,6 @@ async def test_a_name_that_was_taken_away_leaves_nothing(source: Path, folder: P
             await upload.detach()
             await put(upload, content(SIZE))
             await upload.publish(final=True)
-        here.drain()
         assert here.left() == set()
 
 
@@ -62,7 +60,7 @@ from tests.support.uploads import content
 async def main():
     here = World(Path(sys.argv[1]), Path(sys.argv[2]))
     async with here.writing(Layout.STRIPED) as drafts:
-        await put(await drafts.begin(b"/model", replacing=None), content(SIZE))
+        await put(await drafts.begin(b"/killed", replacing=None), content(SIZE))
         here.drain()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -77,12 +75,10 @@ async def test_what_a_killed_writer_has_left_goes_when_the_next_one_begins(sourc
     assert killed.returncode == -signal.SIGKILL
     with world(source, folder) as here:
         assert len(here.left()) == 3
-        async with here.writing(Layout.STRIPED) as uploads:
-            await save(uploads, content(9 * MIB), path=b"/other")
-        here.drain()
+        await here.save(content(9 * MIB))
         assert here.left() == {"about", "000000"}
         assert here.cache.quota.used() == here.cache.quota.recount()
-        assert here.absent(b"/other") == []
+        assert here.absent() == []
 
 
 async def test_what_others_are_writing_stays(source: Path, folder: Path) -> None:
@@ -94,7 +90,6 @@ async def test_what_others_are_writing_stays(source: Path, folder: Path) -> None
             await save(theirs, content(9 * MIB), path=b"/other")
             other.drain()
             await upload.publish(final=True)
-        here.drain()
         assert here.absent() == here.absent(b"/other") == []
 
 
@@ -112,13 +107,10 @@ async def test_a_file_that_somebody_else_put_there_meanwhile(
         os.utime(source / "fresh", ns=(now.st_atime_ns, now.st_mtime_ns))
         (source / "fresh").rename(source / "model")
 
+    monkeypatch.setattr(Commit, "_rename_onto_name", rename)
     data, other = content(SIZE), content(SIZE, seed=2)
     with world(source, folder) as here:
-        async with here.writing(layout) as uploads:
-            with monkeypatch.context() as patch:
-                patch.setattr(Commit, "_rename_onto_name", rename)
-                await save(uploads, data)
-        here.drain()
+        await here.save(data, layout=layout)
         assert here.load() == other
 
 
@@ -132,12 +124,9 @@ async def test_a_status_of_another_length_is_believed_by_nobody(
         assert commit._shown is not None
         commit._shown = replace(commit._shown, length=SIZE - MIB)
 
+    monkeypatch.setattr(Commit, "_rename_onto_name", rename)
     with world(source, folder) as here:
-        async with here.writing(Layout.CONCAT) as uploads:
-            with monkeypatch.context() as patch:
-                patch.setattr(Commit, "_rename_onto_name", rename)
-                await save(uploads, content(SIZE))
-        here.drain()
+        await here.save(content(SIZE), layout=Layout.CONCAT)
         assert here.left() == set()
 
 
@@ -154,9 +143,7 @@ async def test_a_bit_that_flips_on_the_way_to_the_disk_is_found_out(
 
     monkeypatch.setattr(write_through, "_together", flipping)
     with world(source, folder) as here:
-        async with here.writing(Layout.STRIPED) as uploads:
-            await save(uploads, data)
-        here.drain()
+        await here.save(data)
         assert here.load() == data
         assert here.cache.stats["damaged"] == 4  # a block each time that some are handed over
 
@@ -170,9 +157,7 @@ async def test_a_disk_that_takes_nothing_costs_the_writer_nothing(
     monkeypatch.setattr(CacheSegment, "write", fail)
     data = content(SIZE)
     with world(source, folder) as here:
-        async with here.writing(Layout.STRIPED) as uploads:
-            await save(uploads, data)
-        here.drain()
+        await here.save(data)
         assert here.load() == data
         assert here.counts.bytes == SIZE
         assert here.cache.stats["disk_errors"] > 0
@@ -188,7 +173,6 @@ async def test_a_folder_that_is_removed_meanwhile(source: Path, folder: Path) ->
             subprocess.run(["rm", "-r", str(folder)], check=True)
             await put(upload, data[9 * MIB :])
             await upload.publish(final=True)
-        here.drain()
         assert here.load() == data
         here.drain()
         assert here.absent() == []

@@ -37,6 +37,7 @@ class World:
 
     @asynccontextmanager
     async def writing(self, layout: Layout) -> AsyncIterator[UploadManager]:
+        """Uploads of one process. What they keep is on disk at the end."""
         uploads = UploadManager(self.view, policy(layout=layout), observers=self.store.write_observer)
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
@@ -44,6 +45,12 @@ class World:
                 yield uploads
                 await uploads.aclose()
                 nursery.cancel_scope.cancel()
+        self.drain()
+
+    async def save(self, data: bytes, step: int = MIB, *, layout: Layout = Layout.STRIPED) -> None:
+        """The file /model, by an uploader of its own."""
+        async with self.writing(layout) as uploads:
+            await save(uploads, data, step)
 
     def drain(self) -> None:
         assert self.cache.queue.drain(PATIENCE)
