@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,12 @@ def test_it_is_one_thread_that_starts_when_it_is_needed() -> None:
     assert engines.engine() is not first
 
 
-def test_answers_and_errors_come_back() -> None:
-    async def double(value: int) -> int:
-        await trio.sleep(0)
-        return 2 * value
+async def double(value: int) -> int:
+    await trio.sleep(0)
+    return 2 * value
 
+
+def test_answers_and_errors_come_back() -> None:
     async def fail() -> None:
         raise StoreError("no")
 
@@ -61,21 +63,12 @@ def test_answers_and_errors_come_back() -> None:
 
 
 def test_many_threads_call_at_once() -> None:
-    async def double(value: int) -> int:
-        await trio.sleep(0)
-        return 2 * value
-
-    def call(number: int) -> None:
+    def call(number: int) -> bool:
         call = engines.engine().call
-        wrong.extend(value for value in range(200) if call(double, value * number) != 2 * value * number)
+        return all(call(double, value * number) == 2 * value * number for value in range(200))
 
-    wrong: list[int] = []
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(call, range(16)))
 
 
 def test_what_is_under_way_ends_with_it() -> None:

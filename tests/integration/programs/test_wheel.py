@@ -137,12 +137,17 @@ def test_a_program_reads_and_writes_without_compiler_and_fuse(base: Environment,
 
 
 def test_commands_answer(base: Environment, tmp_path: Path) -> None:
+    """Copies are made, and events of a start are collected, without an extra."""
     for program in PROJECT["scripts"]:
         assert base.output(program, "--version") == f"{program} {stripefs.__version__}\n"
         assert base.output(program, "--help").startswith("Usage: ")
     (tmp_path / "source").write_bytes(CONTENT)
     base.output("stripefs", "cp", tmp_path / "source", tmp_path / "target")
     assert (tmp_path / "target").read_bytes() == CONTENT
+    events, collected = tmp_path / "events", tmp_path / "collected"
+    base.output("imagefs", "startup", "trace", "--events", events, "--", "true")
+    base.output("imagefs", "startup", "collect", events, collected)
+    assert [path for path in collected.rglob("*.jsonl") if path.stat().st_size]
 
 
 def test_each_command_has_a_man_page(oldest: Environment) -> None:
@@ -150,13 +155,6 @@ def test_each_command_has_a_man_page(oldest: Environment) -> None:
     installed = {page.name: page.read_text() for page in (oldest.folder / "share/man/man1").iterdir()}
     assert installed == {page.name: page.read_text() for page in (CHECKOUT / "docs/man").iterdir()}
     assert {"stripefs.1", "stripefs-mount.1", "imagefs.1", "imagefs-run.1"} <= installed.keys()
-
-
-def test_events_of_a_start_need_no_extra(base: Environment, tmp_path: Path) -> None:
-    events, collected = tmp_path / "events", tmp_path / "collected"
-    base.output("imagefs", "startup", "trace", "--events", events, "--", "true")
-    base.output("imagefs", "startup", "collect", events, collected)
-    assert [path for path in collected.rglob("*.jsonl") if path.stat().st_size]
 
 
 @pytest.mark.parametrize(
