@@ -76,31 +76,3 @@ def settled(live: Live) -> int:
     """Bytes that came from the cluster, once all that was read is on disk."""
     eventually(lambda: not live.status()["cache"]["waiting_bytes"], "what was read to be on disk")
     return int(live.status()["cache"]["missed_bytes"])
-
-
-@pytest.mark.parametrize("layout", ["concat", "striped"])
-def test_the_next_mount_asks_no_datanode(hdfs: HdfsInstance, place: Place, tmp_path: Path, layout: str) -> None:
-    place.forgive("reads slower than the store")  # a cluster on this machine has no limit
-    populate = HdfsPopulate(WebHdfs(hdfs.web), f"/cache-{layout}", block_size=MIB)
-    populate.mkdir(b"/")
-    source, data = f"{hdfs.url}/cache-{layout}", content(40 * MIB + 123)
-    try:
-        writer = place.mount(source, "--rw", "--layout", layout)
-        (writer.path / "model").write_bytes(data)
-        writer.umount()
-        options = ("--cache", tmp_path / "cache", "--cache-size", "64GiB", "--memory", "1GiB")
-        first = place.mount(source, *options)
-        assert sha256(first.path / "model") == hashlib.sha256(data).hexdigest()
-        assert settled(first) == len(data)
-        warmed = place.run("warm", "--wait", first.path / "model")
-        assert warmed.returncode == 0, warmed.stderr
-        first.umount()
-        second = place.mount(source, *options)
-        assert sha256(second.path / "model") == hashlib.sha256(data).hexdigest()
-        assert settled(second) + second.status()["cache"]["hit_bytes"] >= len(data)
-        hosts = {host["name"]: host["bytes"] for host in second.status()["reader"]["hosts"]}
-        if not second.status()["cache"]["bypassed_bytes"]:
-            assert set(hosts) == {"local cache"}
-        second.umount()
-    finally:
-        populate.delete(b"")

@@ -16,7 +16,7 @@ from tests.contract.commands import program
 from tests.support.python_api import content
 from tests.support.waiting import eventually
 from tests.tools.hdfs import HdfsInstance
-from tests.tools.mounts import MIB, Mounts
+from tests.tools.mounts import MIB
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
@@ -77,22 +77,6 @@ def test_there_and_back(hdfs: HdfsInstance, source: Path, tmp_path: Path, layout
     assert not stripefs.connect(hdfs.url).exists(f"copies-{layout}")
 
 
-def test_one_that_was_killed_goes_on(hdfs: HdfsInstance, source: Path, tmp_path: Path) -> None:
-    stripefs.connect(hdfs.url).mkdir("copies-killed")
-    url = f"{hdfs.url}/copies-killed/tree"
-    run(tmp_path, "cp", "-r", source, url)
-    target = tmp_path / "target"
-    words = ("cp", "-r", "-j", "2", url, target)
-    with subprocess.Popen(stripefs_command(tmp_path, *words)) as process:
-        eventually(lambda: (target / "deep" / "small5").exists(), "a few copies")
-        process.send_signal(signal.SIGKILL)
-        process.wait(timeout=60)
-    found = json.loads(run(tmp_path, *words[:2], "--json", *words[2:]))
-    assert found["skipped"] >= 5
-    assert found["copied"] + found["skipped"] == 11
-    assert files(target) == files(source)
-
-
 def test_one_that_is_interrupted_leaves_nothing(hdfs: HdfsInstance, source: Path, tmp_path: Path) -> None:
     fs = stripefs.connect(f"{hdfs.url}/copies-interrupted")
     stripefs.connect(hdfs.url).mkdir("copies-interrupted")
@@ -106,24 +90,3 @@ def test_one_that_is_interrupted_leaves_nothing(hdfs: HdfsInstance, source: Path
     assert (process.returncode, err.strip()) == (130, b"stripefs: interrupted")
     assert list(Client(hdfs.url).list_status("/copies-interrupted")) == []
     assert fs.listdir() == []
-
-
-def test_paths_inside_mounts(hdfs: HdfsInstance, source: Path, tmp_path: Path, mounts: Mounts) -> None:
-    stripefs.connect(hdfs.url).mkdir("copies-mounted")
-    url = f"{hdfs.url}/copies-mounted"
-    mounted = mounts.mount(url, rw=True, attr_timeout=0.0).path
-    run(tmp_path, "cp", "--layout", "striped", source / "model", mounted)
-    assert (mounted / "model").read_bytes() == DATA
-    assert stripefs.connect(url).stat("model").size == len(DATA)
-    assert "/.stripefs" in run(tmp_path, "info", mounted / "model")
-    run(tmp_path, "cp", mounted / "model", tmp_path / "copy")
-    assert (tmp_path / "copy").read_bytes() == DATA
-    with open(mounted / "model", "ab") as writer:
-        writer.write(b"more")
-        done = subprocess.run(
-            stripefs_command(tmp_path, "rm", f"{url}/model"), capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 3
-        assert "is being written by" in done.stderr
-    run(tmp_path, "rm", mounted / "model")
-    assert os.listdir(mounted) == []

@@ -1,10 +1,9 @@
-"""Images in a real HDFS: built into a directory that is new, shared, looked after, removed."""
+"""The hot device of an image in a real HDFS."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,34 +15,9 @@ from imagefs.repository.traces import Traces
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store
 from tests.support.images.starts import build_tree, imports, make_tree, trace
-from tests.support.images.stores import write_tree
 from tests.tools.hdfs import HdfsInstance
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.slow]
-
-
-def test_the_life_of_an_image(hdfs: HdfsInstance, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def answer(*arguments: object) -> Any:
-        assert application.main([*map(str, arguments), "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    url = f"{hdfs.url}/new/images"
-    one, two = write_tree(tmp_path / "one", a=1), write_tree(tmp_path / "two", a=1, b=2)
-    first = answer("build", f"dir:{one}", url, "-t", "one")
-    second = answer("build", f"dir:{two}", url, "-t", "two")
-    assert [made["built"]["new_bytes"] for made in (first, second)] == [300_000, 300_000]
-    assert answer("build", f"dir:{two}", url, "-t", "two")["built"]["new_bytes"] == 0
-    assert [(row["tags"], row["digest"]) for row in answer("ls", url)] == [
-        (["one"], first["digest"]),
-        (["two"], second["digest"]),
-    ]
-    assert answer("inspect", f"{url}#two")["sharing"][0]["bytes"] == 300_000
-    assert answer("verify", url)["damage"] == []
-    assert answer("rm", f"{url}#one")["images"] == [first["digest"]]
-    assert answer("gc", url)["removed"] == []
-    removed = answer("gc", url, "--force")["removed"]
-    assert {path.partition("/")[0] for path in removed} <= {"indexes", "metadata", "extents"}
-    assert answer("verify", url)["images"] == 1
 
 
 def test_the_hot_device_has_as_many_replicas_as_were_asked_for(

@@ -1,16 +1,14 @@
-"""Python programs on a real HDFS, without a mount: each layout, what a mount makes of it, forks and faults."""
+"""Python programs on a real HDFS, without a mount: each layout, what a mount makes of it, and forks."""
 
 from __future__ import annotations
 
 import errno
 import os
 
-import pandas as pd
 import pytest
 from hdfs_native import Client
 
 import stripefs
-from stripefs.fsspec import HdfsFileSystem, StripefsFileSystem
 from tests.integration.programs.test_engine import FORKED
 from tests.support.python_api import LAYOUTS, content, python
 from tests.tools.hdfs import HdfsInstance
@@ -94,29 +92,3 @@ def test_forks(hdfs: HdfsInstance, transport: str, monkeypatch: pytest.MonkeyPat
     connect(hdfs, f"python-forked-{transport}")
     done = python(FORKED, f"{hdfs.url}/python-forked-{transport}")
     assert done.stdout == f"{['child0', 'child1', 'child2', 'child3', 'file', 'other']}\n"
-
-
-def test_fsspec(hdfs: HdfsInstance) -> None:
-    connect(hdfs, "python-fsspec")
-    address = hdfs.url.removeprefix("hdfs://")
-    fs = HdfsFileSystem(hdfs_user="root")
-    frame = pd.DataFrame({"number": range(100_000)})
-    for number in range(3):
-        frame.to_parquet(f"stripefs+{hdfs.url}/python-fsspec/step-{number}/table")
-    pd.testing.assert_frame_equal(pd.read_parquet(f"stripefs+{hdfs.url}/python-fsspec/step-1/table"), frame)
-    top = f"{address}/python-fsspec"
-    assert fs.find(top) == [f"{top}/step-{number}/table" for number in range(3)]
-    fs.mv(f"{top}/step-1", f"{top}/step-9")
-    fs.start_transaction()
-    fs.pipe_file(f"{top}/step-2/table", b"not this")
-    fs.transaction.complete(commit=False)
-    with fs.transaction:
-        fs.pipe_file(f"{top}/step-2/table", b"this")
-        fs.pipe_file(f"{top}/step-3/table", b"and this")
-    assert fs.cat_ranges([f"{top}/step-2/table", f"{top}/step-3/table"], 0, 3) == [b"thi", b"and"]
-    assert fs.ls(top, detail=False) == [f"{top}/step-{number}" for number in (0, 2, 3, 9)]
-    fs.rm(top, recursive=True)
-    assert not fs.exists(top)
-    source = StripefsFileSystem(root=f"{hdfs.url}/python-fsspec-2", hdfs_user="root", layout="striped")
-    with pytest.raises(FileNotFoundError):
-        source.pipe_file("a/b", b"")

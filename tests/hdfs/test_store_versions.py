@@ -1,4 +1,4 @@
-"""Versions, shapes and rights on a real cluster: what the conformance suite cannot ask of every store."""
+"""Versions and shapes on a real cluster: what the conformance suite cannot ask of every store."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections.abc import Iterator
 import pytest
 from hdfs_native import Client, WriteOptions
 
-from stripefs.errors import HostFailed, NotADirectory, NotFound, PermissionDenied, StaleVersion
+from stripefs.errors import HostFailed, NotADirectory, NotFound, StaleVersion
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Kind
 from stripefs.store.hdfs import HdfsStore
-from tests.support.stores import listing
-from tests.tools.hdfs import HdfsInstance, hdfs_instance
+from tests.tools.hdfs import HdfsInstance
 from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 
 pytestmark = pytest.mark.cluster
@@ -169,36 +168,3 @@ def test_a_root_that_cannot_be_used(populate: HdfsPopulate, settings: StoreSetti
             HdfsStore(settings._replace(url=f"{settings.url}/nothing", transport=transport))
         with pytest.raises(NotADirectory):
             HdfsStore(settings._replace(url=f"{settings.url}/file", transport=transport))
-
-
-@pytest.fixture(scope="module")
-def strict() -> Iterator[HdfsInstance]:
-    """A cluster that checks permissions."""
-    with hdfs_instance("strict", "--datanodes", "1", "--rate", "0", "--permissions") as instance:
-        yield instance
-
-
-@pytest.mark.parametrize("transport", ["auto", "native"])
-def test_rights(strict: HdfsInstance, transport: str) -> None:
-    populate = HdfsPopulate(WebHdfs(strict.web), f"/{transport}")
-    populate.write(b"/secret/file", b"x")
-    populate.write(b"/closed", b"x")
-    populate.write(b"/file", b"x")
-    populate.chmod(b"/secret", 0o700)
-    populate.chmod(b"/closed", 0o600)
-    settings = StoreSettings(url=f"{strict.url}/{transport}", transport=transport, hdfs_user="nobody")
-    store = HdfsStore(settings)
-    assert store.open(b"/file").read(0, 1) == b"x"
-    assert store.stat(b"/closed").mode == 0o600
-    for refused in (
-        lambda: store.open(b"/closed").read(0, 1),
-        lambda: store.open(b"/secret/file"),
-        lambda: store.stat(b"/secret/file"),
-        lambda: listing(store, b"/secret"),
-        lambda: HdfsStore(settings._replace(url=f"{settings.url}/secret/below")),
-    ):
-        with pytest.raises(PermissionDenied, match=r"user=nobody.*--hdfs-user"):
-            refused()
-    with pytest.raises(NotADirectory):
-        store.stat(b"/file/below")
-    store.close()

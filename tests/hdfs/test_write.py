@@ -88,12 +88,3 @@ async def test_layouts(hdfs: HdfsInstance) -> None:
                 await save(uploads, path, data[:5], layout=layout, replacing=status.identity)
                 assert await load(store, path) == data[:5]
         assert hidden(store) == []
-
-
-async def test_many_small_files(hdfs: HdfsInstance) -> None:
-    with at(hdfs, "small") as store:
-        async with writing(store, io_timeout=60.0) as uploads, trio.open_nursery() as nursery:
-            for number in range(20):
-                nursery.start_soon(save, uploads, b"/%d" % number, b"x" * number)
-        names = [(s.name, s.length) for batch in store.scandir(b"/") for s in batch]
-        assert sorted(names) == sorted((b"%d" % number, number) for number in range(20))

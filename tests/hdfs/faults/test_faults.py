@@ -213,23 +213,6 @@ def test_an_open_that_waits_for_the_namenode_minds_no_clock(cluster: HdfsInstanc
     live.umount()
 
 
-def test_unmounting_while_files_are_read(cluster: HdfsInstance, place: Place) -> None:
-    live = mount(place, cluster)
-    with Crowd(live.path, 3, kinds=("pread", "mmap", "direct")) as crowd:
-        crowd.get_on()
-        refused = place.run("umount", live.path)
-        assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (32, "", 1)
-        assert "busy" in refused.stderr
-        crowd.get_on()
-        lazy = place.run("umount", "--lazy", live.path)
-        assert (lazy.returncode, lazy.stderr) == (0, "")
-        assert not live.in_table()
-        assert list(live.path.iterdir()) == []
-        crowd.get_on()
-        crowd.finish()
-    eventually(live.ended, "the supervisor's end after the last close")
-
-
 def test_sigterm_while_files_are_read(cluster: HdfsInstance, place: Place) -> None:
     place.forgive("was in use: whoever has files open there gets errors now")
     live = mount(place, cluster)

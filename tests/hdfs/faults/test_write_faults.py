@@ -15,6 +15,7 @@ import pytest
 
 from stripefs.format.lock_and_record import LEASE
 from tests.support.checked_content import content
+from tests.support.refusals import refused
 from tests.support.wall_clock import Clock
 from tests.tools.command import REPLACED, Live, Place, eventually
 from tests.tools.hdfs import HdfsInstance
@@ -31,27 +32,49 @@ YEAR = 365 * 24 * 3600
 LAYOUTS = ("concat", "striped", "plain")
 
 
-@pytest.fixture
-def folder(hdfs: HdfsInstance, request: pytest.FixtureRequest) -> Iterator[HdfsPopulate]:
-    yield from _folder(hdfs, request)
+class Folder:
+    """A directory of an instance, which holds nothing, and mounts of it."""
+
+    def __init__(self, instance: HdfsInstance, name: str) -> None:
+        self.path = f"/{name}"
+        self.url = f"{instance.url}{self.path}"
+        self.web = WebHdfs(instance.web)
+        self.populate = HdfsPopulate(self.web, self.path)
+
+    def mount(self, place: Place, *options: object, below: str = "") -> Live:
+        place.forgive("big files are written as")
+        fast = ("--rw", "--attr-timeout", "0s", "--unit", "1MiB", "--write-memory", "32MiB")
+        return place.mount(self.url + below, *fast, *options)
+
+    def limit(self, space: int) -> None:
+        self.web("PUT", "SETQUOTA", self.path, namespacequota=1000, storagespacequota=space)
+
+    def hidden(self, below: str = "") -> list[str]:
+        listed = self.web("GET", "LISTSTATUS", self.path + below)["FileStatuses"]["FileStatus"]
+        return [entry["pathSuffix"] for entry in listed if ".stripefs-" in entry["pathSuffix"]]
+
+    def run_out(self, lock: str) -> None:
+        """Let the lease of this lock be over."""
+        self.populate.set_times(lock.encode(), int((time.time() - LEASE - 5) * 1000))
+
+    def gc(self, place: Place, *options: str) -> dict[str, object]:
+        done = place.run("gc", self.url, "--json", *options)
+        assert done.returncode == 0, done
+        return dict(json.loads(done.stdout))
 
 
 @pytest.fixture
-def fault_folder(fault_hdfs: HdfsInstance, request: pytest.FixtureRequest) -> Iterator[HdfsPopulate]:
-    yield from _folder(fault_hdfs, request)
+def folder(hdfs: HdfsInstance, request: pytest.FixtureRequest) -> Iterator[Folder]:
+    made = Folder(hdfs, request.node.name)
+    yield made
+    made.populate.delete(b"")
 
 
-def _folder(instance: HdfsInstance, request: pytest.FixtureRequest) -> Iterator[HdfsPopulate]:
-    """The directory /TEST, which holds nothing."""
-    populate = HdfsPopulate(WebHdfs(instance.web), f"/{request.node.name}")
-    yield populate
-    populate.delete(b"")
-
-
-def mount(place: Place, instance: HdfsInstance, path: str, *options: object) -> Live:
-    place.forgive("big files are written as")
-    fast = ("--rw", "--attr-timeout", "0s", "--unit", "1MiB", "--write-memory", "32MiB")
-    return place.mount(f"{instance.url}/{path}", *fast, *options)
+@pytest.fixture
+def fault_folder(fault_hdfs: HdfsInstance, request: pytest.FixtureRequest) -> Iterator[Folder]:
+    made = Folder(fault_hdfs, request.node.name)
+    yield made
+    made.populate.delete(b"")
 
 
 def outcomes(*calls: Callable[[], object]) -> list[int]:
@@ -65,21 +88,13 @@ def outcomes(*calls: Callable[[], object]) -> list[int]:
     return failed
 
 
-def hidden(instance: HdfsInstance, path: str) -> list[str]:
-    listed = WebHdfs(instance.web)("GET", "LISTSTATUS", f"/{path}")["FileStatuses"]["FileStatus"]
-    return [entry["pathSuffix"] for entry in listed if ".stripefs-" in entry["pathSuffix"]]
-
-
 @pytest.mark.parametrize(("layout", "told"), [("concat", "write"), ("striped", "fsync"), ("plain", "close")])
-def test_a_full_quota(
-    hdfs: HdfsInstance, folder: HdfsPopulate, place: Place, request: pytest.FixtureRequest, layout: str, told: str
-) -> None:
+def test_a_full_quota(folder: Folder, place: Place, layout: str, told: str) -> None:
     """The next call, whichever it is, says EDQUOT, none says that all is well, and the old version stays."""
-    name = request.node.name
     place.forgive("exceeded", "is not published")
-    live = mount(place, hdfs, name, "--layout", layout)
+    live = folder.mount(place, "--layout", layout)
     (live.path / "file").write_bytes(OLD)
-    WebHdfs(hdfs.web)("PUT", "SETQUOTA", f"/{name}", namespacequota=1000, storagespacequota=len(OLD) + 5 * MIB)
+    folder.limit(len(OLD) + 5 * MIB)
     writer = os.open(live.path / "file", TRUNCATE)
     assert outcomes(*(lambda at=at: os.write(writer, NEW[at : at + MIB]) for at in range(0, 4 * MIB, MIB))) == []
     met: list[int] = []
@@ -97,8 +112,8 @@ def test_a_full_quota(
         assert set(failed) == {errno.EDQUOT}
     drop_cache(live.path / "file")
     assert (live.path / "file").read_bytes() == OLD
-    eventually(lambda: not hidden(hdfs, name), "an end of what was written")
-    WebHdfs(hdfs.web)("PUT", "SETQUOTA", f"/{name}", namespacequota=1000, storagespacequota=1 << 40)
+    eventually(lambda: not folder.hidden(), "an end of what was written")
+    folder.limit(1 << 40)
     (live.path / "file").write_bytes(NEW)
     assert (live.path / "file").read_bytes() == NEW
     live.umount()
@@ -162,16 +177,11 @@ def writers(tmp_path: Path) -> Iterator[Callable[[Path], Writer]]:
 
 @pytest.mark.parametrize("layout", ["concat", "striped"])  # a plain file is lost with its one stream
 def test_safe_mode_for_a_while(
-    fault_hdfs: HdfsInstance,
-    fault_folder: HdfsPopulate,
-    place: Place,
-    writers: Callable[[Path], Writer],
-    request: pytest.FixtureRequest,
-    layout: str,
+    fault_hdfs: HdfsInstance, fault_folder: Folder, place: Place, writers: Callable[[Path], Writer], layout: str
 ) -> None:
     """A writer waits for its end, and loses nothing."""
     place.forgive("safe mode")
-    live = mount(place, fault_hdfs, request.node.name, "--layout", layout)
+    live = fault_folder.mount(place, "--layout", layout)
     (live.path / "file").write_bytes(OLD)
     writer = writers(live.path / "file")
     writer.tell(f"write {4 * MIB}")
@@ -189,16 +199,11 @@ def test_safe_mode_for_a_while(
 
 
 def test_safe_mode_that_stays(
-    fault_hdfs: HdfsInstance,
-    fault_folder: HdfsPopulate,
-    place: Place,
-    writers: Callable[[Path], Writer],
-    request: pytest.FixtureRequest,
+    fault_hdfs: HdfsInstance, fault_folder: Folder, place: Place, writers: Callable[[Path], Writer]
 ) -> None:
     """Writers are told when `--io-timeout` is over; the old versions stay, and can be replaced afterwards."""
     place.forgive("afe mode", "is not published", "stays until it runs out", "no answer within", "could not be renewed")
-    name = request.node.name
-    live = mount(place, fault_hdfs, name, "--io-timeout", "4s")
+    live = fault_folder.mount(place, "--io-timeout", "4s")
     for layout in LAYOUTS:
         (live.path / layout).mkdir()
         os.setxattr(live.path / layout, "user.stripefs.layout", layout.encode())
@@ -219,53 +224,42 @@ def test_safe_mode_that_stays(
         assert (live.path / layout / "file").read_bytes() == OLD
     fault_hdfs.safemode(False)
     for layout in LAYOUTS:
-        if ".file.stripefs-lock" in hidden(fault_hdfs, f"{name}/{layout}"):  # it could not be removed
-            lock = f"/{layout}/.file.stripefs-lock".encode()
-            fault_folder.set_times(lock, int((time.time() - LEASE - 5) * 1000))
+        if ".file.stripefs-lock" in fault_folder.hidden(f"/{layout}"):  # it could not be removed
+            fault_folder.run_out(f"/{layout}/.file.stripefs-lock")
         (live.path / layout / "file").write_bytes(NEW)
         assert (live.path / layout / "file").read_bytes() == NEW
     live.umount()
 
 
-def test_clocks_that_differ(
-    hdfs: HdfsInstance, folder: HdfsPopulate, place: Place, request: pytest.FixtureRequest
-) -> None:
+def test_clocks_that_differ(folder: Folder, place: Place) -> None:
     """The NameNode's clock alone decides which lock has run out and what is old enough for gc."""
     place.forgive(REPLACED, "was being written when the worker ended", "looks empty and stays")
-    name = request.node.name
-    right = mount(place, hdfs, name, "--layout", "striped")
+    right = folder.mount(place, "--layout", "striped")
     (right.path / "run").mkdir()
     clock = Clock(place)
     for years in (10, -20):
         clock.jump(years * YEAR)
-        wrong = mount(place, hdfs, name, "--layout", "striped")
+        wrong = folder.mount(place, "--layout", "striped")
         for mine, theirs in ((right, wrong), (wrong, right)):
             with open(mine.path / "run/file", "wb", buffering=0) as writer:
                 writer.write(NEW)
-                with pytest.raises(OSError, match="busy") as caught:
+                with refused(errno.EBUSY):
                     open(theirs.path / "run/file", "wb").close()
-                assert caught.value.errno == errno.EBUSY
-                assert _gc(place, hdfs, name)["removed"] == 0
+                assert folder.gc(place)["removed"] == 0
             assert (theirs.path / "run/file").read_bytes() == NEW
             (theirs.path / "run/file").unlink()
 
         _die_writing(wrong, "run/dead")
-        assert _gc(place, hdfs, name, "--force")["removed"] == 0
-        with pytest.raises(OSError, match="busy"):
+        assert folder.gc(place, "--force")["removed"] == 0
+        with refused(errno.EBUSY):
             open(right.path / "run/dead", "wb").close()
-        with pytest.raises(OSError, match="not empty"):
+        with refused(errno.ENOTEMPTY):
             (wrong.path / "run").rmdir()
-        folder.set_times(b"/run/.dead.stripefs-lock", int((time.time() - LEASE - 5) * 1000))
+        folder.run_out("/run/.dead.stripefs-lock")
         (wrong.path / "run").rmdir()
         (right.path / "run").mkdir()
         wrong.umount()
     right.umount()
-
-
-def _gc(place: Place, instance: HdfsInstance, name: str, *options: str) -> dict[str, object]:
-    done = place.run("gc", f"{instance.url}/{name}", "--json", *options)
-    assert done.returncode == 0, done
-    return dict(json.loads(done.stdout))
 
 
 def _die_writing(live: Live, path: str) -> None:
@@ -276,43 +270,14 @@ def _die_writing(live: Live, path: str) -> None:
     assert outcomes(lambda: os.close(writer)) == [errno.EIO]
 
 
-def test_a_pool_above_the_mount(
-    hdfs: HdfsInstance, folder: HdfsPopulate, place: Place, request: pytest.FixtureRequest
-) -> None:
-    name = request.node.name
-    above = mount(place, hdfs, name, "--layout", "striped")
+def test_a_pool_above_the_mount(folder: Folder, place: Place) -> None:
+    above = folder.mount(place, "--layout", "striped")
     (above.path / "run1").mkdir()
     (above.path / "run1/model").write_bytes(NEW)
-    below = mount(place, hdfs, f"{name}/run1", "--trust-pool", f"/{name}/.stripefs")
+    below = folder.mount(place, "--trust-pool", f"{folder.path}/.stripefs", below="/run1")
     assert (below.path / "model").read_bytes() == NEW
     (below.path / "model").rename(below.path / "kept")
     drop_cache(Path(below.path / "kept"))
     assert (below.path / "kept").read_bytes() == NEW
     below.umount()
     above.umount()
-
-
-def test_names_that_another_node_writes(
-    hdfs: HdfsInstance, folder: HdfsPopulate, place: Place, request: pytest.FixtureRequest
-) -> None:
-    """Neither renamed nor unlinked until its writer is done, and then at once."""
-    place.forgive("is being written by")
-    name = request.node.name
-    here, there = (mount(place, hdfs, name, "--layout", "striped", "--grace", "0s") for _ in range(2))
-    for file in ("model", "closed"):
-        (here.path / file).write_bytes(OLD)
-    changes: list[Callable[[], object]] = [
-        lambda: (here.path / "closed").rename(here.path / "model"),
-        lambda: (here.path / "model").rename(here.path / "kept"),
-        lambda: (here.path / "kept").unlink(),
-    ]
-    for change, file in zip(changes, ("model", "model", "kept"), strict=True):
-        with open(there.path / file, "wb", buffering=0) as writer:
-            writer.write(NEW)
-            assert outcomes(change) == [errno.EBUSY]
-        assert (here.path / file).read_bytes() == NEW
-        change()
-    assert os.listdir(here.path) == []
-    eventually(lambda: not hidden(hdfs, name), "an end of what was written")
-    for live in (here, there):
-        live.umount()

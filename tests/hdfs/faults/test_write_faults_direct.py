@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
-from urllib.request import Request, urlopen
-
 import pytest
 import trio
 
@@ -13,10 +10,11 @@ from stripefs.store.striped import StripedStore
 from stripefs.store.striped_handle import StripedHandle
 from stripefs.write import Layout
 from stripefs.write.file_lock import acquire, lock_path
-from tests.hdfs.test_write import PARTED, SIZE, at, hidden, load
+from tests.hdfs.test_write import PARTED, SIZE, at, load
 from tests.support.uploads import KIB, MIB, content, save, writing
 from tests.support.waiting import eventually
 from tests.tools.hdfs import HdfsInstance
+from tests.tools.webhdfs import WebHdfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
 
@@ -81,34 +79,6 @@ async def test_an_open_striped_file_goes_on_without_the_namenode(fault_hdfs: Hdf
         fault_hdfs.restore()
 
 
-def webhdfs(instance: HdfsInstance, operation: str, path: str, **query: int) -> None:
-    """One PUT to the NameNode's WebHDFS as root."""
-    arguments = urlencode({"op": operation, "user.name": "root", **query})
-    request = Request(f"http://{instance.web}/webhdfs/v1{path}?{arguments}", method="PUT")
-    with urlopen(request, timeout=30) as answer:
-        answer.read()
-
-
-@pytest.mark.parametrize("layout", PARTED)
-async def test_a_quota_that_is_used_up(fault_hdfs: HdfsInstance, layout: Layout) -> None:
-    """The writer learns of it, the old version stays, and what was written goes when it is given up."""
-    folder = f"quota-{layout.value}"
-    with at(fault_hdfs, folder) as store:
-        async with writing(store, memory=16 * MIB, io_timeout=30.0, small=MIB, unit=256 * KIB) as uploads:
-            await save(uploads, b"/file", content(MIB), layout=layout)
-            replaced = StripedStore(store).stat(b"/file").identity
-            webhdfs(fault_hdfs, "SETQUOTA", f"/{folder}", namespacequota=1000, storagespacequota=16 * MIB)
-            upload = await uploads.begin(b"/file", replacing=replaced, layout=layout)
-            with pytest.raises(QuotaExceeded):
-                await upload.write(0, content(3 * SIZE))
-            for _ in range(2):
-                with pytest.raises(QuotaExceeded):
-                    await upload.publish(final=False)
-            await upload.abandon()
-        assert await load(store, b"/file") == content(MIB)
-        assert hidden(store) == []
-
-
 def test_a_lock_is_renewed_while_no_datanode_answers(fault_hdfs: HdfsInstance) -> None:
     """Only the NameNode has part in it, so no DataNode that is frozen costs a living writer its file."""
     with at(fault_hdfs, "renewed") as store:
@@ -130,7 +100,8 @@ def test_a_lock_is_renewed_while_no_name_is_left(fault_hdfs: HdfsInstance) -> No
     """A quota of names leaves none for the file that tells the NameNode's time."""
     with at(fault_hdfs, "names") as store:
         lease = acquire(store, b"/file", ["0" * 16])
-        webhdfs(fault_hdfs, "SETQUOTA", "/names", namespacequota=2)  # the directory counts too
+        web = WebHdfs(fault_hdfs.web)
+        web("PUT", "SETQUOTA", "/names", namespacequota=2)  # the directory counts too
         with pytest.raises(QuotaExceeded):
             store.put(b"/another", ())
         for _ in range(2):
@@ -138,7 +109,7 @@ def test_a_lock_is_renewed_while_no_name_is_left(fault_hdfs: HdfsInstance) -> No
             lease.renew()
             lease.assert_held()
             assert store.stat(lock_path(b"/file")).mtime_ns > before
-        webhdfs(fault_hdfs, "SETQUOTA", "/names", namespacequota=100)
+        web("PUT", "SETQUOTA", "/names", namespacequota=100)
         with pytest.raises(Busy):
             acquire(store, b"/file")
         lease.release()
