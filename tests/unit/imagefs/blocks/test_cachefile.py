@@ -1,4 +1,4 @@
-"""Files of blocks on local disk: what a crash left, marks, and the end."""
+"""Files of blocks on local disk: marks, and the end."""
 
 from __future__ import annotations
 
@@ -37,17 +37,6 @@ def read(device: LocalDevice, block: int) -> bytes:
 
 def is_marked(device: LocalDevice) -> bool:
     return device.marked
-
-
-def test_what_a_crash_left_is_trimmed(tmp_path: Path) -> None:
-    device = opened(tmp_path)
-    write(device, 2)
-    device.write(0, BLOCKS[0], 1, NOW)  # and its row is lost
-    device.write(3, BLOCKS[3], 1, NOW)
-    device.trim()
-    assert device.usage == BLOCK
-    assert read(device, 2) == BLOCKS[2]
-    device.close()
 
 
 def test_one_is_found_without_its_index(tmp_path: Path) -> None:

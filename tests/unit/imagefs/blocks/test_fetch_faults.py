@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -114,27 +116,21 @@ async def test_what_does_not_pass_is_tried_three_times(
         assert len(source.reads) == 3
 
 
-def flipped(number: int, data: bytes) -> bytes:
-    return data[:100] + bytes([data[100] ^ 1]) + data[101:]
-
-
-def shorter(number: int, data: bytes) -> bytes:
-    return data[:-1]
-
-
-def longer(number: int, data: bytes) -> bytes:
-    return data + b"!"
-
-
-def nothing(number: int, data: bytes) -> bytes:
-    return b""
-
-
-@pytest.mark.parametrize("wrong", [flipped, shorter, longer, nothing])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:], id="flipped"),
+        pytest.param(lambda data: data[:-1], id="shorter"),
+        pytest.param(lambda data: data + b"!", id="longer"),
+        pytest.param(lambda data: b"", id="nothing"),
+    ],
+)
 @pytest.mark.parametrize("block", [TEXT, noise(1)[0]])
-async def test_what_always_arrives_wrong_is_an_error(tmp_path: Path, wrong: object, block: bytes) -> None:
+async def test_what_always_arrives_wrong_is_an_error(
+    tmp_path: Path, wrong: Callable[[bytes], bytes], block: bytes
+) -> None:
     made = make([block])
-    source = FakeSource(made, fault=wrong)  # type: ignore[arg-type]
+    source = FakeSource(made, fault=lambda _, data: wrong(data))
     async with running(tmp_path / "blocks") as blocks:
         with pytest.raises(BlockUnavailable, match="holds other bytes than the image says") as caught:
             await read_all(blocks, made, source)
@@ -149,52 +145,45 @@ async def test_what_always_arrives_wrong_is_an_error(tmp_path: Path, wrong: obje
         assert device.present == 0
 
 
-@pytest.mark.parametrize("what", ["flip", "zeros without mark", "cut", "delete data", "delete table", "garbage table"])
-async def test_a_damaged_complete_device_is_not_believed(tmp_path: Path, what: str) -> None:
-    made = make([*noise(5), b"", b"tail"])
+def overwrite(data: Path, piece: bytes, *places: int) -> None:
+    with data.open("r+b") as file:
+        for place in places:
+            file.seek(place)
+            file.write(piece)
+
+
+def blank_without_mark(data: Path) -> None:
+    overwrite(data, bytes(3 * BLOCK), 0)
+    data.with_suffix(".complete").unlink()
+
+
+def garbage_table(data: Path) -> None:
+    table = data.with_suffix(".table")
+    table.write_bytes(random.Random(1).randbytes(table.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: overwrite(data, b"\0\0\0", 2 * BLOCK + 5), id="flip"),
+        pytest.param(lambda data: overwrite(data, b"garbage", 5 * BLOCK + 1000, 6 * BLOCK + 1000), id="garbage holes"),
+        pytest.param(blank_without_mark, id="zeros without mark"),
+        pytest.param(lambda data: os.truncate(data, 3 * BLOCK), id="cut"),
+        pytest.param(Path.unlink, id="delete data"),
+        pytest.param(lambda data: data.with_suffix(".table").unlink(), id="delete table"),
+        pytest.param(garbage_table, id="garbage table"),
+    ],
+)
+async def test_a_damaged_complete_device_is_not_believed(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    made = make([*noise(5), b"", b"short", b"tail"])
     source = FakeSource(made)
     async with opened(tmp_path, made, source) as (_, device):
-        await device.fetch(range(7))
+        await device.fetch(range(8))
         await eventually(lambda: device.complete)
-    data, table = device.path, device.path.with_suffix(".table")
-    if what == "flip":
-        with data.open("r+b") as file:
-            file.seek(2 * BLOCK + 5)
-            file.write(b"\0\0\0")
-    elif what == "zeros without mark":
-        with data.open("r+b") as file:
-            file.write(bytes(3 * BLOCK))
-        data.with_suffix(".complete").unlink()
-    elif what == "cut":
-        with data.open("r+b") as file:
-            file.truncate(3 * BLOCK)
-    elif what == "delete data":
-        data.unlink()
-    elif what == "delete table":
-        table.unlink()
-    else:
-        table.write_bytes(random.Random(1).randbytes(table.stat().st_size))
+    data = device.path
+    damage(data)
     async with opened(tmp_path, made, source) as (_, device):
         assert not device.complete
         assert bytes(await device.read(0, device.size)) == made.content
         await eventually(lambda: device.complete)
         assert data.read_bytes() == made.content
-
-
-async def test_bytes_where_nothing_is_stored_are_zeros(tmp_path: Path) -> None:
-    """No checksum covers them, so they are never fetched; and the device is not complete with them."""
-    made = make([b"short", b"", *noise(1)])
-    async with opened(tmp_path, made) as (_, device):
-        assert bytes(await device.read(0, 2 * BLOCK)) == made.content[: 2 * BLOCK]
-        await device.fetch(range(3))
-        await eventually(lambda: device.complete)
-    with device.path.open("r+b") as file:
-        file.seek(1000)
-        file.write(b"garbage")
-        file.seek(BLOCK + 1000)
-        file.write(b"garbage")
-    async with opened(tmp_path, made) as (_, device):
-        assert bytes(await device.read(0, device.size)) == made.content
-        assert bytes(await device.read(BLOCK, 4096)) == bytes(4096)
-        await eventually(lambda: device.complete)
-        assert device.path.read_bytes() == made.content
