@@ -23,6 +23,7 @@ def call_in(text: str) -> Call:
         ("python3 -m pip install six", "pip", "python3 -m pip"),
         ("python3 -I -X utf8 -W ignore -m pip install six", "pip", "python3 -I -X utf8 -W ignore -m pip"),
         ("python3 -mpip install six", "pip", "python3 -mpip"),
+        ("python3 -I /opt/bin/pip3.11 install six", "pip", "python3 -I /opt/bin/pip3.11"),
         ("env PIP_NO_DEPS=1 nice -n 5 pip install six", "pip", "pip"),
         ("uv pip install six", "uv", "uv"),
         ("uv --no-cache pip install six", "uv", "uv"),
@@ -69,10 +70,7 @@ def test_options_and_their_values() -> None:
     }
     assert found.requirements == [("six", False), ("-odd", False), ("--pre", False), ("./src", True)]
     assert found.switches == {"-U", "--no-deps", "--target", "--no-binary"}
-
-
-def test_an_option_that_is_not_known_has_a_requirement_for_its_value() -> None:
-    assert call_in("pip install --new-option value").requirements == [("value", False)]
+    assert call_in("pip install --new-option value").requirements == [("value", False)]  # unknown, so it has none
 
 
 def test_options_of_uv() -> None:
@@ -98,8 +96,3 @@ def test_what_uv_syncs() -> None:
     assert (found.tool, found.requirements, found.values) == ("uv", (), {"requirement": ["a.txt", "b.txt"]})
     found = call_in("uv sync --frozen --project ./app")
     assert (found.tool, found.values, found.switches) == ("uv-project", {"project": ["./app"]}, {"--frozen"})
-
-
-def test_a_pip_that_an_interpreter_runs_as_a_script() -> None:
-    assert call_in("python3 -I /opt/bin/pip3.11 install -r a.txt").values == {"requirement": ["a.txt"]}
-    assert list(calls(["python3", "install.py", "pip", "install", "six"])) == []

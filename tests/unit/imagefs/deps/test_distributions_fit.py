@@ -26,17 +26,16 @@ def unmet(*requires: str, beside: tuple[Described, ...] = (), **versions: str) -
     return [one.what for one in check_consistent(own, beside, HERE)]
 
 
-def test_met() -> None:
+def test_met_and_unmet() -> None:
     assert unmet("numpy>=2", "Py_YAML==6.0", numpy="2.1", **{"py.yaml": "6.0"}) == []
     assert unmet("numpy>=2.1", numpy="2.1rc1+local") == ["requires numpy>=2.1, and 2.1rc1+local is installed"]
     assert unmet("numpy>=2.0", numpy="2.1rc1") == []
-
-
-def test_unmet() -> None:
     assert unmet("numpy", "torch<2; python_version > '3.8'", torch="2.1") == [
         "requires numpy, which is not installed",
         "requires torch<2, and 2.1 is installed",
     ]
+    assert unmet("odd", odd="2004d-final") == []
+    assert unmet("odd>1", odd="2004d-final") == ["requires odd>1, and 2004d-final is installed"]
 
 
 def test_for_others() -> None:
@@ -53,11 +52,6 @@ def test_what_else_the_interpreter_finds() -> None:
 def test_what_cannot_be_understood_is_told() -> None:
     (line,) = unmet("numpy >== 2")
     assert line.startswith("requires 'numpy >== 2', which cannot be understood")
-
-
-def test_versions_of_old() -> None:
-    assert unmet("odd", odd="2004d-final") == []
-    assert unmet("odd>1", odd="2004d-final") == ["requires odd>1, and 2004d-final is installed"]
 
 
 def test_metadata(tmp_path: Path) -> None:

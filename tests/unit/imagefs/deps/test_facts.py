@@ -8,6 +8,7 @@ import platform
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 import packaging.markers
@@ -125,25 +126,22 @@ def test_what_no_interpreter_tells_is_refused(text: str) -> None:
     [{"installs": 5}, {"sites": 5}, {"sites": [None]}, {"markers": []}, {"markers": {"os_name": 1}}, {"prefix": "\0"}],
 )
 def test_facts_of_another_kind_are_refused(wrong: dict[str, object]) -> None:
-    command = facts.probe_command(sys.executable)
-    told = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, env={}).stdout)
+    told = json.loads(told_by(facts.probe_command(sys.executable)))
     facts.read_probe(json.dumps(told))
     with pytest.raises(ConfigError):
         facts.read_probe(json.dumps(told | {"python": told["python"] | wrong}))
 
 
-def test_an_interpreter_in_a_container_is_asked_by_a_command() -> None:
-    command = facts.probe_command(sys.executable)
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env={}).stdout
-    assert facts.read_probe(told).python == facts.ask(sys.executable, {}, {}, "", os.environ, "/").python
-    assert json.loads(told)["libc"] == list(probe.libc())
+def told_by(command: Sequence[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, env={}).stdout
 
 
-def test_an_interpreter_in_a_container_tells_of_its_pip_as_well() -> None:
-    command = facts.inside_command(sys.executable)
-    told = subprocess.run(command, capture_output=True, text=True, check=True, env={}).stdout
+def test_an_interpreter_in_a_container_is_asked_by_a_command_and_tells_of_its_pip_as_well() -> None:
+    probed, told = told_by(facts.probe_command(sys.executable)), told_by(facts.inside_command(sys.executable))
     asked = {"pip": facts.version_command([sys.executable, "-m", "pip"], os.environ, "/")}
     here = facts.ask(sys.executable, asked, {}, "", os.environ, "/")
+    assert facts.read_probe(probed).python == here.python
+    assert json.loads(probed)["libc"] == list(probe.libc())
     assert facts.read_inside(told, "") == here._replace(pip_config={})  # the image's own files are part of the image
     with pytest.raises(ConfigError):
         facts.read_inside(told, "x86-64-v9")

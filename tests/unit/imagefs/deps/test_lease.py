@@ -67,14 +67,6 @@ def make_old(store: Path) -> None:
     os.utime(lock, (time.time() - LEASE - 1, time.time() - LEASE - 1))
 
 
-def test_one_leads_at_a_time(snapshots: Snapshots, first: RenewedLock) -> None:
-    with pytest.raises(Busy):
-        acquire(snapshots, NAME)
-    first.check()
-    first.release()
-    acquire(snapshots, NAME).release()
-
-
 def test_signals_are_for_the_main_thread(snapshots: Snapshots, tmp_path: Path) -> None:
     """The main thread may be waiting for them, with a container to pass them on to."""
     before = set(os.listdir("/proc/self/task"))
@@ -85,14 +77,6 @@ def test_signals_are_for_the_main_thread(snapshots: Snapshots, tmp_path: Path) -
         blocked = int(status.split("SigBlk:")[1].split()[0], 16)
         assert all(blocked >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
         assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
-
-
-def test_the_lead_is_handed_over(snapshots: Snapshots, first: RenewedLock) -> None:
-    second = acquire(snapshots, NAME, first.hand_over())
-    second.check()
-    with pytest.raises(Busy):
-        acquire(snapshots, NAME)
-    second.release()
 
 
 def test_a_leader_that_died_is_superseded(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:

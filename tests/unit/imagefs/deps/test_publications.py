@@ -27,10 +27,12 @@ from stripefs.settings import StoreSettings
 NAME = "a" * 64
 
 
-def test_who_publishes_holds_it(tmp_path: Path) -> None:
+def test_who_publishes_holds_it_and_nobody_else_may_read_it(tmp_path: Path) -> None:
     cache = str(tmp_path)
     assert publications.unfinished(cache, NAME) is None
     held = publications.begin_publication(cache, NAME, {"key": 7})
+    (path,) = tmp_path.rglob("*.json")
+    assert path.stat().st_mode & 0o077 == 0, "a store may have a password"
     assert publications.unfinished(cache, NAME) is None
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[held])
     os.close(held)
@@ -54,12 +56,6 @@ def test_what_a_power_cut_leaves_is_removed(tmp_path: Path, spoilt: str) -> None
     path.write_text(spoilt)
     assert publications.unfinished(str(tmp_path), NAME) is None
     assert not path.exists()
-
-
-def test_it_is_its_owners_alone(tmp_path: Path) -> None:
-    os.close(publications.begin_publication(str(tmp_path), NAME, {"store": "with a password"}))
-    (path,) = tmp_path.rglob("*.json")
-    assert path.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize(

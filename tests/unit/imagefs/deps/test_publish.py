@@ -28,11 +28,6 @@ KEY = {"salt": "x"}
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return images_in(tmp_path / "store")
-
-
-@pytest.fixture
 def job(tmp_path: Path) -> PublishJob:
     """Of a directory that was finished."""
     folder = tmp_path / "deps"

@@ -73,16 +73,6 @@ def test_what_came_with_a_package_is_known_to_others_already(tmp_path: Path) -> 
     assert {one.subject for one in check_secrets(inventory, set())} == {"tests/key.pem", "tests/pip.conf"}
 
 
-def test_where_a_package_came_from_is_looked_into(tmp_path: Path) -> None:
-    """The installer writes it, with a digest."""
-    name = "alpha-1.0.dist-info/direct_url.json"
-    (tmp_path / name).parent.mkdir()
-    (tmp_path / name).write_text('{"url": "https://bot:9f8e7d@git.example.com/x"}')
-    assert [(one.subject, one.what) for one in check_secrets(take(str(tmp_path)), {name})] == [
-        (name, "an address with a password")
-    ]
-
-
 def test_programs_and_large_files_are_not_looked_into(tmp_path: Path) -> None:
     (tmp_path / "library.so").write_bytes(b"\x7fELF\0\0" + KEY.format("").encode())
     (tmp_path / "large.txt").write_bytes(bytes(1) + KEY.format("").encode().ljust(2 << 20))
