@@ -23,7 +23,6 @@ from stripefs.errors import ServiceDown
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.support.images.stores import images_in
-from tests.tools.web_server import WebServer
 
 
 @pytest.mark.parametrize("error", [ImportError("socksio"), ValueError("proxy"), OSError(2, "none"), SystemExit(1)])
@@ -130,14 +129,3 @@ async def test_notes_of_starts_are_read_and_hints_are_stored_with_a_use(tmp_path
         assert await asked.note(store, "hints", name) == b"said"
         assert await asked.note(store, "locks", name) == b""
     assert (tmp_path / "used" / snapshot).exists()
-
-
-async def test_a_store_that_cannot_be_written_to_takes_no_hint(tmp_path: Path) -> None:
-    asked = Documents(MetadataCache(tmp_path / "cache"), 5.0)
-    (tmp_path / "store").mkdir()
-    with (
-        WebServer(tmp_path / "store") as server,
-        contextlib.closing(PackSource(StoreSettings(url=server.url))) as store,
-    ):
-        await asked.note_use(store, "cd" * 32, ("ab" * 32, "said"))
-    assert list((tmp_path / "store").iterdir()) == []

@@ -214,12 +214,6 @@ async def test_snapshots_are_stacked_above_the_image_and_released_with_it(world:
     await leases.release({"lease": {"name": "d", "client": CLIENT}})
 
 
-@beside_unmounts
-async def test_an_image_that_no_store_has_is_told_from_other_failures(world: World, leases: Leases) -> None:
-    assert await leases.hold(request("nosuch", "c")) == {"missing": {"message": "no nosuch", "hint": ""}}
-    assert (await leases.leases({}))["leases"] == []
-
-
 def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None:
     settings = DaemonSettings(runtime=str(tmp_path))
     for image in IMAGES.values():

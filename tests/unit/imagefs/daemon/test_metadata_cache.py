@@ -36,17 +36,18 @@ def index_bytes(blocks: int) -> bytes:
     return out.getvalue()
 
 
+Cached = tuple[MetadataCache, str, Callable[[], Images]]
+
+
 @pytest.fixture
-def cached(tmp_path: Path) -> tuple[MetadataCache, str, Callable[[], Images]]:
+def cached(tmp_path: Path) -> Cached:
     """A cache, the digest of an index in a store, and that store."""
     data = index_bytes(200)
     images = images_in(tmp_path / "store")
     return MetadataCache(tmp_path / "cache"), images.put_index(data), lambda: images
 
 
-def test_an_index_answers_from_the_file_as_from_memory(
-    cached: tuple[MetadataCache, str, Callable[[], Images]],
-) -> None:
+def test_an_index_answers_from_the_file_as_from_memory(cached: Cached) -> None:
     cache, digest, images = cached
     kept, memory = cache.index(digest, images), Index(index_bytes(200))
     assert [kept.place(block) for block in range(200)] == [memory.place(block) for block in range(200)]
@@ -57,7 +58,7 @@ def test_an_index_answers_from_the_file_as_from_memory(
 
 @pytest.mark.parametrize("fault", ["cut", "EIO"])
 def test_an_index_that_cannot_be_read_is_an_error_and_fetched_anew(
-    cached: tuple[MetadataCache, str, Callable[[], Images]], fault: str, monkeypatch: pytest.MonkeyPatch
+    cached: Cached, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mapped one would end the process: SIGBUS."""
     cache, digest, images = cached
@@ -186,7 +187,7 @@ def test_parts_of_an_image_are_told_and_removed(tmp_path: Path) -> None:
 
 
 def test_documents_go_to_memory_when_the_disk_is_full(
-    cached: tuple[MetadataCache, str, Callable[[], Images]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cached: Cached, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, (_, digest, images) = tmp_path / "full", cached
     cache = MetadataCache(folder, tmp_path / "spill")
