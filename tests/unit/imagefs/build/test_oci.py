@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,14 +26,6 @@ def test_layers_of_every_compression(tmp_path: Path) -> None:
     for described, data in zip(source.layers, (LOWER, UPPER, TOP), strict=True):
         unpack(found, described, tmp_path / "out", LayerLimits())
         assert (tmp_path / "out").read_bytes() == data
-
-
-def test_a_gzip_file_of_several_members(tmp_path: Path) -> None:
-    middle = len(LOWER) // 2
-    packed = gzip.compress(LOWER[:middle]) + gzip.compress(LOWER[middle:])
-    from imagefs.build.oci import _decompress
-
-    assert b"".join(_decompress("", iter([packed[:7], packed[7:]]))) == LOWER
 
 
 def test_the_only_image_needs_no_name(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from imagefs.settings import LayerLimits
 from tests.support.images.layers import layout
 from tests.support.images.stores import images_in
 
-__all__ = ["MIB", "Victim", "clear", "documents", "put", "replace", "rewrite"]
+__all__ = ["MIB", "Victim", "documents", "put", "replace", "rewrite"]
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SMALL = LayerLimits(
@@ -39,6 +39,8 @@ class Victim:
         self._images = images_in(folder / "store")
 
     def layers(self, *layers: bytes, compress: Sequence[str] = ()) -> Path:
+        """A layout of these, in the place of the one before."""
+        shutil.rmtree(self._folder / "layout", ignore_errors=True)
         return layout(self._folder / "layout", layers, compress or [""] * len(layers))
 
     def build(self, path: Path, limits: LayerLimits = SMALL) -> Inode:
@@ -95,12 +97,3 @@ def put(path: Path, content: Any) -> dict[str, Any]:
 
 def _blob(path: Path, digest: str) -> Path:
     return path / "blobs" / digest.replace(":", "/")
-
-
-def clear(path: Path) -> None:
-    for folder, names, files in os.walk(path, topdown=False):
-        for name in files:
-            os.unlink(os.path.join(folder, name))
-        for name in names:
-            os.rmdir(os.path.join(folder, name))
-    path.rmdir()
