@@ -5,13 +5,11 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-import click
 import pytest
 
 from imagefs.cli import app as application
 from imagefs.cli import main as start
 from imagefs.cli.common import Bar, progress_bar
-from stripefs.cli.flags import SettingsCommand
 from tests.contract import commands as command_conformance
 from tests.contract.commands import CommandConformance, completed
 
@@ -109,12 +107,6 @@ def test_settings_are_grouped_on_the_page(capsys: pytest.CaptureFixture[str]) ->
     titles = [line for line in page.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert titles == ["Options:", "The store:", "The service:", "Building:"]
     assert "IMAGEFS_NAME" in page
-
-
-def test_all_commands_on_stores_have_grouped_pages() -> None:
-    context = click.Context(application.app)
-    for name in ("build", "ls", "inspect", "verify", "rm", "gc", "optimize"):
-        assert isinstance(application.app.get_command(context, name), SettingsCommand)
 
 
 def test_no_bar_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
-from imagefs.cli.app import main
 from imagefs.errors import DamagedObject, NoSuchSnapshot
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from tests.support.images.stores import age, files, write_tree
+from tests.unit.imagefs.cli.conftest import Command
 
 KEY = {"salt": "x"}
 
@@ -29,68 +28,62 @@ def name(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str
     return key_digest(KEY)
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    assert main(["deps", *arguments]) == code
-    told = capsys.readouterr()
-    return told.out + told.err
+def said(imagefs: Command, *arguments: str, code: int = 0) -> str:
+    found, out, err = imagefs.run("deps", *arguments)
+    assert found == code
+    return out + err
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    return json.loads(said(capsys, *arguments, "--json"))
-
-
-def test_ls_and_inspect(capsys: pytest.CaptureFixture[str], images: Images, name: str) -> None:
-    assert name[:12] in said(capsys, "ls")
-    assert "/opt/deps" in said(capsys, "ls")
-    (row,) = answer(capsys, "ls")
+def test_ls_and_inspect(imagefs: Command, images: Images, name: str) -> None:
+    assert name[:12] in said(imagefs, "ls")
+    assert "/opt/deps" in said(imagefs, "ls")
+    (row,) = imagefs.json("deps", "ls")
     assert (row["name"], row["targets"], row["seconds"], row["error"]) == (name, ["/opt/deps"], 12.0, "")
     assert images.has(row["image"])
     assert row["size"] > 300_000
-    assert "a line" in said(capsys, "inspect", name[:6])
-    assert answer(capsys, "inspect", name)["key"] == KEY
-    assert "no dependency snapshot" in said(capsys, "inspect", "beef", code=NoSuchSnapshot.exit_code)
+    assert "a line" in said(imagefs, "inspect", name[:6])
+    assert imagefs.json("deps", "inspect", name)["key"] == KEY
+    assert "no dependency snapshot" in said(imagefs, "inspect", "beef", code=NoSuchSnapshot.exit_code)
 
 
-def test_a_document_that_speaks_to_terminals(
-    capsys: pytest.CaptureFixture[str], images: Images, tmp_path: Path, name: str
-) -> None:
+def test_a_document_that_speaks_to_terminals(imagefs: Command, images: Images, tmp_path: Path, name: str) -> None:
     """Or has a path that is no text."""
     document = tmp_path / "store/deps" / name
     told = json.loads(document.read_text())
     told |= {"targets": ["/opt/\x1b[2Jcaf\udce9"], "findings": ["\x07\x9b1m"]}
     document.write_text(json.dumps(told))
     for words in (["ls"], ["inspect", name]):
-        assert all(char.isprintable() or char == "\n" for char in said(capsys, *words))
-        assert "/opt/\\x1b[2Jcaf\\udce9" in said(capsys, *words)
-    assert answer(capsys, "inspect", name)["targets"] == told["targets"]
+        assert all(char.isprintable() or char == "\n" for char in said(imagefs, *words))
+        assert "/opt/\\x1b[2Jcaf\\udce9" in said(imagefs, *words)
+    assert imagefs.json("deps", "inspect", name)["targets"] == told["targets"]
 
 
-def test_verify(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
-    assert "all is well" in said(capsys, "verify", name[:12])
-    assert answer(capsys, "verify", name)["damage"] == []
+def test_verify(imagefs: Command, tmp_path: Path, name: str) -> None:
+    assert "all is well" in said(imagefs, "verify", name[:12])
+    assert imagefs.json("deps", "verify", name)["damage"] == []
     (pack,) = files(tmp_path / "store", "packs")
     pack.write_bytes(pack.read_bytes()[:-1] + b"x")
-    assert f"deps rm {name[:12]}" in said(capsys, "verify", name, code=DamagedObject.exit_code)
+    assert f"deps rm {name[:12]}" in said(imagefs, "verify", name, code=DamagedObject.exit_code)
 
 
-def test_rm(capsys: pytest.CaptureFixture[str], images: Images, name: str) -> None:
+def test_rm(imagefs: Command, images: Images, name: str) -> None:
     (image,) = images.images()
-    assert answer(capsys, "rm", name[:12]) == {"snapshots": [name], "images": [image]}
-    assert said(capsys, "ls") == ""
+    assert imagefs.json("deps", "rm", name[:12]) == {"snapshots": [name], "images": [image]}
+    assert said(imagefs, "ls") == ""
     assert images.images() == {}
 
 
-def test_gc(capsys: pytest.CaptureFixture[str], images: Images, tmp_path: Path, name: str) -> None:
-    assert said(capsys, "gc") == ""
+def test_gc(imagefs: Command, images: Images, tmp_path: Path, name: str) -> None:
+    assert said(imagefs, "gc") == ""
     age(files(tmp_path / "store"), 31 * 24)
-    assert f"snapshot {name}\n" in said(capsys, "gc", "--dry-run")
-    assert answer(capsys, "gc", "--older-than", "40d") == {"snapshots": [], "images": []}
-    assert f"snapshot {name}\n" in said(capsys, "gc")
+    assert f"snapshot {name}\n" in said(imagefs, "gc", "--dry-run")
+    assert imagefs.json("deps", "gc", "--older-than", "40d") == {"snapshots": [], "images": []}
+    assert f"snapshot {name}\n" in said(imagefs, "gc")
     assert images.images() == {}
-    assert "--older-than" in said(capsys, "gc", "--older-than", "soon", code=2)
+    assert "--older-than" in said(imagefs, "gc", "--older-than", "soon", code=2)
 
 
-def test_a_store_must_be_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_must_be_named(imagefs: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("IMAGEFS_STORE", raising=False)
-    assert "IMAGEFS_STORE" in said(capsys, "ls", code=2)
-    assert "did you mean ls?" in said(capsys, "lss", code=2)
+    assert "IMAGEFS_STORE" in said(imagefs, "ls", code=2)
+    assert "did you mean ls?" in said(imagefs, "lss", code=2)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from imagefs.cli import fastpath, run
 from imagefs.cli.fastpath import DEPS, JOB, RUN, plain_run
 from imagefs.config import IMAGEFS
-from stripefs.cli.fastpath import read
 
 HEAVY = {"click", "dataclasses", "inspect", "logging", "pathlib", "shutil", "ctypes", "threading", "traceback"}
 FLAGS = [f"--{flag.name}" for flag in (*RUN, *DEPS, *JOB)] + [f"--{option.name}" for option in IMAGEFS.all]
@@ -76,13 +75,6 @@ def test_usual_lines_are_read_without_click(arguments: list[str]) -> None:
 )  # fmt: skip
 def test_the_rest_is_for_click(arguments: list[str]) -> None:
     assert plain_run(arguments) is None
-
-
-def test_flags_of_each_kind() -> None:
-    assert read(["--env", "A", "x", "--env=B", "--tty", "--user", "a", "--user", "b", "--", "--rw"], RUN) == (
-        {"env": ("A", "B"), "tty": True, "user": "b"},
-        ["x", "--rw"],
-    )
 
 
 def test_little_is_loaded_before_the_daemon_is_asked() -> None:

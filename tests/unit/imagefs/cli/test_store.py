@@ -6,13 +6,12 @@ import json
 import os
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from imagefs.cli import app as application
 from tests.support.images.layers import directory, file, layer, layout
 from tests.support.images.stores import age, files, write_tree
+from tests.unit.imagefs.cli.conftest import Command
 
 
 @pytest.fixture(autouse=True)
@@ -24,31 +23,6 @@ def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> str:
     return str(tmp_path / "new/store")
-
-
-class Command:
-    """Runs the command; calling it answers its output, which has to come with exit code 0."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def __call__(self, *arguments: object) -> str:
-        code, out, err = self.run(*arguments)
-        assert (code, err) == (0, "")
-        return out
-
-    def json(self, *arguments: object) -> Any:
-        return json.loads(self(*arguments, "--json"))
-
-    def run(self, *arguments: object) -> tuple[int, str, str]:
-        code = application.main([str(argument) for argument in arguments])
-        out, err = self._capsys.readouterr()
-        return code, out, err
-
-
-@pytest.fixture
-def imagefs(capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(capsys)
 
 
 def test_a_directory_into_a_new_store(imagefs: Command, store: str, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from imagefs.cli import app as application
 from imagefs.format.trace import Trace
 from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces
 from tests.support.images.starts import build_tree, imports, make_tree, open_store, trace
+from tests.unit.imagefs.cli.conftest import Command
 
 
 @pytest.fixture
@@ -35,113 +34,101 @@ def starts(images: Images, root: Path, digest: str, **facts: Any) -> list[Trace]
     return found
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    code = application.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    code, out, err = said(capsys, *arguments, "--json")
-    assert (code, err) == (0, "")
-    return json.loads(out)
-
-
-def test_show(images: Images, root: Path, app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show(images: Images, root: Path, app: str, tmp_path: Path, imagefs: Command) -> None:
     digest = build_tree(root, images)
-    assert answer(capsys, "trace", "show", app) == {"image": digest, "base": digest, "traces": [], "plans": []}
-    assert "there are no traces" in said(capsys, "trace", "show", app)[1]
+    assert imagefs.json("trace", "show", app) == {"image": digest, "base": digest, "traces": [], "plans": []}
+    assert "there are no traces" in imagefs.run("trace", "show", app)[1]
     one, *_ = starts(images, root, digest, workload="train")
-    listed = answer(capsys, "trace", "show", app)["traces"]
+    listed = imagefs.json("trace", "show", app)["traces"]
     assert [row["workload"] for row in listed] == ["train"] * 3
     assert listed[0]["extents"] == len(one.touches)
-    assert f"train/{listed[0]['name']}" in said(capsys, "trace", "show", f"{app}/train")[1]
-    assert answer(capsys, "trace", "show", f"{app}/other")["traces"] == []
+    assert f"train/{listed[0]['name']}" in imagefs.run("trace", "show", f"{app}/train")[1]
+    assert imagefs.json("trace", "show", f"{app}/other")["traces"] == []
 
-    facts = answer(capsys, "trace", "show", f"{app}/train/{listed[0]['name']}")
+    facts = imagefs.json("trace", "show", f"{app}/train/{listed[0]['name']}")
     assert facts["bytes"] == one.touched_bytes
     file = tmp_path / "trace.json"
     file.write_bytes(one.to_json())
-    assert answer(capsys, "trace", "show", file) == facts
+    assert imagefs.json("trace", "show", file) == facts
     (packed,) = (tmp_path / "store/traces").rglob(listed[0]["name"])
-    assert answer(capsys, "trace", "show", packed) == facts
-    assert "/bin/python" in said(capsys, "trace", "show", file)[1]
+    assert imagefs.json("trace", "show", packed) == facts
+    assert "/bin/python" in imagefs.run("trace", "show", file)[1]
     file.write_bytes(packed.read_bytes()[:-9])
-    assert said(capsys, "trace", "show", file)[0] == 4
-    assert said(capsys, "trace", "show", f"{app}/train/{'0' * 15}-{'0' * 16}")[0] == 3
+    assert imagefs.run("trace", "show", file)[0] == 4
+    assert imagefs.run("trace", "show", f"{app}/train/{'0' * 15}-{'0' * 16}")[0] == 3
 
 
-def test_diff(images: Images, root: Path, app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff(images: Images, root: Path, app: str, tmp_path: Path, imagefs: Command) -> None:
     one, two, _ = starts(images, root, build_tree(root, images))
     for number, each in enumerate((one, two)):
         (tmp_path / f"{number}").write_bytes(each.to_json())
-    found = answer(capsys, "trace", "diff", tmp_path / "0", tmp_path / "1")
+    found = imagefs.json("trace", "diff", tmp_path / "0", tmp_path / "1")
     assert found["only_first"]["extents"] == found["only_second"]["extents"] == 1
     assert found["same"] == len(one.touches) - 1
-    text = said(capsys, "trace", "diff", tmp_path / "0", f"{app}/default")[1]
+    text = imagefs.run("trace", "diff", tmp_path / "0", f"{app}/default")[1]
     assert "ONLY IN THE SECOND" in text
-    assert said(capsys, "trace", "diff", tmp_path / "0", f"{app}/other")[0] == 2
+    assert imagefs.run("trace", "diff", tmp_path / "0", f"{app}/other")[0] == 2
 
 
-def test_merge(images: Images, root: Path, app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_merge(images: Images, root: Path, app: str, tmp_path: Path, imagefs: Command) -> None:
     digest = build_tree(root, images)
-    assert "there is no complete trace" in said(capsys, "trace", "merge", app)[2]
+    assert "there is no complete trace" in imagefs.run("trace", "merge", app)[2]
     starts(images, root, digest)
-    (row,) = answer(capsys, "trace", "merge", app, "--dry-run")["plans"]
+    (row,) = imagefs.json("trace", "merge", app, "--dry-run")["plans"]
     assert (row["workload"], row["traces"], row["missing"]) == ("default", 3, 0)
     assert Traces(images.repository).plan(digest, "default") is None
-    assert answer(capsys, "trace", "merge", app)["plans"] == [row]
+    assert imagefs.json("trace", "merge", app)["plans"] == [row]
     plan = Traces(images.repository).plan(digest, "default")
     assert plan is not None
     assert plan.blocks == row["blocks"]
-    assert f"plan default: {plan.blocks} blocks from 3 traces" in said(capsys, "trace", "show", app)[1]
+    assert f"plan default: {plan.blocks} blocks from 3 traces" in imagefs.run("trace", "show", app)[1]
 
 
 def test_traces_of_another_build_can_be_given(
-    images: Images, root: Path, app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: Images, root: Path, app: str, tmp_path: Path, imagefs: Command
 ) -> None:
     other = open_store(tmp_path / "other")
     starts(other, root, build_tree(root, other))
     (root / "lib/new").write_bytes(b"another build")
     digest = build_tree(root, images)
-    (row,) = answer(capsys, "trace", "merge", app, f"{tmp_path / 'other'}#app")["plans"]
+    (row,) = imagefs.json("trace", "merge", app, f"{tmp_path / 'other'}#app")["plans"]
     assert (row["traces"], row["missing"]) == (3, 0)
     assert len(Traces(images.repository).names(digest, "default")) == 3
 
 
 def test_a_trace_that_is_not_complete_is_of_no_use(
-    images: Images, root: Path, app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: Images, root: Path, app: str, tmp_path: Path, imagefs: Command
 ) -> None:
     (one, *_) = starts(images, root, build_tree(root, images))
     (tmp_path / "part").write_bytes(replace(one, complete=False, reason="pages were cached").to_json())
-    code, _, err = said(capsys, "trace", "merge", app, tmp_path / "part")
+    code, _, err = imagefs.run("trace", "merge", app, tmp_path / "part")
     assert (code, "none of 1 traces is complete" in err) == (2, True)
-    assert "no: pages were cached" in said(capsys, "trace", "show", tmp_path / "part")[1]
+    assert "no: pages were cached" in imagefs.run("trace", "show", tmp_path / "part")[1]
 
 
-def test_optimize(images: Images, root: Path, app: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_optimize(images: Images, root: Path, app: str, imagefs: Command) -> None:
     digest = build_tree(root, images)
-    assert said(capsys, "optimize", app)[0] == 4
+    assert imagefs.run("optimize", app)[0] == 4
     starts(images, root, digest)
     starts(images, root, digest, workload="other")
-    made = answer(capsys, "optimize", app)
+    made = imagefs.json("optimize", app)
     assert (made["base"], made["traces"], made["tag"]) == (digest, 6, "app")
     assert images.resolve("app") == made["digest"] != digest
     assert [device.tag for device in images.manifest(made["digest"]).devices] == ["cold", "hot"]
     assert made["plan_blocks"].keys() == {"default", "other"}
-    again = answer(capsys, "optimize", app, "--workload", "default", "--tag", "new")
+    again = imagefs.json("optimize", app, "--workload", "default", "--tag", "new")
     assert (again["traces"], again["tag"]) == (3, "new")
-    assert "hot device" in said(capsys, "optimize", app)[1]
-    assert answer(capsys, "optimize", f"{app.partition('#')[0]}#{digest}")["tag"] == ""
-    assert said(capsys, "verify", app.partition("#")[0])[0] == 0
+    assert "hot device" in imagefs.run("optimize", app)[1]
+    assert imagefs.json("optimize", f"{app.partition('#')[0]}#{digest}")["tag"] == ""
+    assert imagefs.run("verify", app.partition("#")[0])[0] == 0
 
 
 def test_replicas_are_refused_before_any_work_where_the_store_has_none(
-    images: Images, root: Path, app: str, capsys: pytest.CaptureFixture[str]
+    images: Images, root: Path, app: str, imagefs: Command
 ) -> None:
     digest = build_tree(root, images)
     starts(images, root, digest)
-    code, out, err = said(capsys, "optimize", app, "--replication", "3")
+    code, out, err = imagefs.run("optimize", app, "--replication", "3")
     assert (code, out) == (2, "")
     assert "lets nobody choose how many replicas an object has" in err
     assert images.resolve("app") == digest
@@ -149,27 +136,25 @@ def test_replicas_are_refused_before_any_work_where_the_store_has_none(
 
 
 def test_the_next_builds_of_a_tag_are_optimised_by_what_earlier_ones_recorded(
-    images: Images, root: Path, app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    images: Images, root: Path, app: str, tmp_path: Path, imagefs: Command
 ) -> None:
     store = app.partition("#")[0]
     starts(images, root, build_tree(root, images))
     for number in range(2):
         (root / f"lib/new{number}").write_bytes(b"another build")
-        made = answer(capsys, "build", f"dir:{root}", store, "-t", "app")
+        made = imagefs.json("build", f"dir:{root}", store, "-t", "app")
         assert (made["hot"]["traces"], made["hot"]["missing"]) == (3, 0)
         assert made["digest"] == made["hot"]["digest"] == images.resolve("app")
         assert made["built"]["new_bytes"] < 200_000
-    assert answer(capsys, "build", f"dir:{root}", store, "-t", "app", "--no-trace")["hot"] is None
-    assert answer(capsys, "build", f"dir:{root}", store, "-t", "fresh")["hot"] is None
-    assert answer(capsys, "build", f"dir:{root}", store, "-t", "fresh", "--trace", app)["hot"]["traces"] == 3
-    assert "hot device" in said(capsys, "build", f"dir:{root}", store, "-t", "fresh")[1]
+    assert imagefs.json("build", f"dir:{root}", store, "-t", "app", "--no-trace")["hot"] is None
+    assert imagefs.json("build", f"dir:{root}", store, "-t", "fresh")["hot"] is None
+    assert imagefs.json("build", f"dir:{root}", store, "-t", "fresh", "--trace", app)["hot"]["traces"] == 3
+    assert "hot device" in imagefs.run("build", f"dir:{root}", store, "-t", "fresh")[1]
 
 
-def test_a_build_may_take_files(
-    images: Images, root: Path, app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_build_may_take_files(images: Images, root: Path, app: str, tmp_path: Path, imagefs: Command) -> None:
     (one, *_) = starts(images, root, build_tree(root, images))
     (tmp_path / "trace").write_bytes(one.to_json())
     shutil.rmtree(tmp_path / "store/traces")
-    made = answer(capsys, "build", f"dir:{root}", app.partition("#")[0], "-t", "app", "--trace", tmp_path / "trace")
+    made = imagefs.json("build", f"dir:{root}", app.partition("#")[0], "-t", "app", "--trace", tmp_path / "trace")
     assert made["hot"]["traces"] == 1
