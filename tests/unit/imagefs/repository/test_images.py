@@ -17,29 +17,11 @@ from imagefs.repository.store import StoreRepository
 from stripefs.errors import ServiceDown
 from stripefs.store.base import Status
 from stripefs.store.local import LocalStore
-from tests.support.images.stores import age, build_tree, files, images_in, put_counter, write_tree
+from tests.support.images.stores import age, build_tree, files, images_in, write_tree
 
 DATA = b"blocks of a pack"
 PACK = Pack(hashlib.sha256(DATA).digest(), len(DATA))
 HOURS = GRACE / 3600
-
-
-def test_what_is_there_is_not_written_again(images: Images) -> None:
-    assert not images.has_pack(PACK)
-    written = put_counter(images.repository)
-    assert images.put_pack(PACK, DATA)
-    assert not images.put_pack(PACK, DATA)
-    assert [path for path in written if path.startswith(b"/packs/")] == written[:1]
-    assert images.has_pack(PACK)
-
-
-def test_a_short_object_is_written_again(images: Images, tmp_path: Path) -> None:
-    images.put_pack(PACK, DATA)
-    (pack,) = files(tmp_path / "store", "packs")
-    pack.write_bytes(DATA[:5])
-    assert not images.has_pack(PACK)
-    assert images.put_pack(PACK, DATA)
-    assert pack.read_bytes() == DATA
 
 
 def test_an_old_object_is_written_again_as_gc_may_be_about_to_take_it(images: Images, tmp_path: Path) -> None:

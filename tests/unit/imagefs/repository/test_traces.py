@@ -27,9 +27,8 @@ def traces(images: Images) -> Traces:
     return Traces(images.repository)
 
 
-def made(started: float, *, workload: str = "default", base: str = BASE) -> Trace:
-    touches = [Touch(0, b"a", 0, 10, bytes(16))]
-    return Trace(base, workload, "n", started, 1.0, "ready", True, "", touches)
+def made(started: float, *, base: str = BASE) -> Trace:
+    return Trace(base, "default", "n", started, 1.0, "ready", True, "", [Touch(0, b"a", 0, 10, bytes(16))])
 
 
 def test_traces_are_found_again_the_oldest_first(traces: Traces) -> None:
@@ -39,9 +38,7 @@ def test_traces_are_found_again_the_oldest_first(traces: Traces) -> None:
     assert traces.names(BASE, "default") == [names[2], names[0], names[1]]
     assert traces.load(BASE, "default", names[0]) == made(5.0)
     assert [one.started for one in traces.newest(BASE, "default", 2)] == [5.0, 1700000000.5]
-    traces.put(made(1.0, workload="serve"))
     traces.put(made(1.0, base=OTHER))
-    assert sorted(traces.workloads(BASE)) == ["default", "serve"]
     assert sorted(traces.bases()) == [BASE, OTHER]
 
 
@@ -68,15 +65,6 @@ def test_where_there_is_nothing_nothing_is_found(traces: Traces) -> None:
         traces.names("../up", "default")
     with pytest.raises(FormatError):
         traces.names(BASE, "..")
-
-
-def test_only_the_newest_are_kept(traces: Traces) -> None:
-    names = [traces.put(made(float(started))) for started in range(5)]
-    assert traces.prune(BASE, "default", 3) == 2
-    assert traces.names(BASE, "default") == names[2:]
-    traces.remove(BASE, "default", names[4])
-    assert traces.names(BASE, "default") == names[2:4]
-    assert traces.prune(BASE, "default", 3) == 0
 
 
 @pytest.mark.parametrize(
