@@ -1,21 +1,26 @@
-"""Small sets of events and the reports on them, as version 1 of the document has them, in tests/golden/startup.
+"""Small sets of events and the reports on them, as version 1 of the document has them, in tests/golden/startup; and the
+events that samples of other tools become.
 
-`python -m tests.unit.imagefs.startup.golden` writes the reports anew, which is right only if their change is intended.
-Events are written only where there are none.
+`python -m tests.unit.imagefs.startup.golden` writes the reports and the imported events anew, which is right only if
+their change is intended. Events that reports are made of are written only where there are none.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+from click.testing import CliRunner
 
 from bench.startup.synthetic import Fleet
+from imagefs.cli.startup import command
 from imagefs.cli.startup.report import report_text
 from imagefs.startup.analysis import Gpus, analyse
 from imagefs.startup.report import Report
 from tests.support.checkout import CHECKOUT
 from tests.unit.imagefs.startup.events import event, file, fleet, span
 
-__all__ = ["FOLDER", "SETS", "made"]
+__all__ = ["FOLDER", "IMPORTS", "SAMPLES", "SETS", "imported", "made"]
 
 FOLDER = CHECKOUT / "tests/golden/startup"
 COST = Gpus(price=2.0, run_length_s=3600.0)
@@ -56,6 +61,27 @@ SETS = {
 }
 
 
+SAMPLES = Path(__file__).with_name("samples")
+ORIGIN = ["--origin", "Mon 2026-03-02 08:00:00 UTC"]
+IMPORTS = {
+    "containerd": ["gpu-03.events"],
+    "csv": ["wide.csv", "--mapping", str(SAMPLES / "mapping.toml")],
+    "kubernetes": ["kubernetes.json"],
+    "otlp": ["collector.jsonl", "--stage", "load*=checkpoint"],
+    "slurm": ["sacct.txt", "--zone", "Europe/Berlin"],
+    "systemd-blame": ["node7.blame", *ORIGIN],
+    "systemd-plot": ["node7.json", *ORIGIN],
+    "systemd-time": ["node7.time", *ORIGIN],
+}
+
+
+def imported(name: str) -> str:
+    """The events of a sample, a line each, and what the command says of the rest."""
+    sample, *more = IMPORTS[name]
+    found = CliRunner().invoke(command, ["import", name.partition("-")[0], str(SAMPLES / sample), *more])
+    return found.stdout + found.stderr.replace(f"{SAMPLES}/", "")
+
+
 def made(name: str) -> tuple[Report, str]:
     """The report on a committed set, and its text. Of `damaged` the third line is a huge one."""
     data = (FOLDER / f"{name}.jsonl").read_bytes()
@@ -74,3 +100,5 @@ if __name__ == "__main__":
         report, text = made(each)
         (FOLDER / f"{each}.json").write_text(json.dumps(report.to_json(), indent=1) + "\n")
         (FOLDER / f"{each}.txt").write_text(text)
+    for each in IMPORTS:
+        (FOLDER / f"import-{each}.txt").write_text(imported(each))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import gzip
-import json
 import os
 import random
 from pathlib import Path
@@ -236,12 +235,3 @@ def test_events_with_a_wall_clock_only() -> None:
     assert made.starts[0].total_s == 9
     assert made.starts[0].held_s == 4
     assert counts(made) == {"no monotonic clock": 4}
-
-
-def test_lines_of_other_versions_are_counted() -> None:
-    lines = [json.loads(line) for line in span(0, 1, "model").splitlines()]
-    data = b"".join(json.dumps(line | {"v": 3}).encode() + b"\n" for line in lines)
-    made = report(data, span(1, 2, "first_step"))
-    assert made.versions == {"1": 2, "3": 2}
-    assert counts(made) == {"newer version": 2}
-    assert [one.stage for one in made.starts[0].stages] == ["model", "first_step"]
