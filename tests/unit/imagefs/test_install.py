@@ -59,17 +59,17 @@ def test_a_path_that_systemd_would_take_apart_is_quoted() -> None:
     assert 'ExecStart="/opt/a b/100%%/imagefs" daemon' in made[DAEMON]
 
 
-def test_what_is_installed_twice_is_unchanged(tmp_path: Path) -> None:
-    assert set(install.install(UNITS, str(tmp_path)).values()) == {"written"}
+def test_units_are_written_updated_left_alone_and_removed(tmp_path: Path) -> None:
+    old = units("/old/imagefs", "/old/stripefs")
+    assert set(install.install(old, str(tmp_path)).values()) == {"written"}
+    assert set(install.install(UNITS, str(tmp_path)).values()) == {"updated"}
     assert set(install.install(UNITS, str(tmp_path)).values()) == {"unchanged"}
     folder = tmp_path / install.FOLDER
     assert {file.name: file.read_text() for file in folder.iterdir()} == UNITS
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}
-
-
-def test_units_of_another_version_are_replaced(tmp_path: Path) -> None:
-    install.install(units("/old/imagefs", "/old/stripefs"), str(tmp_path))
-    assert set(install.install(UNITS, str(tmp_path)).values()) == {"updated"}
+    assert set(install.remove(list(UNITS), str(tmp_path)).values()) == {"removed"}
+    assert list(folder.iterdir()) == []
+    assert set(install.remove(list(UNITS), str(tmp_path)).values()) == {"absent"}
 
 
 def test_an_edited_unit_keeps_all_from_being_written(tmp_path: Path) -> None:
@@ -83,13 +83,6 @@ def test_an_edited_unit_keeps_all_from_being_written(tmp_path: Path) -> None:
         install.remove(list(UNITS), str(tmp_path))
     assert edited.exists()
     assert set(install.install(UNITS, str(tmp_path), force=True).values()) == {"updated"}
-
-
-def test_removal_takes_all_and_can_be_repeated(tmp_path: Path) -> None:
-    install.install(UNITS, str(tmp_path))
-    assert set(install.remove(list(UNITS), str(tmp_path)).values()) == {"removed"}
-    assert list((tmp_path / install.FOLDER).iterdir()) == []
-    assert set(install.remove(list(UNITS), str(tmp_path)).values()) == {"absent"}
 
 
 def test_a_foreign_file_is_no_unit_of_ours() -> None:

@@ -37,6 +37,12 @@ from stripefs.store.base import Kind, Status
 MIB = 1 << 20
 
 
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The path of a job file."""
+    return tmp_path / "job.toml"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -147,11 +153,10 @@ def test_a_given_rate_is_shared_by_time() -> None:
     trio.run(run, clock=clock)
 
 
-def test_every_flag_is_a_key(tmp_path: Path) -> None:
+def test_every_flag_is_a_key(file: Path) -> None:
     """With a value of its kind, which arrives as the command line has it."""
     flags = [flag for flag in (*RUN, *DEPS, *JOB) if flag.name != "job"]
     said = {"text": '"x"', "texts": '["x", "y"]', "switch": "true", "either": "false"}
-    file = tmp_path / "job.toml"
     chosen = [f'"{flag.choices[0]}"' if flag.choices else said[flag.kind] for flag in flags]
     file.write_text("\n".join(f"{flag.name} = {value}" for flag, value in zip(flags, chosen, strict=True)))
     read = read_job(str(file))
@@ -177,8 +182,7 @@ def test_every_flag_is_a_key(tmp_path: Path) -> None:
         ("a = " + 100_000 * "[", "job file FILE: it is nested too deeply"),
     ],
 )
-def test_files_that_are_no_jobs(tmp_path: Path, text: str, message: str) -> None:
-    file = tmp_path / "job.toml"
+def test_files_that_are_no_jobs(file: Path, text: str, message: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_job(str(file))
@@ -199,10 +203,9 @@ def test_files_that_are_no_jobs(tmp_path: Path, text: str, message: str) -> None
     ],
 )
 def test_a_mistake_is_told_with_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, where: str
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch, text: str, where: str
 ) -> None:
     monkeypatch.setenv("IMAGEFS_RUNTIME", str(tmp_path / "run"))
-    file = tmp_path / "job.toml"
     file.write_text(f'image = "{tmp_path}#b"\n{text}\n')
     run = plain_run([str(file)])
     assert run is not None
@@ -218,9 +221,8 @@ def test_an_image_may_be_called_like_a_file(monkeypatch: pytest.MonkeyPatch) -> 
     assert run() == ["/nonexistent#v1.toml"]
 
 
-def test_flags_come_before_the_file(tmp_path: Path) -> None:
+def test_flags_come_before_the_file(file: Path) -> None:
     """Also one whose value is the default; lists take the place of lists, variables are added."""
-    file = tmp_path / "job.toml"
     file.write_text(
         'image = "a#b"\ncommand = ["run"]\nnetwork = "none"\nbind = ["/a:/b"]\nenv = { A = "1" }\nio-timeout = "5s"'
     )
@@ -236,10 +238,9 @@ def test_flags_come_before_the_file(tmp_path: Path) -> None:
     assert read.under([], unset, {}, ())[1]["network"] == "none"
 
 
-def test_ways_to_start_a_job(tmp_path: Path) -> None:
+def test_ways_to_start_a_job(tmp_path: Path, file: Path) -> None:
     """Each differs from the job in nothing but what it leaves out; folders and the daemon's settings are its own."""
     (tmp_path / "requirements.txt").touch()
-    file = tmp_path / "job.toml"
     file.write_text(
         f'image = "a#b"\ncommand = ["run", "--fast"]\nrw = false\ndeps = "{tmp_path}/requirements.txt"\n'
         'deps-probe = "import x"\ncheckpoint = ["hdfs://nn/c:/c"]\ncheckpoint-warm = "latest"\nmemory = "1GiB"\n'
@@ -266,8 +267,7 @@ def test_ways_to_start_a_job(tmp_path: Path) -> None:
     assert [one.name for one in variants(read_job(str(file)), FLAGS, DEPS)] == ["none", "image"]
 
 
-def test_a_start_has_the_settings_of_the_file_and_caches_of_its_own(tmp_path: Path) -> None:
-    file = tmp_path / "job.toml"
+def test_a_start_has_the_settings_of_the_file_and_caches_of_its_own(tmp_path: Path, file: Path) -> None:
     file.write_text(
         'image = "a#b"\ncommand = ["run", "--", "x"]\nuse-datanode-hostname = true\ncheckpoint = ["/c"]\n'
         'checkpoint-option = ["cache=/mine", "uid=5"]\ncache = "/mine"\n'
@@ -298,11 +298,12 @@ class Made:
         return MeasuredStart(1.0, {})
 
 
-def test_caches_are_there_for_each_way_that_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_are_there_for_each_way_that_has_them(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a snapshot of dependencies pip is part of the command, and so of the key of the caches."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made = Made(monkeypatch)
-    file = tmp_path / "job.toml"
     file.write_text('image = "a#b"\ncommand = ["run"]\nstartup-cache = "auto"\ndeps = ["x"]\n')
     job = read_job(str(file))
     ways = variants(job, FLAGS, DEPS)
@@ -330,16 +331,14 @@ def test_an_interrupt_waits_until_a_start_is_cleared_away(tmp_path: Path, monkey
     assert os.listdir(tmp_path) == []
 
 
-def test_a_comparison_needs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "job.toml"
+def test_a_comparison_needs_root(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text('image = "a#b"\n')
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(RunError, match="needs root"):
         compare_command.main([str(file)], standalone_mode=False)
 
 
-def test_a_job_without_a_command_cannot_install_before_it(tmp_path: Path) -> None:
-    file = tmp_path / "job.toml"
+def test_a_job_without_a_command_cannot_install_before_it(file: Path) -> None:
     file.write_text('image = "a#b"\ndeps = ["x.txt"]\n')
     with pytest.raises(ConfigError, match="names no command"):
         variants(read_job(str(file)), FLAGS, DEPS)

@@ -214,6 +214,7 @@ def test_volumes_are_memory_in_a_read_only_root() -> None:
     assert (found.volumes, found.missing) == ([], ["/srv"])
     assert "/srv" not in mounts(image=image, writable=True)
     assert mounts(image=image, binds=[Bind("/host", "/srv")], tree=FakeTree(*USUAL, "/srv"))["/srv"]["type"] == "bind"
+    assert "/dev/shm" in {volume.path for volume in spec(image=ImageConfig(volumes=["/dev/shm"])).volumes}
 
 
 def test_files_of_the_host_stand_where_the_image_has_them() -> None:
@@ -325,11 +326,6 @@ def test_no_command_starts_among_processes() -> None:
     for path in ("/proc/self/fd/7", "/linked/1/cwd", "/proc"):
         with pytest.raises(RunError, match=f"^no command starts in {path}"):
             spec(image=ImageConfig(workdir=path), tree=FakeTree(*USUAL, links="/linked->/proc"))
-
-
-def test_a_volume_may_be_shared_memory() -> None:
-    found = spec(RunOptions(), ImageConfig(cmd=["true"], volumes=["/dev/shm"]), FakeTree(*USUAL)).volumes
-    assert "/dev/shm" in {volume.path for volume in found}
 
 
 def test_a_container_without_root() -> None:

@@ -38,11 +38,6 @@ def test_the_proxy_plugin_leads_to_the_socket_and_names_the_folder(major: int, r
     assert made["version"] == major + 1
 
 
-def test_of_containerd_1_cri_uses_it_and_passes_annotations() -> None:
-    cri = block(1)["plugins"][V1_CRI_PLUGIN]["containerd"]
-    assert cri == {"snapshotter": "imagefs", "disable_snapshot_annotations": False, "discard_unpacked_layers": False}
-
-
 def test_of_containerd_2_cri_and_the_transfer_service_use_it() -> None:
     made = block(2)
     images = made["plugins"][IMAGES_PLUGIN]

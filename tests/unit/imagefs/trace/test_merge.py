@@ -18,7 +18,7 @@ from imagefs.format.trace import Touch, Trace
 from imagefs.repository.images import Images
 from imagefs.trace.diff import diff, summary
 from imagefs.trace.imageview import FileExtent, resolve
-from imagefs.trace.planner import PlannedExtent, combine, match, merge, runs
+from imagefs.trace.planner import PlannedExtent, match, merge, runs
 from imagefs.trace.recorder import Recorder, score
 from imagefs.trace.references import open_image, plan_for
 from tests.support.images.starts import build_tree, imports, make_tree, open_store, record, trace
@@ -96,13 +96,6 @@ def test_a_record_of_another_image_is_refused(images: Images, digest: str) -> No
 
 
 # -- matching ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_trace_matches_its_own_image_by_content(source: Path, images: Images, digest: str) -> None:
-    found = trace(images, digest, imports(source, 1))
-    matched = match(found.touches, open_image(images, digest).target)
-    assert (matched.by_digest, matched.by_path, matched.missing) == (len(found.touches), 0, 0)
-    assert len(matched.order) == len(found.touches)
 
 
 def test_a_trace_survives_a_rebuild(source: Path, images: Images, digest: str, tmp_path: Path) -> None:
@@ -185,15 +178,6 @@ def test_a_plan_holds_what_most_starts_touched(source: Path, images: Images, dig
     common = record(images, digest, [read for read in imports(source, 0) if not read[0].startswith(b"lib/p04")])
     judged = score({1: set(plan.of(1))}, {1: common.touched_blocks(1)})
     assert (judged["precision"], judged["recall"]) == (1.0, 1.0)
-
-
-def test_traces_of_several_builds_take_part(source: Path, images: Images, digest: str, tmp_path: Path) -> None:
-    other = build_tree(make_tree(tmp_path / "rebuilt", stamp=5, first="a_new_one"), images, tag="next")
-    reads = imports(source, 2)
-    both = [trace(images, digest, reads), trace(images, other, reads)]
-    merged = combine(both, open_image(images, other).target, share=1.0)
-    assert len(merged.wanted) == len(set(reads))
-    assert merged.missing == 0
 
 
 # -- comparing and judging --------------------------------------------------------------------------------------------
