@@ -87,20 +87,24 @@ def source(image: tuple[Path, str, Pack], stores: list[Breaking]) -> Iterator[Pa
     source.close()
 
 
-async def test_a_real_image_is_read_whole(tmp_path: Path, image: tuple[Path, str, Pack]) -> None:
-    settings = StoreSettings(url=str(image[0]))
-    source = PackSource(settings)
-    images = source.images()
-    manifest = images.manifest(images.resolve("app"))
-    entry = manifest.devices[0]
-    index = images.index(entry.index)
+async def test_a_damaged_pack_is_looked_for_anew_and_a_whole_image_needs_no_store(
+    tmp_path: Path, image: tuple[Path, str, Pack], source: PackSource
+) -> None:
+    """A good copy that takes its place is read at the next try, though the damaged one was open."""
+    entry = source.images().manifest(image[1]).devices[0]
+    index = source.images().index(entry.index)
+    path = image[0] / "packs" / image[2].digest.hex()[:2] / image[2].digest.hex()
+    good = path.read_bytes()
+    path.write_bytes(bytes(len(good)))
     async with running(tmp_path / "blocks") as blocks:
         device = await blocks.open(entry.index, index, source)
+        with pytest.raises(BlockUnavailable):
+            await device.read(0, 1)
+        (tmp_path / "good").write_bytes(good)
+        (tmp_path / "good").replace(path)
         whole = bytes(await device.read(0, device.size))
         await eventually(lambda: device.complete)
         assert device.path.read_bytes() == whole
-    source.close()
-    # All is here now, so neither the store nor anything of it is needed.
     away = PackSource(StoreSettings(url=str(tmp_path / "nowhere")))
     async with running(tmp_path / "blocks", io_timeout=0) as blocks:
         device = await blocks.open(entry.index, index, away)
@@ -109,24 +113,6 @@ async def test_a_real_image_is_read_whole(tmp_path: Path, image: tuple[Path, str
     with pytest.raises(NotFound):
         away.images()
     away.close()
-
-
-async def test_a_damaged_pack_is_looked_for_anew(
-    tmp_path: Path, image: tuple[Path, str, Pack], source: PackSource, stores: list[Breaking]
-) -> None:
-    """A good copy that takes its place is read at the next try, though the damaged one was open."""
-    manifest = source.images().manifest(image[1])
-    index = source.images().index(manifest.devices[0].index)
-    path = image[0] / "packs" / image[2].digest.hex()[:2] / image[2].digest.hex()
-    good = path.read_bytes()
-    path.write_bytes(bytes(len(good)))
-    async with running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(manifest.devices[0].index, index, source)
-        with pytest.raises(BlockUnavailable):
-            await device.read(0, 1)
-        (tmp_path / "good").write_bytes(good)
-        (tmp_path / "good").replace(path)
-        assert len(await device.read(0, device.size)) == device.size
 
 
 def test_nothing_is_asked_before_the_first_read(image: tuple[Path, str, Pack], stores: list[Breaking]) -> None:
