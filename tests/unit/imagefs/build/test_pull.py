@@ -222,20 +222,6 @@ echo "$1 $server" >> {log}
 """
 
 
-@pytest.mark.parametrize("kind", ["credHelpers", "credsStore"])
-def test_credentials_of_a_helper(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    log, program = tmp_path / "log", tmp_path / "docker-credential-vault"
-    program.write_text(HELPER.format(log=log, answer='echo \'{"Username": "ann", "Secret": "secret"}\''))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    found = blobs(server, tmp_path, {})
-    config = {"credHelpers": {server.host: "vault"}} if kind == "credHelpers" else {"credsStore": "vault"}
-    (tmp_path / "auth.json").write_text(json.dumps(config))
-    found.fetch(BLOB, tmp_path / "blob", lambda _: None)
-    assert (tmp_path / "blob").read_bytes() == DATA
-    assert log.read_text().splitlines()[0] == f"get {server.host}"
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -249,7 +235,7 @@ def test_a_helper_that_knows_nothing_leaves_it_to_others(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
     program = tmp_path / "docker-credential-vault"
-    program.write_text(HELPER.format(log="/dev/null", answer=answer))
+    program.write_text(HELPER.format(log=tmp_path / "log", answer=answer))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     server.scheme = "Basic"
@@ -258,3 +244,4 @@ def test_a_helper_that_knows_nothing_leaves_it_to_others(
         (tmp_path / "auth.json").write_text(json.dumps({"credHelpers": {server.host: helper}}))
         with pytest.raises(RegistryRefused):
             found.fetch(BLOB, tmp_path / "blob", lambda _: None)
+    assert set((tmp_path / "log").read_text().splitlines()) == {f"get {server.host}"}
