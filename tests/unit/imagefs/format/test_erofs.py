@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from imagefs.errors import FormatError
-from imagefs.format.erofs import CHUNK, DeviceSlot, ErofsImage, write
+from imagefs.format.erofs import CHUNK, DeviceSlot, write
 from imagefs.format.inode import HOLE, Inode, address
 
 DEVICES = (DeviceSlot(b"cold", 2**32 - 1), DeviceSlot(b"hot", 2**32 - 1))
@@ -22,18 +22,6 @@ def image_of(root: Inode) -> bytes:
 
 def directory(**children: Inode) -> Inode:
     return Inode(stat.S_IFDIR | 0o755, children={name.encode(): child for name, child in children.items()})
-
-
-def test_links_are_counted() -> None:
-    file = Inode(stat.S_IFREG | 0o644, data=b"x")
-    root = directory(a=file, b=file, c=directory(d=file, e=directory()))
-    image = ErofsImage(image_of(root))
-    top = image.stat(image.root)
-    assert top.links == 3
-    number = image.lookup(top, b"a")
-    assert number is not None
-    assert number == image.lookup(top, b"b")
-    assert image.stat(number).links == 3
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def test_any_tree_is_what_a_model_says(root: Inode, data: st.DataObject) -> None
             if inode.children is not None:
                 room = data.draw(st.integers(1, 9))
                 inside = await listed(tree, shown.id, room)
+                assert shown.links == 2 + sum(child.children is not None for child in inode.children.values())
                 assert list(inside) == sorted([*inode.children, b".", b".."])
                 absent = data.draw(names)
                 if absent not in inode.children:
