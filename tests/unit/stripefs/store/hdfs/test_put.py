@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded
+from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded, ServiceDown, StoreError
 from stripefs.retry import HostHealth
 from stripefs.store.base import Host, Kind, Sink, Status
 from stripefs.store.hdfs import writer as hdfs_writer
@@ -22,8 +22,16 @@ class Cluster:
         self.refusal = None
         self.tried = []
         self.by_native = []
+        self.attributes = {}
+        self.attribute_error = None
 
     # as `NameNodeRest`
+
+    def set_attribute(self, path, name, value):
+        if self.attribute_error is not None:
+            raise self.attribute_error
+        assert path in self.files
+        self.attributes[path] = (name, value)
 
     def ask(self, operation, path):
         raise NotFound(f"{operation} is not known here")
@@ -39,6 +47,8 @@ class Cluster:
         if parameters["renameoptions"] == "NONE" and target in self.files:
             raise Exists(f"{target} exists already")
         self.files[target] = self.files.pop(path)
+        if path in self.attributes:
+            self.attributes[target] = self.attributes.pop(path)
         return {}
 
     # as `DataNodes`
@@ -50,6 +60,11 @@ class Cluster:
         return f"{name}:9864"
 
     # as `NativeClient`
+
+    def create_empty(self, path):
+        if path.rpartition("/")[0] not in self.folders:
+            raise NotFound(path)
+        self.files[path] = b""
 
     def put(self, path, data, *, replace):
         self.by_native.append((path, b"".join(data), replace))
@@ -211,3 +226,38 @@ def test_what_speaks_against_the_document_is_told_and_leaves_nothing(cluster):
     assert cluster.files == {}
     assert cluster.by_native == []
     assert len(cluster.tried) == 1
+
+
+def test_a_lock_is_an_empty_file_with_its_text_as_an_attribute(cluster):
+    status = writer_of(cluster).put_document("/a/lock", b"text")
+    assert (status.name, status.length) == (b"lock", 0)
+    assert cluster.files == {"/a/lock": b""}
+    assert cluster.attributes == {"/a/lock": ("user.stripefs.document", b"text")}
+    assert cluster.tried == cluster.by_native == []
+
+
+@pytest.mark.parametrize("long", [False, True])
+def test_the_text_is_the_content_where_it_cannot_be_an_attribute(cluster, long):
+    cluster.attribute_error = StoreError("support for extended attributes is disabled")
+    writer, text = writer_of(cluster), b"x" * 9000 if long else b"text"
+    for path in ("/a/one", "/a/two"):
+        assert writer.put_document(path, text).length == len(text)
+    assert cluster.files == {"/a/one": text, "/a/two": text}
+    assert writer_of(cluster, native=False).put_document("/a/three", b"text").length == 4
+
+
+@pytest.mark.parametrize("error", [ServiceDown("away"), NotFound("moved away")])
+def test_a_text_that_does_not_arrive_leaves_nothing(cluster, error):
+    cluster.attribute_error = error
+    writer = writer_of(cluster)
+    with pytest.raises(type(error)):
+        writer.put_document("/a/lock", b"text")
+    assert cluster.files == {}
+    cluster.attribute_error = None
+    writer.put_document("/a/lock", b"text")
+    with pytest.raises(Exists):
+        writer.put_document("/a/lock", b"other")
+    with pytest.raises(NotFound):
+        writer.put_document("/new/lock", b"text")
+    assert list(cluster.files) == ["/a/lock"]
+    assert cluster.attributes["/a/lock"][1] == b"text"
