@@ -1,4 +1,4 @@
-"""The parts of `bench container`: ratios and tables, and what is said to containerd, for which a server answers."""
+"""The parts of `bench container`: what is said to containerd, for which a server answers."""
 
 from __future__ import annotations
 
@@ -15,40 +15,13 @@ from typing import Any
 import grpc
 import pytest
 
-from bench.cli import main
 from bench.container.node import Node, at_once, end_node, highest_layer, prepared, service
-from bench.container.plan import CASES, OURS, PEERS, REPORT, SYSTEMS, ratios
+from bench.container.plan import ratios
 from bench.container.snapshotters import peers_here
 from bench.harness import BenchError
 from bench.harness.programs import Start
-from bench.harness.results import METRICS, Document, Ratio, Row, Samples, sum_up
+from bench.harness.results import Samples, sum_up
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
-from tests.extra.bench import documents
-
-FACTS = {
-    "tools": {"containerd": "1.6.20", "runc": "1.1.5"},
-    "image": {"name": "standard", "layers": 3, "compressed_mb": 160.7},
-    "link": {"50": "10.8 ms round trip"},
-    "peers": ["stargz"],
-}
-ROWS = (
-    Row("start_50", "imagefs", "time", "s", 1.2, 1.1, 1.3, 3),
-    Row("start_50", "overlayfs", "time", "s", 14.0, 13.0, 15.0, 3),
-    Row("start_50", "overlayfs", "pull", "s", 13.0, 12.0, 14.0, 3),
-)
-
-
-def document(*found: Ratio) -> Document:
-    return documents.document("container", FACTS, ROWS, found, "nydus: no image")
-
-
-def test_ratios_name_cases_systems_and_metrics_that_there_are() -> None:
-    names = [plan.name for plan in ratios()]
-    assert len(names) == len(set(names))
-    for plan in ratios():
-        for key in (plan.upper, plan.lower):
-            assert key is None or (key.case in CASES and key.system in SYSTEMS and key.metric in METRICS)
-    assert {*OURS, *PEERS} <= set(SYSTEMS)
 
 
 def test_a_peer_that_was_not_measured_has_no_ratio() -> None:
@@ -59,30 +32,6 @@ def test_a_peer_that_was_not_measured_has_no_ratio() -> None:
         "start_vs_pull_unpack_50": 0.2,
         "start_vs_stargz": 0.5,
     }
-
-
-@pytest.mark.parametrize(
-    ("ratio", "verdict"),
-    [
-        (Ratio("start_vs_pull_unpack_50", 0.25, 0.2, 0.3), "met"),
-        (Ratio("start_vs_pull_unpack_50", 0.26, 0.2, 0.3), "missed"),
-        (Ratio("start_vs_nydus", 0.81, 0.8, 0.9), "missed"),
-        (Ratio("moved_vs_pull", 0.3, 0.3, 0.3), ""),
-    ],
-)
-def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    assert documents.verdict(REPORT.text(document(ratio)), ratio) == verdict
-
-
-def test_markdown_goes_between_its_marks(tmp_path: Path) -> None:
-    stored, page, drawn = tmp_path / "container.json", tmp_path / "page.md", tmp_path / "container.svg"
-    stored.write_text(document().to_json())
-    page.write_text("<!-- results of container -->\nold\n<!-- end of results of container -->\n")
-    assert main(["table", str(stored), "--into", str(page), "--chart", str(drawn)]) == 0
-    assert REPORT.markdown(document()) in page.read_text()
-    assert "Peers: stargz." in page.read_text()
-    assert "- nydus: no image" in page.read_text()
-    assert drawn.read_text().startswith("<?xml")
 
 
 class Server(grpc.GenericRpcHandler):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""`bench image` without a container: recipes, ratios, stand-ins for CUDA, changed files, tables."""
+"""`bench image` without a container: recipes, ratios, stand-ins for CUDA, changed files."""
 
 from __future__ import annotations
 
@@ -6,33 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli import main
-from bench.harness.report import insert
-from bench.harness.results import METRICS, Document, Ratio, Row, Samples, sum_up
+from bench.harness.results import Ratio, Samples, sum_up
 from bench.harness.sizes import digests, lz4_of_new
 from bench.image import recipe, stubs
-from bench.image.plan import CASES, REPORT, Sizes, derive, ratios
-from tests.extra.bench import documents
+from bench.image.plan import Sizes, derive, ratios
 
 WHEELS = Path(recipe.__file__).with_name("wheels.txt")
-
-FACTS = {
-    "tools": {"runc": "1.1.5"},
-    "image": {"name": "standard", "layers": 3, "compressed_mb": 160.7, "size_mb": 458.6, "files": 14796},
-    "local": {"device": "the machine's own ext4", "read_ahead_kib": 8192},
-    "link": {"50": "10.8 ms round trip"},
-}
-
-ROWS = (
-    Row("start_50", "imagefs", "time", "s", 1.2, 1.1, 1.3, 3),
-    Row("start_50", "imagefs", "moved", "MB", 41.0, 41.0, 41.0, 3),
-    Row("start_50", "fetch_all", "time", "s", 14.0, 13.0, 15.0, 3),
-    Row("daemon", "imagefs", "idle_pss", "MiB", 60.0, 60.0, 60.0, 1),
-)
-
-
-def document(*ratios: Ratio) -> Document:
-    return documents.document("image", FACTS, ROWS, ratios, "second start: no plan")
 
 
 @pytest.mark.parametrize("one", recipe.RECIPES.values(), ids=lambda one: one.name)
@@ -127,14 +106,6 @@ def test_a_figure_measured_once_stands_in_every_round() -> None:
     assert found["daemon_idle_mib"].value == 70.0
 
 
-def test_ratios_name_cases_and_metrics_that_there_are() -> None:
-    names = [plan.name for plan in ratios()]
-    assert len(names) == len(set(names))
-    for plan in ratios():
-        for key in (plan.upper, plan.lower):
-            assert key is None or (key.case in CASES and key.metric in METRICS)
-
-
 def test_only_new_content_counts_as_changed(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
@@ -151,47 +122,3 @@ def test_only_new_content_counts_as_changed(tmp_path: Path) -> None:
     known = digests(old)
     assert 256 < lz4_of_new(known, new) < 2000
     assert lz4_of_new(known, new) == 0
-
-
-@pytest.mark.parametrize(
-    ("ratio", "verdict"),
-    [
-        (Ratio("prefetch_vs_bound_50", 1.6, 1.5, 1.7), "met"),
-        (Ratio("prefetch_vs_bound_50", 1.61, 1.5, 1.7), "missed"),
-        (Ratio("recall_second_build", 0.9, 0.9, 0.9), "met"),
-        (Ratio("recall_second_build", 0.89, 0.89, 0.89), "missed"),
-        (Ratio("daemon_idle_mib", 80.1, 80.1, 80.1), "missed"),
-        (Ratio("prefetch_vs_fetch_all_50", 0.1, 0.1, 0.1), ""),
-    ],
-)
-def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    assert documents.verdict(REPORT.text(document(ratio)), ratio) == verdict
-
-
-def test_markdown_holds_facts_tables_and_notes() -> None:
-    text = REPORT.markdown(document(Ratio("daemon_idle_mib", 60.0, 60.0, 60.0)))
-    assert "160.7 MB compressed in 3 layers" in text
-    assert "read_ahead_kb 8192" in text
-    assert "| daemon_idle_mib | 60 | 60 | 60 | ≤ 80 | met |" in text
-    assert "| start_50 | imagefs | 1.20 | 41.0 |  | 1.10 | 1.30 | 3 |" in text
-    assert "- second start: no plan" in text
-
-
-def test_the_command_draws_tables_and_chart_into_their_own_marks(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stored, page, drawn = tmp_path / "image.json", tmp_path / "page.md", tmp_path / "image.svg"
-    stored.write_text(document().to_json())
-    page.write_text(
-        "<!-- results of read -->\nreading\n<!-- end of results of read -->\n"
-        "<!-- results of image standard -->\nold\n<!-- end of results of image standard -->\nafter\n"
-    )
-    assert main(["table", str(stored), "--into", str(page), "--chart", str(drawn)]) == 0
-    assert "reading" in page.read_text()
-    assert "old" not in page.read_text()
-    assert REPORT.markdown(document()) in page.read_text()
-    assert drawn.read_text().startswith("<?xml")
-    with pytest.raises(ValueError, match="results of image standard"):
-        insert("nothing here", "tables", REPORT.section(document()))
-    assert main(["table", str(stored)]) == 0
-    assert capsys.readouterr().out == REPORT.markdown(document())

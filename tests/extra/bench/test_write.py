@@ -1,4 +1,4 @@
-"""`bench write` without a cluster: its plan, ratios, the order of runs, tables; bytes of the writers."""
+"""`bench write` without a cluster: its plan, ratios, the order of runs; bytes of the writers."""
 
 from __future__ import annotations
 
@@ -11,55 +11,17 @@ import pytest
 from bench.cli import main
 from bench.harness.cluster import CAPPED
 from bench.harness.data import CHUNK, MIB, PAGE, DataFile, contents, wrong_page
-from bench.harness.report import insert
-from bench.harness.results import METRICS, Document, Key, Ratio, Row, Samples
+from bench.harness.results import METRICS, Document, Key, Samples
 from bench.write.driver import even_parts, with_property
 from bench.write.measure import Options, sequence, since_gain, summarize, warm, warm_facts
-from bench.write.plan import CASES, LAYOUTS, REPORT, STREAMS, Run, choose, derive, ratios, runs
+from bench.write.plan import CASES, LAYOUTS, STREAMS, Run, choose, derive, ratios, runs
 from bench.write.programs import Source, create_query, list_directory, save, segments
-from tests.extra.bench import documents
-from tests.support.checkout import CHECKOUT
-
-TARGETS = {
-    "striped_write_vs_even_limit": (0.75, True),
-    "concat_write_vs_even_limit": (0.7, True),
-    "striped_write_vs_raw_placed": (0.9, True),
-    "striped_write_vs_single_stream": (4.5, True),
-    "striped_read_small_window_vs_even_limit": (0.85, True),
-    "concat_read_vs_even_limit": (0.8, True),
-    "concat_join_share": (0.02, False),
-    "write_cpu_per_gb_vs_single_stream": (1.3, False),
-    "ls_striped_vs_plain": (15.0, False),
-    "ls_striped_again_vs_plain": (1.2, False),
-}
-
-FACTS = {
-    **documents.ON_HDFS,
-    "block_mib": 8,
-    "listed": 10_000,
-    "warm_up": {"write native": {"mb_s": [200, 300, 301, 302], "gib": 2.0, "steady": True}},
-}
-
-ROWS = (
-    Row("write", "stripefs:striped", "throughput", "MB/s", 280.0, 270.0, 290.0, 3),
-    Row("write", "stripefs:striped", "close_time", "s", 0.05, 0.04, 0.06, 3),
-    Row("write", "single_stream", "throughput", "MB/s", 37.5, 37.0, 38.0, 3),
-    Row("ls", "stripefs:striped", "time", "s", 1.5, 1.0, 2.0, 3),
-)
-
-SECTION = REPORT.section(documents.document("write", FACTS, ROWS))
 
 
 def available(key: Key, made: list[Run]) -> bool:
     wanted = "one_datanode" if key.system == "even_limit" else key.system
     case = "write" if (key.case, wanted) == ("write_repl2", "one_datanode") else key.case
     return any(run.case == case and (run.system == wanted or run.system.startswith(f"{wanted}:")) for run in made)
-
-
-def test_the_targets_are_those_that_were_set() -> None:
-    planned = {plan.name: (plan.bound, plan.at_least) for plan in ratios()}
-    assert {name: bound for name, bound in planned.items() if bound[0]} == TARGETS
-    assert len(planned) == len(ratios())
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -156,43 +118,6 @@ def test_ratios_are_drawn_from_the_rounds() -> None:
     assert found["write_cpu_per_gb_vs_single_stream"] == pytest.approx(1.2)
     assert "ls_striped_vs_plain" not in found
     assert {row.metric for row in document.rows} <= set(METRICS)
-
-
-def document(*found: Ratio) -> Document:
-    return documents.document("write", FACTS, ROWS, found, "rclone is not built: Go is missing")
-
-
-@pytest.mark.parametrize(
-    ("ratio", "verdict"),
-    [
-        (Ratio("striped_write_vs_even_limit", 0.75, 0.7, 0.8), "met"),
-        (Ratio("striped_write_vs_even_limit", 0.74, 0.7, 0.8), "missed"),
-        (Ratio("concat_join_share", 0.021, 0.0, 0.03), "missed"),
-        (Ratio("plain_write_vs_single_stream", 1.0, 1.0, 1.0), ""),
-    ],
-)
-def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    assert documents.verdict(REPORT.text(document(ratio)), ratio) == verdict
-
-
-def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) -> None:
-    file, page, drawn = tmp_path / "write.json", tmp_path / "page.md", tmp_path / "write.svg"
-    file.write_text(document(Ratio("concat_join_share", 0.01, 0.0, 0.02)).to_json())
-    page.write_text(f"# Head\n\n<!-- results of {SECTION} -->\n<!-- end of results of {SECTION} -->\n")
-    assert main(["table", str(file), "--into", str(page), "--chart", str(drawn)]) == 0
-    text = page.read_text()
-    assert "| concat_join_share | 0.01 | 0 | 0.02 | ≤ 0.02 | met |" in text
-    assert "| write | stripefs:striped | 280 |" in text
-    assert "warmed up with 2 GiB" in text
-    assert "- rclone is not built" in text
-    assert "<svg" in drawn.read_text()
-    assert insert(text, REPORT.markdown(document()), SECTION).count("concat_join_share") == 0
-
-
-def test_the_docs_have_a_place_for_the_tables() -> None:
-    text = (CHECKOUT / "docs" / "benchmarks.md").read_text()
-    assert insert(text, "tables", SECTION)
-    assert {name for name in TARGETS if f"| `{name}` |" in text} == set(TARGETS)
 
 
 def test_what_is_written_is_what_readers_check() -> None:
