@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from stripefs import logs
-from stripefs.api import engine
-from stripefs.cli import app as application
-from tests.contract import commands as command_conformance
 from tests.support.python_api import MIB, content
+from tests.unit.stripefs.cli.conftest import Run
 
-__all__ = ["DATA", "Run", "files", "run", "source", "store", "told"]
+__all__ = ["DATA", "Run", "cp", "files", "source", "store", "told"]
 
 DATA = content(20 * MIB + 5)
 
-Run = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    command_conformance.forget_settings(tmp_path / "home", monkeypatch)
-    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
-    yield lambda *words: command_conformance.said(application, capsys, ["cp", *map(str, words)])
-    engine.stop()
+def cp(run: Run) -> Run:
+    return lambda *words: run("cp", *words)
 
 
 @pytest.fixture
@@ -52,8 +43,8 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def told(run: Run, *words: object) -> dict[str, object]:
-    code, out, err = run("--json", *words)
+def told(cp: Run, *words: object) -> dict[str, object]:
+    code, out, err = cp("--json", *words)
     assert (code, err) == (0, "")
     found = json.loads(out)
     assert found["trouble"] == []

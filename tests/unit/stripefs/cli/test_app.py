@@ -16,13 +16,9 @@ from stripefs.fuse import daemonize
 from stripefs.settings import MIB, Settings
 from tests.contract import commands as command_conformance
 from tests.contract.commands import CommandConformance, completed
+from tests.unit.stripefs.cli.conftest import Run
 
 COMMAND, HELPER = command_conformance.program("stripefs"), command_conformance.program("mount.stripefs")
-
-
-@pytest.fixture(autouse=True)
-def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command_conformance.forget_settings(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -36,10 +32,6 @@ def mounted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, bool]]:
 
     monkeypatch.setattr(mounting, "start", note)
     return seen
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return command_conformance.said(application, capsys, arguments)
 
 
 class TestStripefs(CommandConformance):
@@ -64,19 +56,17 @@ class TestStripefs(CommandConformance):
         (["completion", "tcsh"], "'tcsh' is not one of 'bash', 'zsh', 'fish'", "see stripefs completion --help"),
     ],
 )
-def test_misuse_is_one_line_and_code_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], what: str, hint: str
-) -> None:
-    code, out, err = said(capsys, *arguments)
+def test_misuse_is_one_line_and_code_2(run: Run, arguments: list[str], what: str, hint: str) -> None:
+    code, out, err = run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("stripefs: ")
     assert what in err
     assert hint in err
 
 
-def test_a_mount_from_flags(mounted: list[tuple[Settings, bool]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mount_from_flags(mounted: list[tuple[Settings, bool]], run: Run) -> None:
     arguments = ["--range-size", "16MiB", "--no-hedge", "--hdfs-transport", "webhdfs", "-o", "threads=7,noexec", "-f"]
-    assert said(capsys, "mount", "hdfs://nn/data", "relative", *arguments) == (0, "", "")
+    assert run("mount", "hdfs://nn/data", "relative", *arguments) == (0, "", "")
     settings, foreground = mounted[0]
     assert foreground
     assert (settings.store.url, settings.store.transport) == ("hdfs://nn/data", "webhdfs")
@@ -85,29 +75,27 @@ def test_a_mount_from_flags(mounted: list[tuple[Settings, bool]], capsys: pytest
 
 
 def test_a_flag_beats_a_mount_option_and_both_a_variable(
-    mounted: list[tuple[Settings, bool]], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    mounted: list[tuple[Settings, bool]], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRIPEFS_THREADS", "1")
     monkeypatch.setenv("STRIPEFS_PER_HOST", "1")
     monkeypatch.setenv("STRIPEFS_UMASK", "077")
-    said(capsys, "mount", "/a", "/b", "-o", "threads=2,per_host=2", "--threads", "3")
+    run("mount", "/a", "/b", "-o", "threads=2,per_host=2", "--threads", "3")
     settings, foreground = mounted[0]
     assert not foreground
     assert (settings.read.threads, settings.read.per_host, settings.mount.umask) == (3, 2, 0o077)
 
 
-def test_a_local_source_becomes_absolute(
-    mounted: list[tuple[Settings, bool]], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    said(capsys, "mount", "data", "/b")
-    said(capsys, "mount", "~/data", "/b")
+def test_a_local_source_becomes_absolute(mounted: list[tuple[Settings, bool]], run: Run, tmp_path: Path) -> None:
+    run("mount", "data", "/b")
+    run("mount", "~/data", "/b")
     assert [settings.store.url for settings, _ in mounted] == [os.path.abspath("data"), str(tmp_path / "data")]
 
 
 @pytest.mark.parametrize(("line_in_conf", "allowed"), [("user_allow_other", True), ("#user_allow_other", False)])
 def test_a_plain_user_needs_leave_to_let_others_in(
     mounted: list[tuple[Settings, bool]],
-    capsys: pytest.CaptureFixture[str],
+    run: Run,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     line_in_conf: str,
@@ -117,10 +105,10 @@ def test_a_plain_user_needs_leave_to_let_others_in(
     conf.write_text(f"# mount_max = 1000\n{line_in_conf}\n")
     monkeypatch.setattr(mounting, "FUSE_CONF", conf)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    code, _, err = said(capsys, "mount", "/a", "/b", "--allow-other")
+    code, _, err = run("mount", "/a", "/b", "--allow-other")
     assert (code == 0) == allowed
     assert ("add the line user_allow_other" in err) != allowed
-    assert said(capsys, "mount", "/a", "/b")[0] == 0
+    assert run("mount", "/a", "/b")[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -132,21 +120,19 @@ def test_a_plain_user_needs_leave_to_let_others_in(
     ],
 )
 def test_who_lacks_a_privilege_is_told_how_sudo_finds_us(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, uid: int, message: str, told: bool
+    run: Run, monkeypatch: pytest.MonkeyPatch, uid: int, message: str, told: bool
 ) -> None:
     def refuse(settings: Settings) -> int:
         raise MountError(message)
 
     monkeypatch.setattr(daemonize, "start", refuse)
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    code, _, err = said(capsys, "mount", "/a", "/b", "--no-allow-other")
+    code, _, err = run("mount", "/a", "/b", "--no-allow-other")
     assert code == 32
     assert ('sudo "$(command -v stripefs)" mount' in err) == told
 
 
-def test_watching_goes_on_until_interrupted(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_watching_goes_on_until_interrupted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses = iter([None, KeyboardInterrupt()])
 
     def pause(seconds: float) -> None:
@@ -155,7 +141,7 @@ def test_watching_goes_on_until_interrupted(
 
     monkeypatch.setattr(status, "_chosen", lambda mountpoint: [])
     monkeypatch.setattr(status.time, "sleep", pause)
-    code, out, err = said(capsys, "status", "--watch", "--json")
+    code, out, err = run("status", "--watch", "--json")
     assert (code, out, err.strip()) == (130, "[]\n[]\n", "stripefs: interrupted")
 
 
@@ -172,9 +158,9 @@ def test_completion(words: str, offered: str) -> None:
     assert completed("stripefs", words) == [f"plain,{offered}"]
 
 
-def test_status_of_what_is_no_mount(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_status_of_what_is_no_mount(run: Run, tmp_path: Path) -> None:
     for command in ("status", "umount"):
-        code, out, err = said(capsys, command, str(tmp_path))
+        code, out, err = run(command, str(tmp_path))
         assert (code, out) == (32, "")
         assert err.startswith(f"stripefs: {tmp_path} is not")
 

@@ -12,18 +12,18 @@ import pytest
 import stripefs
 from tests.support.checkout import CHECKOUT
 from tests.support.python_api import LAYOUTS, names, spread
-from tests.unit.stripefs.cli.copying import DATA, Run, files, run, source, store, told
+from tests.unit.stripefs.cli.copying import DATA, Run, cp, files, source, store, told
 
-__all__ = ["run", "source", "store"]
+__all__ = ["cp", "source", "store"]
 
 
 # -- destinations
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_to_a_store_and_back(run: Run, source: Path, store: Path, tmp_path: Path, layout: str) -> None:
+def test_to_a_store_and_back(cp: Run, source: Path, store: Path, tmp_path: Path, layout: str) -> None:
     url = spread(store)
-    code, out, err = run("-r", "--layout", layout, "--unit", "1MiB", source, url)
+    code, out, err = cp("-r", "--layout", layout, "--unit", "1MiB", source, url)
     assert (code, err) == (0, "")
     assert out.startswith("3 of 3 files copied, 20.0 MiB at ")
     assert out.endswith(", compared with what is stored\n")
@@ -31,53 +31,53 @@ def test_to_a_store_and_back(run: Run, source: Path, store: Path, tmp_path: Path
     assert fs.read_bytes("source/model") == DATA
     assert fs.listdir("source/deep") == ["config", "empty", "zero"]
     assert ((store / "source/model").stat().st_size < 65536) == (layout == "striped")
-    assert told(run, "-r", store / "source", tmp_path / "back") == {
+    assert told(cp, "-r", store / "source", tmp_path / "back") == {
         "files": 3, "copied": 3, "copied_bytes": len(DATA) + 2, "resumed_bytes": 0, "skipped": 0,
     }  # fmt: skip
     assert files(tmp_path / "back") == files(source)
     assert (tmp_path / "back" / "deep" / "empty").is_dir()
 
 
-def test_from_store_to_store(run: Run, source: Path, store: Path) -> None:
+def test_from_store_to_store(cp: Run, source: Path, store: Path) -> None:
     (store / "one").mkdir()
     (store / "two").mkdir()
-    assert run("--root", f"file://{store}/one", "--layout", "striped", source / "model", f"{store}/one/")[0] == 0
+    assert cp("--root", f"file://{store}/one", "--layout", "striped", source / "model", f"{store}/one/")[0] == 0
     assert (store / "one" / ".stripefs").is_dir()
-    assert run(f"file://{store}/one/model", f"file://{store}/two/new")[0] == 0
+    assert cp(f"file://{store}/one/model", f"file://{store}/two/new")[0] == 0
     assert files(store / "two") == {"new": DATA}
 
 
-def test_cp_says_where_parts_would_lie(run: Run, source: Path, store: Path) -> None:
-    code, out, err = run("--layout", "striped", source / "model", f"file://{store}/")
+def test_cp_says_where_parts_would_lie(cp: Run, source: Path, store: Path) -> None:
+    code, out, err = cp("--layout", "striped", source / "model", f"file://{store}/")
     assert code == 3
     assert "no directory above this one has a pool of parts; give the directory that is mounted" in err
     assert "--root" in err
-    code, out, err = run("--layout", "striped", source / "model", store)
+    code, out, err = cp("--layout", "striped", source / "model", store)
     assert (code, out) == (2, "")
     assert f"name it as a store: file://{store}" in err
 
 
-def test_names(run: Run, source: Path, store: Path) -> None:
-    assert run(source / "model", store)[0] == 0
-    assert run(source / "model", store / "other")[0] == 0
-    assert run(source / "deep" / "config", source / "deep" / "zero", f"{store}/new/deep/")[0] == 0
-    assert run("-r", source / "deep", store)[0] == 0
-    assert run("-r", f"{source}/deep/.", f"{store}/new")[0] == 0
-    assert run("-rT", source / "deep", store / "new" / "deep")[0] == 0
-    assert run("-r", source / "deep", f"{store}/whole/")[0] == 0
+def test_names(cp: Run, source: Path, store: Path) -> None:
+    assert cp(source / "model", store)[0] == 0
+    assert cp(source / "model", store / "other")[0] == 0
+    assert cp(source / "deep" / "config", source / "deep" / "zero", f"{store}/new/deep/")[0] == 0
+    assert cp("-r", source / "deep", store)[0] == 0
+    assert cp("-r", f"{source}/deep/.", f"{store}/new")[0] == 0
+    assert cp("-rT", source / "deep", store / "new" / "deep")[0] == 0
+    assert cp("-r", source / "deep", f"{store}/whole/")[0] == 0
     assert set(files(store)) == {
         "model", "other", "deep/config", "deep/zero", "whole/config", "whole/zero",
         "new/config", "new/zero", "new/deep/config", "new/deep/zero",
     }  # fmt: skip
 
 
-def test_a_link_is_what_it_leads_to(run: Run, source: Path, store: Path, tmp_path: Path) -> None:
+def test_a_link_is_what_it_leads_to(cp: Run, source: Path, store: Path, tmp_path: Path) -> None:
     (source / "link").symlink_to("model")
     (source / "folder").symlink_to("deep")
     (source / "deep" / "up").symlink_to("..")
     (source / "lost").symlink_to("nowhere")
     os.mkfifo(source / "pipe")
-    code, _, err = run("-r", source, store / "copy")
+    code, _, err = cp("-r", source, store / "copy")
     assert code == 3
     said = sorted(line.removeprefix(f"stripefs: {source}/") for line in err.splitlines())
     assert said == [
@@ -89,10 +89,10 @@ def test_a_link_is_what_it_leads_to(run: Run, source: Path, store: Path, tmp_pat
     found = files(store / "copy")
     assert (found["link"], found["model"], found["folder/config"]) == (DATA, DATA, b"{}")
     (tmp_path / "name").symlink_to(store / "copy")
-    assert run(source / "deep" / "config", tmp_path / "name")[0] == 0
+    assert cp(source / "deep" / "config", tmp_path / "name")[0] == 0
     assert (store / "copy" / "config").read_bytes() == b"{}"
     (tmp_path / "file").symlink_to(store / "copy" / "config")
-    assert run(source / "model", tmp_path / "file")[0] == 0
+    assert cp(source / "model", tmp_path / "file")[0] == 0
     assert (store / "copy" / "config").read_bytes() == DATA
 
 
@@ -115,8 +115,8 @@ def test_a_link_is_what_it_leads_to(run: Run, source: Path, store: Path, tmp_pat
         (["{source}/model", "hdfs+x://y"], 2, "unknown"),
     ],
 )
-def test_misuse_is_one_line(run: Run, source: Path, store: Path, words: list[str], code: int, said: str) -> None:
-    found, _, err = run(*(word.format(source=source, store=store) for word in words))
+def test_misuse_is_one_line(cp: Run, source: Path, store: Path, words: list[str], code: int, said: str) -> None:
+    found, _, err = cp(*(word.format(source=source, store=store) for word in words))
     assert (found, err.count("\n")) == (code, 1)
     assert said.format(source=source, store=store) in err
     assert names(store) == set()
@@ -125,7 +125,7 @@ def test_misuse_is_one_line(run: Run, source: Path, store: Path, words: list[str
 # -- attributes of a copy
 
 
-def test_modes_and_times(run: Run, source: Path, store: Path) -> None:
+def test_modes_and_times(cp: Run, source: Path, store: Path) -> None:
     os.chmod(source / "model", 0o755)
     os.utime(source / "model", ns=(5, 1_500_000_000_123_456_789))
     os.chmod(source / "deep", 0o711)
@@ -135,10 +135,10 @@ def test_modes_and_times(run: Run, source: Path, store: Path) -> None:
     before = os.umask(0o027)
     try:
         for url in (str(store / "local"), f"file://{store}/stored"):
-            assert run("-r", source, url)[0] == 0
-        assert run(source / "model", store / "there")[0] == 0
+            assert cp("-r", source, url)[0] == 0
+        assert cp(source / "model", store / "there")[0] == 0
         for url in (str(store / "local-p"), f"file://{store}/stored-p"):
-            assert run("-rp", source, url)[0] == 0
+            assert cp("-rp", source, url)[0] == 0
     finally:
         os.umask(before)
 
@@ -160,20 +160,18 @@ def test_modes_and_times(run: Run, source: Path, store: Path) -> None:
 # -- messages
 
 
-def test_progress_shows_on_a_terminal_only(
-    run: Run, source: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run(source / "model", store)[2] == ""
+def test_progress_shows_on_a_terminal_only(cp: Run, source: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cp(source / "model", store)[2] == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    code, _, err = run(source / "model", store)
+    code, _, err = cp(source / "model", store)
     assert code == 0
     assert err.startswith("\r")
     assert " of 20.0 MiB at " in err
     assert err.endswith("\r\x1b[K")
 
 
-def test_json_has_the_keys_that_the_document_names(run: Run, source: Path, store: Path) -> None:
-    found = json.loads(run("--json", source / "model", source / "none", store)[1])
+def test_json_has_the_keys_that_the_document_names(cp: Run, source: Path, store: Path) -> None:
+    found = json.loads(cp("--json", source / "model", source / "none", store)[1])
     text = (CHECKOUT / "docs" / "json.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| `cp` |") and "skipped_bytes" in line)
     for key in [*found, *found["trouble"][0]]:
@@ -183,10 +181,10 @@ def test_json_has_the_keys_that_the_document_names(run: Run, source: Path, store
     ]
 
 
-def test_a_copy_of_nothing_says_what_is_left_out(run: Run, tmp_path: Path) -> None:
+def test_a_copy_of_nothing_says_what_is_left_out(cp: Run, tmp_path: Path) -> None:
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / ".model.stripefs-lock").write_bytes(b"x")
-    code, out, err = run("-r", tmp_path / "hidden", tmp_path / "copy")
+    code, out, err = cp("-r", tmp_path / "hidden", tmp_path / "copy")
     assert (code, err) == (0, "")
     assert out == (
         "nothing was copied: there are no files, apart from names that stripefs keeps for itself (.stripefs, …)\n"

@@ -1,17 +1,14 @@
 """mount.stripefs as mount(8) calls it."""
 
-from pathlib import Path
-
 import pytest
 
 from stripefs.cli import mount_helper, mounting
 from stripefs.errors import ConfigError, MountError, NotFound, StripefsError
 from stripefs.settings import Settings
-from tests.contract.commands import forget_settings
 
 
 @pytest.fixture
-def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Settings]:
+def mounted(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """Mounts that would have been made."""
     seen: list[Settings] = []
 
@@ -20,7 +17,6 @@ def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Settings]:
         return 0
 
     monkeypatch.setattr(mounting, "start", note)
-    forget_settings(tmp_path, monkeypatch)
     return seen
 
 

@@ -5,35 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import stripefs
-from stripefs import logs
 from stripefs.api import engine
 from stripefs.cli import app as application
 from tests.contract import commands as command_conformance
 from tests.support.checkout import CHECKOUT
 from tests.support.python_api import MIB, content, names
+from tests.unit.stripefs.cli.conftest import Run
 
 DATA = content(20 * MIB)
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def _surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    command_conformance.forget_settings(tmp_path, monkeypatch)
-    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
-    yield
-    engine.stop()
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    return lambda *words: command_conformance.said(application, capsys, list(map(str, words)))
 
 
 @pytest.fixture

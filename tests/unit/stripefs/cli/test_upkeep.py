@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from stripefs import logs
-from stripefs.cli import app as application
 from stripefs.cli.info import describe, gather
 from stripefs.format.lock_and_record import Record
 from stripefs.format.manifest import Segment
@@ -20,24 +18,18 @@ from stripefs.store.base import Block, Handle, Host, Status
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
-from tests.contract import commands as command_conformance
 from tests.support.leftovers import DAY, UNIT, Place, version
 from tests.support.uploads import Layout, content, save, writing
+from tests.unit.stripefs.cli.conftest import Run
 
 OLD = 2 * DAY
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    command_conformance.forget_settings(tmp_path, monkeypatch)
-    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
+def place(tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path / "store")
     yield place
     place.close()
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    return command_conformance.said(application, capsys, list(map(str, arguments)))
 
 
 def broken(place: Place) -> None:
@@ -51,10 +43,10 @@ def broken(place: Place) -> None:
 # -- gc
 
 
-def test_gc_names_and_then_removes(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_names_and_then_removes(place: Place, run: Run) -> None:
     broken(place)
     before = place.everything()
-    code, out, err = said(capsys, "gc", place.root, "--dry-run")
+    code, out, err = run("gc", place.root, "--dry-run")
     assert (code, err) == (0, "")
     first, second, summary, recoverable = out.splitlines()
     assert first == f"/d/.model.stripefs-{version(1)}-0  part, 5 B"
@@ -64,7 +56,7 @@ def test_gc_names_and_then_removes(place: Place, capsys: pytest.CaptureFixture[s
     assert recoverable == "stripefs recover could bring back /d/kept"
     assert place.everything() == before
 
-    code, out, err = said(capsys, "gc", place.root, "--json")
+    code, out, err = run("gc", place.root, "--json")
     found = json.loads(out)
     assert (code, err) == (0, "")
     assert (found["removed"], found["dry_run"], found["recoverable"], found["trouble"]) == (2, False, ["/d/kept"], [])
@@ -72,19 +64,19 @@ def test_gc_names_and_then_removes(place: Place, capsys: pytest.CaptureFixture[s
     assert found["bytes"] == sum(item["bytes"] for item in found["items"])
     assert found["kept"]["recoverable"]["count"] == 2
 
-    code, out, err = said(capsys, "gc", place.root)
+    code, out, err = run("gc", place.root)
     assert (code, out.startswith("0 (0 B) removed; 2 (")) == (0, True)
-    code, out, err = said(capsys, "gc", place.root, "--force")
+    code, out, err = run("gc", place.root, "--force")
     assert (code, out) == (0, out)
     assert out.startswith("2 (")
     assert place.everything() == {"d/striped", *(f".stripefs/{version(9)}/{number}" for number in range(3))}
 
 
-def test_gc_says_what_it_could_not_read(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_says_what_it_could_not_read(place: Place, run: Run) -> None:
     broken(place)
     manifest = place.root / "d/striped"
     manifest.write_bytes(manifest.read_bytes()[:-1] + b"?")
-    code, out, err = said(capsys, "gc", place.root)
+    code, out, err = run("gc", place.root)
     assert code == 3
     assert "kept, as not all manifests could be read" in out
     assert err.startswith("stripefs: /d/striped: the manifest is damaged")
@@ -103,20 +95,16 @@ def test_gc_says_what_it_could_not_read(place: Place, capsys: pytest.CaptureFixt
         (["info", "/nowhere/at/all"], 3, "/nowhere/at"),
     ],
 )
-def test_misuse_is_one_line(
-    place: Place, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, what: str
-) -> None:
-    found, out, err = said(capsys, *arguments)
+def test_misuse_is_one_line(place: Place, run: Run, arguments: list[str], code: int, what: str) -> None:
+    found, out, err = run(*arguments)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert what in err
 
 
-def test_progress_shows_on_a_terminal_only(
-    place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_shows_on_a_terminal_only(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(place)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    code, _, err = said(capsys, "gc", place.root)
+    code, _, err = run("gc", place.root)
     assert code == 0
     assert err.startswith("\r/\x1b[K")
     assert err.endswith("\r\x1b[K")
@@ -125,30 +113,30 @@ def test_progress_shows_on_a_terminal_only(
 # -- recover
 
 
-def test_recover_finds_the_pool_above_the_file(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recover_finds_the_pool_above_the_file(place: Place, run: Run) -> None:
     data = content(10_000)
     segment = Segment(len(data), place.parts(version(5), data, 2, OLD))
     record = place.striped_record("d/deep", "model", version(5), [segment])
     place.record("d/deep", "model", record, OLD)
     file = place.root / "d/deep/model"
-    assert said(capsys, "recover", file, "--dry-run") == (0, "9.8 KiB can be recovered\n", "")
+    assert run("recover", file, "--dry-run") == (0, "9.8 KiB can be recovered\n", "")
     assert not file.exists()
-    assert said(capsys, "recover", file) == (0, "9.8 KiB recovered as /d/deep/model\n", "")
+    assert run("recover", file) == (0, "9.8 KiB recovered as /d/deep/model\n", "")
     assert bytes(place.view.get(b"/d/deep/model")) == data
-    code, _, err = said(capsys, "recover", file)
+    code, _, err = run("recover", file)
     assert (code, "has no record of an fsync" in err) == (3, True)
 
 
-def test_recover_what_is_left_under_another_name(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recover_what_is_left_under_another_name(place: Place, run: Run) -> None:
     place.file("d/model", b"old")
     place.hidden("d", "model", f"{version(2)}-0", OLD, b"123")
     record = place.concat_record("d", "model", version(2), [3, 5])
     place.record("d", "model", record, OLD)
     file = place.root / "d/model"
-    code, out, err = said(capsys, "recover", file)
+    code, out, err = run("recover", file)
     assert (code, out) == (3, "")
     assert "exists; give another name by --to" in err
-    code, out, err = said(capsys, "recover", file, "--to", "kept", "--json")
+    code, out, err = run("recover", file, "--to", "kept", "--json")
     assert code == 3
     assert json.loads(out) == {
         "source": f"{place.root}/d/",
@@ -169,7 +157,7 @@ def test_recover_what_is_left_under_another_name(place: Place, capsys: pytest.Ca
 # -- info
 
 
-async def test_info_of_a_striped_file(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_info_of_a_striped_file(place: Place, run: Run) -> None:
     url = f"throttled+file://{place.root}?hosts=4&rate=4GB/s"
     store = open_store(StoreSettings(url=url))
     (place.root / "run").mkdir()
@@ -177,7 +165,7 @@ async def test_info_of_a_striped_file(place: Place, capsys: pytest.CaptureFixtur
         await save(drafts, b"/run/model", content(2 << 20))
         await save(drafts, b"/run/plain", content(1000))
     file = url.replace("?", "/run/model?")
-    code, out, err = said(capsys, "info", file, "--json")
+    code, out, err = run("info", file, "--json")
     found = json.loads(out)
     assert (code, err, found["trouble"]) == (0, "", [])
     assert (found["layout"], found["length"], found["width"], found["live_hosts"]) == ("striped", 2 << 20, 4, 4)
@@ -186,7 +174,7 @@ async def test_info_of_a_striped_file(place: Place, capsys: pytest.CaptureFixtur
     assert {host for part in found["parts"] for host in part["hosts"]} == set(found["hosts"])
     assert (found["pool"], found["idle_hosts"], found["thin_blocks"]) == (f"{place.root}/.stripefs", [], 0)
     assert found["blocks"] >= len(found["parts"])
-    code, page, _ = said(capsys, "info", file)
+    code, page, _ = run("info", file)
     assert code == 0
     for text in (
         "striped: units of 64 KiB over 4 parts at once, read through stripefs\n",
@@ -198,14 +186,14 @@ async def test_info_of_a_striped_file(place: Place, capsys: pytest.CaptureFixtur
         assert text in page
 
     plain = url.replace("?", "/run/plain?")
-    found = json.loads(said(capsys, "info", plain, "--json")[1])
+    found = json.loads(run("info", plain, "--json")[1])
     assert (found["layout"], found["length"], found["parts"], found["blocks"]) == ("ordinary", 1000, [], 1)
     assert (len(found["hosts"]), len(found["idle_hosts"]), found["balance"]) == (1, 3, 4.0)
-    page = said(capsys, "info", plain)[1]
+    page = run("info", plain)[1]
     assert "ordinary: one file that every client reads" in page
     assert f"1 of 4 live ones; nothing on {', '.join(found['idle_hosts'])}\n" in page
     assert "1.0 KiB        400 %\n" in page
-    code, _, err = said(capsys, "info", url.replace("?", "/run?"))
+    code, _, err = run("info", url.replace("?", "/run?"))
     assert (code, "is a directory; name a file" in err) == (3, True)
     StripedStore(store).close()
 
@@ -238,10 +226,10 @@ def test_info_of_blocks_that_are_nowhere_or_too_few(place: Place) -> None:
     assert "balance      5.33, " in page
 
 
-def test_info_of_a_file_with_missing_parts(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_of_a_file_with_missing_parts(place: Place, run: Run) -> None:
     place.striped("d/striped", version(9), b"x" * 3 * UNIT)
     (place.root / f".stripefs/{version(9)}/1").unlink()
-    code, out, err = said(capsys, "info", place.root / "d/striped")
+    code, out, err = run("info", place.root / "d/striped")
     assert code == 3
     assert "striped: units of 4 KiB over 3 parts" in out
     assert err.startswith(f"stripefs: part {version(9)}/1: ")

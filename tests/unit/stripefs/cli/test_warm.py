@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import stripefs
-from stripefs import logs
 from stripefs.cache import bypass
 from stripefs.cache.segment_format import DATA_AT
-from stripefs.cli import app
-from tests.contract.commands import forget_settings, said
 from tests.support.caches import MIB, write
 from tests.support.python_api import content
-
-Run = Callable[..., tuple[int, str, str]]
+from tests.unit.stripefs.cli.conftest import Run
 
 
 @pytest.fixture
@@ -36,77 +31,73 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    forget_settings(tmp_path, monkeypatch)
+def warm(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(bypass, "SLOWER", 0.0)  # a store that is in memory is no measure
-    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
-    return lambda *words: said(app, capsys, ["warm", "--cache", str(folder), "--cache-size", "64GiB", *words])
+    return lambda *words: run("warm", "--cache", folder, "--cache-size", "64GiB", *words)
 
 
-def warmed(run: Run, *words: str) -> dict[str, object]:
-    code, out, _ = run("--json", *words)
+def warmed(warm: Run, *words: str) -> dict[str, object]:
+    code, out, _ = warm("--json", *words)
     assert code == 0
     (told,) = json.loads(out)["paths"]
     return {name: told[name] for name in ("files", "bytes", "here_before", "fetched", "whole", "missing", "trouble")}
 
 
-def test_a_directory_is_brought_here_once(run: Run, source: Path) -> None:
+def test_a_directory_is_brought_here_once(warm: Run, source: Path) -> None:
     size = 17 * MIB + 5 + 100
     done = {"files": 4, "bytes": size, "whole": True, "missing": [], "trouble": []}
-    assert warmed(run, str(source)) == {**done, "here_before": 0, "fetched": size - 100}
-    assert warmed(run, str(source)) == {**done, "here_before": size - 100, "fetched": 0}
+    assert warmed(warm, str(source)) == {**done, "here_before": 0, "fetched": size - 100}
+    assert warmed(warm, str(source)) == {**done, "here_before": size - 100, "fetched": 0}
 
 
-def test_a_file_is_gone_on_with_where_it_was_left(run: Run, source: Path, folder: Path) -> None:
+def test_a_file_is_gone_on_with_where_it_was_left(warm: Run, source: Path, folder: Path) -> None:
     path = str(source / "step-1" / "a")
-    assert warmed(run, path)["fetched"] == 12 * MIB + 5
+    assert warmed(warm, path)["fetched"] == 12 * MIB + 5
     (segment,) = folder.glob("stripefs-1/versions/*/*/000000")
     with segment.open("r+b") as file:
         file.seek(64 + 16 * 4)
         file.write(bytes(16 * 3))  # three blocks are not here
-    found = warmed(run, path)
+    found = warmed(warm, path)
     assert (found["here_before"], found["fetched"]) == (9 * MIB + 5, 3 * MIB)
     assert segment.stat().st_size > DATA_AT
 
 
 @pytest.mark.parametrize("path", ["step-2/deep/model", "step-2", ""])
-def test_striped_files_are_found_with_the_pool_above_them(run: Run, source: Path, path: str) -> None:
+def test_striped_files_are_found_with_the_pool_above_them(warm: Run, source: Path, path: str) -> None:
     fs = stripefs.connect(str(source), layout="striped", unit="1MiB")
     fs.mkdir("step-2/deep", parents=True)
     fs.write_bytes("step-2/deep/model", content(20 * MIB))
-    found = warmed(run, f"file://{source}/{path}".rstrip("/"))
+    found = warmed(warm, f"file://{source}/{path}".rstrip("/"))
     assert (found["files"], found["whole"], found["trouble"]) == (1 if path else 5, True, [])
 
 
-def test_what_does_not_fit_is_named(run: Run, source: Path) -> None:
-    code, out, err = run("--wait", "--cache-size", "64MiB", str(source))
+def test_what_does_not_fit_is_named(warm: Run, source: Path) -> None:
+    code, out, err = warm("--wait", "--cache-size", "64MiB", str(source))
     assert code == 0  # 17 MiB do
     assert "4 files, 17.0 MiB" in out
     write(source / "large", 80 * MIB, seed=9)
-    code, out, err = run("--wait", "--cache-size", "64MiB", str(source / "large"))
+    code, out, err = warm("--wait", "--cache-size", "64MiB", str(source / "large"))
     assert (code, out) == (3, "")
     assert "80 MiB do not fit into the cache, which can hold 64 MiB; nothing was fetched" in err
     assert sum(path.stat().st_blocks * 512 for path in (source.parent / "cache").rglob("*")) < 32 * MIB
 
 
-def test_it_wants_a_folder_and_says_what_it_cannot_read(
-    run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, _, err = said(app, capsys, ["warm", str(source)])
+def test_it_wants_a_folder_and_says_what_it_cannot_read(run: Run, warm: Run, source: Path, tmp_path: Path) -> None:
+    code, _, err = run("warm", source)
     assert code == 2
     assert "no cache folder is named" in err
-    code, _, err = run("--wait", str(tmp_path / "absent"))
+    code, _, err = warm("--wait", str(tmp_path / "absent"))
     assert code == 3
     assert "absent" in err
 
 
-def test_in_the_background(run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_the_background(warm: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stripefs.fuse.control.runtime_directory", lambda: tmp_path / "run")
-    code, out, _ = run("--rate", "1GB/s", str(source))
+    code, out, _ = warm("--rate", "1GB/s", str(source))
     assert code == 0
     assert "warming in the background: process" in out
     log = tmp_path / "run" / "warm.log"
     _, status = os.waitpid(int(out.split("process ")[1].split(",")[0]), 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert "4 files, 17.0 MiB" in log.read_text()
-    assert warmed(run, str(source))["fetched"] == 0
+    assert warmed(warm, str(source))["fetched"] == 0

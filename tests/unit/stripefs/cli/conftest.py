@@ -1,0 +1,26 @@
+"""The command `stripefs` in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stripefs import logs
+from stripefs.cli import app as application
+from tests.contract import commands as command_conformance
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command_conformance.forget_settings(tmp_path, monkeypatch)
+    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Exit code, output and errors of the command with these words."""
+    return lambda *words: command_conformance.said(application, capsys, list(map(str, words)))
