@@ -15,7 +15,7 @@ from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
 from stripefs.testing.throttled import ThrottledStore
-from stripefs.write import Layout, UploadManager, WritePolicy
+from stripefs.write import FileUpload, Layout, UploadManager, WritePolicy
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -66,6 +66,13 @@ async def save(uploads: UploadManager, path: bytes, data: bytes, *, step: int = 
     await upload.publish(final=True)
 
 
+async def begin_with(uploads: UploadManager, data: bytes, path: bytes = b"/file", **begin: object) -> FileUpload:
+    """An upload to which `data` was written, at its end where it appends."""
+    upload = await uploads.begin(path, **{"replacing": None, **begin})  # type: ignore[arg-type]
+    await upload.write(upload.length, data)
+    return upload
+
+
 def load(store: Store, path: bytes) -> bytes:
     """All of a file as a mount reads it. Opened anew, so that nothing is remembered."""
     return bytes(StripedStore(store).get(path))
@@ -76,6 +83,11 @@ def hidden(root: Path) -> set[str]:
     found = {str(path.relative_to(root)) for path in root.rglob("*") if is_hidden(path.name.encode())}
     found |= {str(path.relative_to(root)) for path in root.glob(".stripefs/*/*")}
     return {name for name in found if not name.startswith(".stripefs-hosts") and name != ".stripefs"}
+
+
+def beside(root: Path) -> set[str]:
+    """The same without parts in the pool."""
+    return {name for name in hidden(root) if not name.startswith(".stripefs/")}
 
 
 async def until(condition: Callable[[], bool]) -> None:

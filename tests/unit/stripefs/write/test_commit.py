@@ -12,24 +12,18 @@ from typing import Any
 import pytest
 import trio
 
-from stripefs.errors import Busy, ServiceDown, StaleVersion, Transient
+from stripefs.errors import ServiceDown, StaleVersion, Transient
 from stripefs.format.lock_and_record import LEASE
 from stripefs.gc.recover import recover
-from stripefs.store.base import Identity
 from stripefs.store.striped import StripedStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.testing.throttled import ThrottledStore
-from stripefs.write import DraftLost, FileUpload, Layout, file_lock
+from stripefs.write import DraftLost, FileUpload, Layout
 from stripefs.write.file_lock import FileLock, acquire
-from tests.support.uploads import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, writing
+from tests.support.uploads import DEADLINE, LAYOUTS, MIB, begin_with, content, load, save, spread, writing
 
 OLD, NEXT = content(3000, seed=2), content(5000, seed=3)
 SIZES = [1000, MIB + 77]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ThrottledStore:
-    return spread(tmp_path)
 
 
 def age(root: Path, name: str = ".file.stripefs-lock") -> None:
@@ -80,8 +74,7 @@ async def test_a_writer_that_sleeps_right_before_the_step_overwrites_nobody(
     """Its lock was compared, and its rename reaches the store when another writer has long published."""
     async with writing(store, layout=layout) as uploads:
         await save(uploads, b"/file", OLD)
-        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
-        await upload.write(0, content(size))
+        upload = await begin_with(uploads, content(size), replacing=store.stat(b"/file").identity)
         during(store, "rename", lambda: other_writer(tmp_path, NEXT))
         with pytest.raises(DraftLost):
             await upload.publish(final=True)
@@ -97,8 +90,7 @@ async def test_a_join_that_was_held_up_goes_behind_nobody_elses_bytes(
     theirs = content(len(more) - length, seed=6)
     async with writing(store, layout=Layout.CONCAT) as uploads:
         await save(uploads, b"/file", data)
-        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity, append=True)
-        await upload.write(len(data), more)
+        upload = await begin_with(uploads, more, replacing=store.stat(b"/file").identity, append=True)
         during(store, "concat", lambda: other_writer(tmp_path, theirs, append=True))
         with pytest.raises((DraftLost, StaleVersion)):
             await upload.publish(final=True)
@@ -111,8 +103,7 @@ async def test_an_answer_that_was_lost_to_a_writer_that_was_replaced_since(
 ) -> None:
     """Its version stood for a moment. It is told that it may be lost, never that it stands."""
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(len(NEXT)))
+        upload = await begin_with(uploads, content(len(NEXT)))
         during(store, "rename", lambda: other_writer(tmp_path, NEXT), after=True)
         with pytest.raises(DraftLost):
             await upload.publish(final=True)
@@ -131,8 +122,7 @@ async def test_an_answer_that_was_lost_and_a_lock_that_somebody_else_took(
         locks.append(acquire(spread(tmp_path), b"/file"))
 
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, data)
+        upload = await begin_with(uploads, data)
         during(store, "rename", take_over, after=True)
         await upload.publish(final=True)
         locks[0].check()  # which the writer before has not let go
@@ -147,8 +137,7 @@ async def test_what_is_renamed_to_a_new_files_name_stays(
     """By somebody who looked for locks before this one was taken, or does not know them."""
     (tmp_path / "other").write_bytes(b"theirs")
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(MIB + 9))
+        upload = await begin_with(uploads, content(MIB + 9))
 
         def rename() -> None:
             (tmp_path / "other").rename(tmp_path / "file")
@@ -173,8 +162,7 @@ async def test_a_lease_that_has_ended_is_renewed_before_anything_is_published(
     store: ThrottledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with writing(store) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, OLD)
+        upload = await begin_with(uploads, OLD)
         ended(upload)
         renewed, renew = [], FileLock.renew
         monkeypatch.setattr(FileLock, "renew", lambda lock: (renewed.append(lock.left), renew(lock)))
@@ -197,8 +185,7 @@ async def test_a_lease_that_has_ended_and_cannot_be_renewed_is_an_error_for_the_
         raise ServiceDown("away")
 
     async with writing(faulty, io_timeout=0.3) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, OLD)
+        upload = await begin_with(uploads, OLD)
         ended(upload)
         monkeypatch.setattr(faulty, "stat", away)
         calls = {
@@ -218,8 +205,7 @@ async def test_a_lease_that_ends_while_a_step_is_tried_again(
 ) -> None:
     """No try begins after the end: the lock is renewed first."""
     async with writing(store) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, OLD)
+        upload = await begin_with(uploads, OLD)
         rename, tries = store.rename, []
 
         def refused(source: bytes, target: bytes, **options: Any) -> None:
@@ -245,8 +231,7 @@ async def test_taking_over_keeps_what_fsync_made_durable(
     """A dead writer's parts that are moved out of the way are found by `stripefs recover`."""
     data = content(size)
     async with writing(store, layout=layout, memory=MIB) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, data)
+        upload = await begin_with(uploads, data)
         await upload.sync()
         age(tmp_path)
         lock = acquire(store, b"/file")
@@ -274,80 +259,3 @@ async def test_a_file_that_was_renamed_while_it_was_written_is_fenced_under_its_
         with pytest.raises(DraftLost):
             await upload.publish(final=True)
     assert load(store, b"/file") == NEXT
-
-
-async def test_who_dies_while_taking_over_leaves_that_to_the_next_one(
-    store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock says whom it was taken from until they are fenced."""
-    async with writing(store, layout=Layout.PLAIN) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(MIB))
-
-        def fence(*_: object) -> None:
-            raise ServiceDown("away")
-
-        def two_successors() -> None:
-            age(tmp_path)
-            with monkeypatch.context() as patch:
-                patch.setattr(file_lock, "_fence", fence)
-                with pytest.raises(ServiceDown):
-                    acquire(spread(tmp_path), b"/file", ["1" * 16], "first/1")
-            age(tmp_path)
-            acquire(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
-
-        during(store, "rename", two_successors)
-        with pytest.raises(DraftLost):
-            await upload.publish(final=True)
-    assert not (tmp_path / "file").exists()
-    assert not [name for name in hidden(tmp_path) if name.endswith("-lock")]
-
-
-async def test_a_takeover_that_is_held_up_lets_nothing_late_through(
-    store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its answer is lost, so the one who takes over fences nobody. Its lock says whom the next one is to fence."""
-    async with writing(store, layout=Layout.PLAIN) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(MIB))
-
-        def two_successors() -> None:
-            age(tmp_path)
-            first = spread(tmp_path)
-            rename = first.compare_and_rename
-
-            def held_up(source: bytes, target: bytes, seen: Identity) -> None:
-                rename(source, target, seen)
-                raise ServiceDown("away")
-
-            monkeypatch.setattr(first, "compare_and_rename", held_up)
-            with pytest.raises(ServiceDown):
-                acquire(first, b"/file", ["1" * 16], "first/1")
-            age(tmp_path)
-            acquire(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
-
-        during(store, "rename", two_successors)
-        with pytest.raises(DraftLost):
-            await upload.publish(final=True)
-    assert not (tmp_path / "file").exists()
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_writer_whose_predecessor_lets_its_lock_go_late_overwrites_nobody(
-    store: ThrottledStore, tmp_path: Path, layout: Layout
-) -> None:
-    """It has compared its lock, and is about to rename, when the one before it sends the removal of its own."""
-    before = acquire(spread(tmp_path), b"/file")
-    age(tmp_path)
-    async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(MIB + 9))
-
-        def third() -> None:
-            before.release()
-            with pytest.raises(Busy):
-                acquire(spread(tmp_path), b"/file")
-
-        during(store, "rename", third)
-        await upload.publish(final=True)
-    assert load(store, b"/file") == content(MIB + 9)

@@ -19,7 +19,7 @@ from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import Parser, WrappedStore
 from stripefs.write import Layout
 from stripefs.write.commit import Commit, CommitState
-from tests.support.uploads import MIB, content, hidden, load, save, spread, writing
+from tests.support.uploads import MIB, beside, content, load, save, spread, writing
 
 _T = TypeVar("_T")
 
@@ -112,4 +112,4 @@ async def test_a_writer_that_dies(
         os.utime(path, ns=(0, path.stat().st_mtime_ns - int(8 * DAY * 1e9)))
     Collection(store, StripedStore(store)).run()
     assert load(store, b"/file") == new
-    assert {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")} == set()
+    assert beside(tmp_path) == set()

@@ -9,7 +9,19 @@ from stripefs.errors import Busy, ServiceDown
 from stripefs.format.manifest import Manifest
 from stripefs.store import local_write
 from stripefs.write import DraftLost, Layout
-from tests.support.uploads import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
+from tests.support.uploads import (
+    DEADLINE,
+    LAYOUTS,
+    MIB,
+    begin_with,
+    content,
+    hidden,
+    load,
+    save,
+    spread,
+    until,
+    writing,
+)
 
 OLD = content(3000, seed=2)
 DATA = content(MIB + 77)
@@ -98,8 +110,7 @@ async def test_a_manifest_that_comes_late_finds_its_parts(tmp_path):
 
     async with writing(store, layout=Layout.STRIPED) as uploads:
         await save(uploads, b"/file", OLD)
-        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
-        await upload.write(0, DATA)
+        upload = await begin_with(uploads, DATA, replacing=store.stat(b"/file").identity)
         store.rename = renamed
         async with trio.open_nursery() as nursery:
             nursery.start_soon(upload.publish, True)
@@ -150,8 +161,7 @@ async def test_a_close_that_is_cut_off_before_its_last_step(tmp_path, layout, si
     store = spread(tmp_path)
     async with writing(store, layout=layout) as uploads:
         await save(uploads, b"/file", OLD)
-        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
-        await upload.write(0, DATA[:size])
+        upload = await begin_with(uploads, DATA[:size], replacing=store.stat(b"/file").identity)
         held = Held(store, "rename", lambda source, target: target == b"/file")
         await cut_off_while(held, upload.publish, True)
         assert not hidden(tmp_path)
@@ -173,8 +183,7 @@ async def test_a_close_whose_last_step_cannot_be_taken_back(tmp_path, layout, ca
 
     async with writing(store, layout=layout) as uploads:
         await save(uploads, b"/file", OLD)
-        upload = await uploads.begin(b"/file", replacing=store.stat(b"/file").identity)
-        await upload.write(0, DATA)
+        upload = await begin_with(uploads, DATA, replacing=store.stat(b"/file").identity)
         held = Held(store, "rename", lambda source, target: target == b"/file")
         store.remove = refuse
         await cut_off_while(held, upload.publish, True)
@@ -195,8 +204,7 @@ async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
         raise ServiceDown("away")
 
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, DATA)
+        upload = await begin_with(uploads, DATA)
         held = Held(store, "rename", lambda source, target: target == b"/file")
         store.remove = refuse
         await cut_off_while(held, upload.publish, True)
@@ -218,8 +226,7 @@ async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
 async def test_what_fsync_made_durable_is_not_taken_back(tmp_path, layout, size):
     store = spread(tmp_path)
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, DATA[:size])
+        upload = await begin_with(uploads, DATA[:size])
         await upload.sync()
         held = Held(store, "rename", lambda source, target: target == b"/file")
         await cut_off_while(held, upload.publish, True)
@@ -247,8 +254,7 @@ async def test_the_lock_does_not_wait_for_parts_that_hang(tmp_path, layout):
 async def test_a_join_behind_what_is_published(tmp_path):
     store = spread(tmp_path)
     async with writing(store, layout=Layout.CONCAT) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, DATA)
+        upload = await begin_with(uploads, DATA)
         await upload.publish(final=False)
         await upload.write(len(DATA), DATA)
         held = Held(store, "concat", lambda target, sources: target == b"/file")
@@ -265,8 +271,7 @@ async def test_a_join_that_comes_late_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(local_write, "_copy", local_write._copy)  # put back in the end
     held = Held(local_write, "_copy")
     async with writing(store, layout=Layout.CONCAT, memory=MIB) as uploads:  # so little makes several parts
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, DATA)
+        upload = await begin_with(uploads, DATA)
         await cut_off_while(held, upload.publish, True)
         joined = Held(store, "remove")
         held.release()

@@ -9,28 +9,17 @@ from stripefs import retry
 from stripefs.errors import HostFailed, NoSpace, QuotaExceeded, ServiceDown, StoreError
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import DraftLost, Layout
-from tests.support.uploads import LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
+from tests.support.uploads import LAYOUTS, MIB, begin_with, beside, content, hidden, load, save, until, writing
 
 PARTED = [Layout.CONCAT, Layout.STRIPED]
 DATA = content(6 * MIB + 99)
-
-
-@pytest.fixture
-def store(tmp_path):
-    return spread(tmp_path)
-
-
-def beside(tmp_path):
-    """Hidden things of files, parts in the pool left out."""
-    return {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
 
 
 @pytest.mark.parametrize("layout", PARTED)
 @pytest.mark.parametrize("state", ["dead", "frozen"])
 async def test_a_host_is_lost_on_the_way(store, layout, state):
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, DATA[: 2 * MIB])
+        upload = await begin_with(uploads, DATA[: 2 * MIB])
         (store.hosts_control.kill if state == "dead" else store.hosts_control.freeze)("h1")
         await upload.write(2 * MIB, DATA[2 * MIB :])
         await upload.publish(final=True)
@@ -99,22 +88,6 @@ async def test_no_room(store, tmp_path, layout, kind, size):
     assert not hidden(tmp_path)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_written_anew_after_an_error(store, layout):
-    faulty = FaultyStore(store)
-    async with writing(faulty, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        faulty.fail_at(1, "close", kind="quota")
-        await upload.write(0, DATA)
-        with pytest.raises(QuotaExceeded):
-            await upload.sync()
-        await upload.rewind()
-        await upload.write(0, DATA[: 2 * MIB])
-        await upload.publish(final=True)
-        assert (uploads.status()["lost"], uploads.status()["published_versions"]) == ({"QuotaExceeded": 1}, 1)
-    assert load(store, b"/file") == DATA[: 2 * MIB]
-
-
 CHANGES = ["put", "create", "write", "close", "rename", "concat", "mkdir", "remove", "set_attributes"]
 
 
@@ -171,8 +144,7 @@ async def test_a_clients_bug_is_an_error_of_the_file(store):
 
 async def test_a_lost_lock_publishes_nothing(store, tmp_path):
     async with writing(store, layout=Layout.STRIPED) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, DATA)
+        upload = await begin_with(uploads, DATA)
         store.remove(b"/.file.stripefs-lock")
         await uploads.heartbeat.beat()
         with pytest.raises(DraftLost):

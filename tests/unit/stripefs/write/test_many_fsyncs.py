@@ -11,7 +11,7 @@ from stripefs.gc.fsync_records import find
 from stripefs.testing.counting import CountingStore
 from stripefs.write import Layout
 from stripefs.write.store_ops import SOURCES_AT_ONCE
-from tests.support.uploads import KIB, MIB, content, hidden, load, spread, writing
+from tests.support.uploads import KIB, MIB, begin_with, beside, content, hidden, load, spread, writing
 
 TIMES = 2 * SOURCES_AT_ONCE + 9
 STEP = 32 * KIB
@@ -60,7 +60,7 @@ async def test_each_costs_what_was_written_since(store, tmp_path, layout):
         assert await upload.read(5, len(data)) == data[5:]
         await upload.publish(final=True)
     assert load(store, b"/file") == data
-    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
+    assert not beside(tmp_path)
     # The bytes, the beginnings of a file that may stay small, and documents: some of those were prepared in vain.
     parts = SOURCES_AT_ONCE + TIMES // SOURCES_AT_ONCE if layout in JOINED else TIMES
     assert longest <= (parts + 4) * ENTRY
@@ -108,7 +108,7 @@ async def test_a_store_that_turns_out_not_to_join(store, tmp_path, layout):
     assert not hidden(tmp_path)
 
 
-@pytest.mark.parametrize("layout", JOINED)
+@pytest.mark.parametrize("layout", [*JOINED, Layout.STRIPED])
 async def test_moved_between_two_of_them(store, tmp_path, layout):
     (tmp_path / "folder").mkdir()
     data = content(2 * SOURCES_AT_ONCE * STEP)
@@ -122,15 +122,14 @@ async def test_moved_between_two_of_them(store, tmp_path, layout):
             await upload.sync()
         await upload.publish(final=True)
     assert load(store, b"/folder/new") == data
-    assert not hidden(tmp_path)
+    assert not beside(tmp_path)
 
 
 @pytest.mark.parametrize("layout", JOINED)
 async def test_behind_a_version_that_is_published(store, tmp_path, layout):
     data = content(MIB + SOURCES_AT_ONCE * 2 * STEP)
     async with writing(store, layout=layout, small=SMALL) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, data[:MIB])
+        upload = await begin_with(uploads, data[:MIB])
         await upload.publish(final=False)
         for start in range(MIB, len(data), STEP):
             await upload.write(start, data[start : start + STEP])

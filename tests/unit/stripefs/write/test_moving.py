@@ -6,7 +6,7 @@ from stripefs.errors import Busy, QuotaExceeded
 from stripefs.format.reserved_names import record_name
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import Layout
-from tests.support.uploads import LAYOUTS, MIB, content, hidden, load, spread, writing
+from tests.support.uploads import LAYOUTS, MIB, beside, content, hidden, load, spread, writing
 
 DATA = content(2 * MIB + 9)
 
@@ -63,7 +63,7 @@ async def test_a_record_that_follows_at_the_second_try(store, tmp_path, layout):
         records = {name for name in hidden(tmp_path) if "-record" in name}
         assert records == {"b/" + record_name(b"new", upload.version, 1).decode()}
         await upload.publish(final=True)
-        assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
+        assert not beside(tmp_path)
     assert load(store, b"/b/new") == DATA
 
 

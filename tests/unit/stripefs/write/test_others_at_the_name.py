@@ -9,7 +9,7 @@ from stripefs.format.manifest import Manifest
 from stripefs.store.striped import StripedStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import Layout
-from tests.support.uploads import LAYOUTS, MIB, content, hidden, load, save, spread, writing
+from tests.support.uploads import LAYOUTS, MIB, begin_with, content, hidden, load, save, spread, writing
 
 OLD = content(MIB + 5, seed=2)
 OTHER = content(MIB + 5, seed=3)
@@ -33,8 +33,7 @@ async def test_a_file_that_is_continued_and_not_there_any_more(store, layout, si
         await save(uploads, b"/file", OLD[:size])
         if by is not None:
             await save(uploads, b"/other", OTHER[:size], layout=by)
-        upload = await uploads.begin(b"/file", replacing=identity(store), append=True)
-        await upload.write(size, b"more")
+        upload = await begin_with(uploads, b"more", replacing=identity(store), append=True)
         if by is None:
             store.rename(b"/file", b"/kept")
         else:
@@ -67,8 +66,7 @@ async def test_an_answer_that_got_lost_does_not_make_it_another_file(store):
     """The version stands and nobody said so: what is published next goes behind that."""
     async with writing(store, layout=Layout.STRIPED, io_timeout=0.3) as uploads:
         await save(uploads, b"/file", OLD)
-        upload = await uploads.begin(b"/file", replacing=identity(store), append=True)
-        await upload.write(len(OLD), b"more")
+        upload = await begin_with(uploads, b"more", replacing=identity(store), append=True)
         rename, stat = store.rename, store.stat
 
         def away(path):
@@ -93,8 +91,7 @@ async def test_a_version_that_was_moved_elsewhere_is_not_deleted(store, layout):
     scheduled = []
     async with writing(store, layout=layout, schedule_delete=lambda gone, pool: scheduled.extend(gone)) as uploads:
         await save(uploads, b"/file", OLD, layout=Layout.STRIPED)
-        upload = await uploads.begin(b"/file", replacing=identity(store))
-        await upload.write(0, OTHER)
+        upload = await begin_with(uploads, OTHER, replacing=identity(store))
         store.rename(b"/file", b"/kept")
         await upload.publish(final=True)
     assert load(store, b"/file") == OTHER
@@ -121,8 +118,7 @@ async def test_a_file_that_is_replaced_between_two_looks_is_not_continued(store,
                 await uploads.begin(b"/file", replacing=identity(store), append=True)
             assert ".file.stripefs-lock" not in hidden(tmp_path)
         else:
-            upload = await uploads.begin(b"/file", replacing=identity(store), append=True)
-            await upload.write(len(OTHER), b"more")
+            upload = await begin_with(uploads, b"more", replacing=identity(store), append=True)
             await upload.publish(final=True)
             assert load(store, b"/file") == OTHER + b"more"
 
@@ -132,8 +128,7 @@ async def test_lists_of_parts_that_nothing_names(store, tmp_path, monkeypatch, o
     """They lie in the pool, and go when what would have named them does not come."""
     monkeypatch.setattr(Manifest, "parts_list", _listed(Manifest.parts_list))
     async with writing(store, layout=Layout.STRIPED) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, OLD)
+        upload = await begin_with(uploads, OLD)
         store.fail_at(1, "rename", kind="quota")
         with pytest.raises(QuotaExceeded):
             await upload.publish(final=outcome == "given up")

@@ -8,7 +8,7 @@ from stripefs.errors import HostFailed, NotFound, QuotaExceeded, Unsupported
 from stripefs.store.local import LocalStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import Layout
-from tests.support.uploads import LAYOUTS, MIB, content, hidden, load, save, writing
+from tests.support.uploads import LAYOUTS, MIB, begin_with, content, hidden, load, save, writing
 
 
 def less(store, **capabilities):
@@ -32,8 +32,7 @@ def only_put(tmp_path):
 async def test_only_put(tmp_path, layout, size, caplog):
     store = only_put(tmp_path)
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(size))
+        upload = await begin_with(uploads, content(size))
         with pytest.raises(NotFound):
             store.stat(b"/file")
         await upload.publish(final=False)
@@ -47,8 +46,7 @@ async def test_only_put(tmp_path, layout, size, caplog):
 
 async def test_only_put_refuses_fsync(tmp_path):
     async with writing(only_put(tmp_path)) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(MIB))
+        upload = await begin_with(uploads, content(MIB))
         with pytest.raises(Unsupported, match="closed"):
             await upload.sync()
         await upload.publish(final=True)
@@ -58,8 +56,7 @@ async def test_only_put_refuses_fsync(tmp_path):
 async def test_only_put_and_given_up(tmp_path):
     (tmp_path / "file").write_bytes(b"old")
     async with writing(only_put(tmp_path)) as uploads:
-        upload = await uploads.begin(b"/file", replacing=only_put(tmp_path).stat(b"/file").identity)
-        await upload.write(0, content(3 * MIB))
+        upload = await begin_with(uploads, content(3 * MIB), replacing=only_put(tmp_path).stat(b"/file").identity)
         await upload.abandon()
     assert (tmp_path / "file").read_bytes() == b"old"
 
@@ -108,8 +105,7 @@ async def test_joining_is_refused_when_it_comes_to_it(tmp_path, caplog):
     store = Refusing(str(tmp_path).encode())
     data = content(50 * MIB)
     async with writing(store, layout=Layout.CONCAT) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, data[: 20 * MIB])
+        upload = await begin_with(uploads, data[: 20 * MIB])
         await upload.publish(final=False)
         assert load(store, b"/file") == data[: 20 * MIB]
         store.allowed = 1  # the second generation's parts are joined, but not behind the first

@@ -10,7 +10,7 @@ from stripefs.format.lock_and_record import Record
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 from stripefs.format.reserved_names import parse_reserved, record_name
 from stripefs.write import Layout
-from tests.support.uploads import DEADLINE, MIB, content, hidden, load, spread, until, writing
+from tests.support.uploads import DEADLINE, MIB, begin_with, content, hidden, load, spread, until, writing
 
 DATA = content(3 * MIB + 7)
 
@@ -41,8 +41,7 @@ def beside(tmp_path):
 
 
 async def begun(uploads):
-    upload = await uploads.begin(b"/file", replacing=None)
-    await upload.write(0, DATA[:MIB])
+    upload = await begin_with(uploads, DATA[:MIB])
     await upload.sync()
     return upload
 
@@ -139,8 +138,7 @@ class Lost:
 async def test_what_was_prepared_names_no_part_that_was_lost_after_all(store, tmp_path, synced):
     lost = Lost(store)
     async with writing(store, layout=Layout.STRIPED) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, DATA)
+        upload = await begin_with(uploads, DATA)
         if synced:
             await upload.sync()
             record = Record.from_bytes((tmp_path / record_name(b"file", upload.version).decode()).read_bytes())
@@ -167,8 +165,7 @@ async def test_the_record_stands_only_when_all_is_acknowledged(store, tmp_path, 
 
     store.create = slow
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, short)
+        upload = await begin_with(uploads, short)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(upload.sync)
             if layout is Layout.STRIPED:

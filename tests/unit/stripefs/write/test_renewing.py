@@ -3,14 +3,7 @@
 import os
 import threading
 
-import pytest
-
-from tests.support.uploads import DEADLINE, spread, until, writing
-
-
-@pytest.fixture
-def store(tmp_path):
-    return spread(tmp_path)
+from tests.support.uploads import DEADLINE, until, writing
 
 
 async def test_a_lock_that_takes_long_to_renew_holds_up_no_other(store, tmp_path):

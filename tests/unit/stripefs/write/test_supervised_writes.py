@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import trio
 
 from stripefs.store.base import Store
 from stripefs.write.upload import FileUpload
-from tests.support.uploads import MIB, content, load, save, spread, until, writing
+from tests.support.uploads import MIB, content, load, save, until, writing
 
 
 class Panic(BaseException):
     """As pyo3's PanicException."""
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return spread(tmp_path)
 
 
 def broken(error: BaseException, made: list[int]) -> Callable[..., object]:

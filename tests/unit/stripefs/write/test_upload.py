@@ -1,35 +1,31 @@
-"""One draft: order, generations, fsync and its record, reading back, moving, giving up."""
+"""One draft: generations, fsync and its record, giving up; tests/model has the rest."""
 
 import pytest
 import trio
 
-from stripefs.errors import Exists, NotFound, StaleVersion
+from stripefs.errors import Exists
 from stripefs.format.reserved_names import parse_reserved
 from stripefs.gc.fsync_records import read_chain
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
-from stripefs.write import DraftLost, Layout, NotSequential, UploadManager
+from stripefs.write import DraftLost, Layout, UploadManager
 from tests.support.uploads import (
     DEADLINE,
     LAYOUTS,
     MIB,
+    begin_with,
+    beside,
     content,
     hidden,
     load,
     policy,
     save,
-    spread,
     until,
     writing,
 )
 
 PARTED = [Layout.CONCAT, Layout.STRIPED]
-
-
-@pytest.fixture
-def store(tmp_path):
-    return spread(tmp_path)
 
 
 def record_of(root):
@@ -61,31 +57,6 @@ async def test_a_file_that_came_before_the_lock_was_held(store, tmp_path):
     assert load(store, b"/file") == b"ours"
 
 
-async def test_only_in_order(store):
-    async with writing(store) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, b"abc")
-        for offset in (0, 2, 4):
-            with pytest.raises(NotSequential):
-                await upload.write(offset, b"x")
-        assert upload.length == 3
-        await upload.write(3, b"def")
-        await upload.publish(final=True)
-    assert load(store, b"/file") == b"abcdef"
-
-
-async def test_buffers_may_change_afterwards(store):
-    async with writing(store) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        buffer = bytearray(b"a" * MIB)
-        await upload.write(0, buffer)
-        buffer[:] = b"b" * MIB
-        await upload.write(MIB, memoryview(buffer))
-        buffer[:] = b"c" * MIB
-        await upload.publish(final=True)
-    assert load(store, b"/file") == b"a" * MIB + b"b" * MIB
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("cuts", [(10, 50_000), (10, 200_000, 3 * MIB), (MIB, 2 * MIB, 5 * MIB + 3)])
 async def test_generations(store, tmp_path, layout, cuts):
@@ -105,31 +76,7 @@ async def test_generations(store, tmp_path, layout, cuts):
             identities.add(status.identity)
         await upload.publish(final=True)
         assert len(identities) == len(cuts)
-    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", [0, 1000, 2 * MIB + 5])
-async def test_append(store, layout, size):
-    async with writing(store, layout=layout) as uploads:
-        await save(uploads, b"/file", content(size))
-        before = StripedStore(store).stat(b"/file").identity
-        upload = await uploads.begin(b"/file", replacing=before, append=True)
-        assert (upload.length, upload.dirty) == (size, False)
-        await upload.write(size, b"more")
-        await upload.publish(final=True)
-    assert load(store, b"/file") == content(size) + b"more"
-
-
-async def test_append_to_what_changed_meanwhile(store):
-    async with writing(store) as uploads:
-        await save(uploads, b"/file", content(MIB))
-        upload = await uploads.begin(b"/file", replacing=StripedStore(store).stat(b"/file").identity, append=True)
-        await upload.write(MIB, b"more")
-        store.put(b"/file", [content(MIB, seed=2)], replace=True)
-        with pytest.raises(StaleVersion):
-            await upload.publish(final=True)
-    assert load(store, b"/file") == content(MIB, seed=2)
+    assert not beside(tmp_path)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -137,8 +84,7 @@ async def test_append_to_what_changed_meanwhile(store):
 async def test_sync_leaves_a_record_of_all_bytes(store, tmp_path, layout, size):
     data = content(size + 100_000)
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None, attributes=Attributes(mode=0o640))
-        await upload.write(0, data[:size])
+        upload = await begin_with(uploads, data[:size], attributes=Attributes(mode=0o640))
         await upload.sync()
         await upload.sync()
         record = record_of(tmp_path)
@@ -150,29 +96,14 @@ async def test_sync_leaves_a_record_of_all_bytes(store, tmp_path, layout, size):
         assert bytes_of(tmp_path, record) == data
         await upload.publish(final=True)
         assert load(store, b"/file") == data
-    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
-
-
-@pytest.mark.parametrize("sizes", [(0, 1), (10, 20), (1000, MIB), (0, 1000, 3 * MIB)])
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_heads_saved_by_earlier_syncs_go(store, tmp_path, layout, sizes):
-    async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        for size in sizes:
-            await upload.write(upload.length, content(sizes[-1])[upload.length : size])
-            if size != sizes[-1]:
-                await upload.sync()
-        await upload.publish(final=True)
-    assert load(store, b"/file") == content(sizes[-1])
-    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
+    assert not beside(tmp_path)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_abandoned_after_sync(store, tmp_path, layout):
     """A writer that was killed leaves what is durable; one that gives up leaves nothing."""
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(MIB))
+        upload = await begin_with(uploads, content(MIB))
         await upload.sync()
         await upload.abandon(recoverable=True)
         assert bytes_of(tmp_path, record_of(tmp_path)) == content(MIB)
@@ -189,30 +120,11 @@ async def test_abandoned_after_sync(store, tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_reading_back(store, layout):
-    data = content(5 * MIB)
-    async with writing(store, layout=layout, memory=64 * MIB) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        for end, act in ((100, None), (MIB, None), (2 * MIB, upload.sync), (3 * MIB, None)):
-            await upload.write(upload.length, data[upload.length : end])
-            if act:
-                await act()
-            for offset, size in ((0, 10), (end // 2, 300_000), (end - 5, 100), (end, 5), (0, end)):
-                assert await upload.read(offset, size) == data[offset : min(end, offset + size)]
-        await upload.publish(final=False)
-        await upload.write(3 * MIB, data[3 * MIB :])
-        assert await upload.read(0, 5 * MIB) == data
-        await upload.publish(final=True)
-    assert load(store, b"/file") == data
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("published", [False, True])
 async def test_rewind(store, tmp_path, layout, published):
     scheduled = []
     async with writing(store, layout=layout, schedule_delete=lambda gone, pool: scheduled.extend(gone)) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(2 * MIB))
+        upload = await begin_with(uploads, content(2 * MIB))
         first = upload.version
         if published:
             await upload.publish(final=False)
@@ -228,70 +140,10 @@ async def test_rewind(store, tmp_path, layout, published):
         assert any(first in name for name in hidden(tmp_path)) == published
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_moved_while_it_is_written(store, tmp_path, layout):
-    (tmp_path / "folder").mkdir()
-    data = content(4 * MIB)
-    async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, data[:MIB])
-        await upload.sync()
-        async with upload.moving(b"/folder/new"):
-            pass
-        assert uploads.get(b"/file") is None
-        assert uploads.get(b"/folder/new") is upload
-        await upload.write(MIB, data[MIB : 2 * MIB])
-        await upload.sync()
-        await upload.publish(final=False)
-        assert load(store, b"/folder/new") == data[: 2 * MIB]
-        store.rename(b"/folder/new", b"/newer")
-        async with upload.moving(b"/newer"):
-            pass
-        await upload.write(2 * MIB, data[2 * MIB :])
-        await upload.publish(final=True)
-    assert load(store, b"/newer") == data
-    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
-
-
-async def test_detached_publishes_nothing(store, tmp_path):
-    async with writing(store) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(MIB))
-        await upload.detach()
-        assert not any("lock" in name for name in hidden(tmp_path))
-        other = await uploads.begin(b"/file", replacing=None)
-        await upload.write(MIB, b"more")
-        await upload.sync()
-        assert (await upload.publish(final=True)).length == MIB + 4
-        await other.write(0, b"other")
-        await other.publish(final=True)
-    assert load(store, b"/file") == b"other"
-    assert not hidden(tmp_path)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_what_was_unlinked_is_not_kept_for_recovery(store, tmp_path, layout):
-    async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        await upload.write(0, content(MIB))
-        await upload.sync()
-        await upload.detach()
-        await upload.abandon(recoverable=True)
-        assert not hidden(tmp_path)
-
-
-async def test_no_directory(store):
-    async with writing(store) as uploads:
-        with pytest.raises(NotFound):
-            await uploads.begin(b"/none/file", replacing=None)
-        assert uploads.get(b"/none/file") is None
-
-
 async def test_attributes(tmp_path):
     store = LocalStore(str(tmp_path).encode())
     async with writing(store, layout=Layout.CONCAT) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None, attributes=Attributes(mode=0o600))
-        await upload.write(0, content(MIB))
+        upload = await begin_with(uploads, content(MIB), attributes=Attributes(mode=0o600))
         upload.set_attributes(Attributes(mtime_ns=10**18))
         status = await upload.publish(final=False)
         assert (status.mode, status.mtime_ns) == (0o600, 10**18)

@@ -13,14 +13,9 @@ from stripefs.write.part_upload import PartUpload
 from stripefs.write.store_ops import StoreOps
 from stripefs.write.stream_upload import StreamUpload
 from stripefs.write.uploader import PER_HOST, Uploader
-from tests.support.uploads import DEADLINE, MIB, content, load, save, spread, until, writing
+from tests.support.uploads import DEADLINE, MIB, content, load, save, until, writing
 
 HOSTS = 4
-
-
-@pytest.fixture
-def store(tmp_path):
-    return spread(tmp_path)
 
 
 @asynccontextmanager
