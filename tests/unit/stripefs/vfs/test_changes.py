@@ -343,14 +343,3 @@ async def test_a_file_that_another_mount_publishes_right_before_the_lock(store: 
     await tree.flush(handle)
     await tree.release(handle)
     assert contents(store)[b"/new"] == b"theirs and ours"
-
-
-async def test_a_file_that_another_mount_makes_exists_for_who_wants_to_be_the_only_one(store: ChangingStore) -> None:
-    def lock() -> None:
-        raise Busy("'/new' is being written by host:1")
-
-    tree = make_writable(store, uploads=FakeUploads(store, meanwhile=lock))
-    with pytest.raises(Exists, match="being written by host:1"):
-        await tree.create(ROOT, b"new", 0o644, CREATE | os.O_EXCL, ME)
-    with pytest.raises(Busy):
-        await tree.create(ROOT, b"new", 0o644, CREATE, ME)

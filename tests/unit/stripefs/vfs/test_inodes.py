@@ -7,7 +7,6 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
@@ -195,18 +194,6 @@ def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts(recovered(kept.payloads)) == facts(state)
 
 
-def test_parents_outlive_their_children() -> None:
-    state = InodeTable()
-    folder = state.add_lookup(ROOT, b"d", Kind.DIRECTORY, None)
-    file = state.add_lookup(folder.id, b"f", Kind.FILE, Identity(0, 0, ""))
-    handle = state.open_file(file.id, Status(b"f", Kind.FILE))
-    state.forget(folder.id, 1)
-    state.forget(file.id, 1)
-    assert state.path(file.id) == b"/d/f"
-    state.release(handle)
-    assert set(state.nodes) == {ROOT}
-
-
 def test_no_step_of_a_compaction_carries_more_than_a_slice() -> None:
     kept = Kept(compact_every=100)
     state = InodeTable(kept)
@@ -268,16 +255,6 @@ def test_records_that_could_not_be_kept_go_with_the_next() -> None:
     state.add_lookup(ROOT, b"b", Kind.DIRECTORY, None)
     state.commit()
     assert facts(recovered(kept.payloads)) == facts(state)
-
-
-@given(STATUSES)
-def test_statuses_come_back_whole(status: Status) -> None:
-    kept = Kept()
-    state = InodeTable(kept)
-    node = state.add_lookup(ROOT, b"f", Kind.FILE, status.identity)
-    handle = state.open_file(node.id, status)
-    state.commit()
-    assert recovered(kept.payloads).files[handle].status == status
 
 
 def test_an_unknown_record_is_refused() -> None:
