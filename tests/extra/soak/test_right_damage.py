@@ -12,15 +12,10 @@ import pytest
 from stripefs.errors import StoreError
 from tests.soak.right import damage
 from tests.soak.right.context import Context, Violation
-from tests.tools.hdfs import HdfsInstance
-
-
-def _no_cluster() -> HdfsInstance:
-    raise AssertionError("damage needs no cluster")
 
 
 def test_no_damage_gives_wrong_bytes(tmp_path: Path) -> None:
-    counters = damage.check(Context(31, 0.04, tmp_path, print, _no_cluster))
+    counters = damage.check(Context(31, 0.04, tmp_path, print))
     assert counters["damages"] == sum(round(share * 0.04) for share in damage.SHARES.values())
     assert counters["right_reads"] > 0
 

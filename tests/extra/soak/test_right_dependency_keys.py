@@ -10,20 +10,12 @@ import pytest
 from imagefs.deps import keybuilder
 from tests.soak.right import dependency_keys
 from tests.soak.right.context import Context, Violation
-from tests.tools.hdfs import HdfsInstance
 
 pytestmark = pytest.mark.root
 
 
-def context(folder: Path, scale: float) -> Context:
-    def hdfs() -> HdfsInstance:
-        raise AssertionError("no cluster is needed")
-
-    return Context(3, scale, folder, lambda _line: None, hdfs)
-
-
 def test_a_few_mutations(tmp_path: Path) -> None:
-    counters = dependency_keys.check(context(tmp_path, 0.02))
+    counters = dependency_keys.check(Context(3, 0.02, tmp_path, print))
     assert counters["mutations"] == 6
     assert counters["hits"] + counters["misses"] + counters["not_kept"] + counters["failed"] == 6
     assert counters["misses"] > 0
@@ -37,4 +29,4 @@ def test_a_key_that_lacks_what_a_project_is_built_to_is_seen(tmp_path: Path, mon
     monkeypatch.setattr(dependency_keys, "_CHOICES", {"module": 3})
     monkeypatch.setattr(dependency_keys, "_FIXED", {**dependency_keys._FIXED, "project": 1})
     with pytest.raises(Violation, match="hits a snapshot of another tree"):
-        dependency_keys.check(context(tmp_path, 0.03))
+        dependency_keys.check(Context(3, 0.03, tmp_path, print))

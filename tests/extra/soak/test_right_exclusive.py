@@ -8,17 +8,12 @@ import pytest
 
 from tests.soak.right import exclusive
 from tests.soak.right.context import Context
-from tests.tools.hdfs import HdfsInstance
 
 pytestmark = pytest.mark.mount
 
 
-def _no_cluster() -> HdfsInstance:
-    raise AssertionError("a local directory needs no cluster")
-
-
 def test_only_one_makes_a_name(tmp_path: Path) -> None:
-    counters = exclusive.check(Context(30, 0.02, tmp_path, print, _no_cluster), stores=("local",))
+    counters = exclusive.check(Context(30, 0.02, tmp_path, print), stores=("local",))
     acquisitions = counters.pop("local_mutex_acquisitions")
     assert acquisitions >= 180
     assert counters == {

@@ -16,16 +16,11 @@ from stripefs.write.file_lock import FileLock
 from tests.soak.right import publication
 from tests.soak.right.context import Context, Violation
 from tests.support.memory_store import MemoryStore
-from tests.tools.hdfs import HdfsInstance
-
-
-def _no_cluster() -> HdfsInstance:
-    raise AssertionError("the model needs no cluster")
 
 
 def play(seed: int, scale: float) -> Counter[str]:
     counters: Counter[str] = Counter()
-    publication.model(Context(seed, scale, Path("/nonexistent"), print, _no_cluster), counters)
+    publication.model(Context(seed, scale, Path("/nonexistent"), print), counters)
     return counters
 
 

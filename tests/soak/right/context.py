@@ -12,6 +12,10 @@ from tests.tools.hdfs import HdfsInstance
 __all__ = ["Context", "Violation"]
 
 
+def _no_cluster() -> HdfsInstance:
+    raise AssertionError("this check is made without a cluster")
+
+
 class Violation(AssertionError):
     """A promise was broken; the message says which one, where, and at which step of the seed."""
 
@@ -21,14 +25,14 @@ class Context:
     """`scale` is the share of the full counts, 1.0 for the figures in docs/soak.md.
 
     folder: empty, for this check alone. hdfs: starts a cluster at the first call and answers the same one afterwards;
-    the command ends it.
+    the command ends it. A check at a small scale may do without.
     """
 
     seed: int
     scale: float
     folder: Path
     say: Callable[[str], None]
-    hdfs: Callable[[], HdfsInstance]
+    hdfs: Callable[[], HdfsInstance] = _no_cluster
 
     def count(self, full: int) -> int:
         """The number of tries where the full run makes `full`: at least one."""
