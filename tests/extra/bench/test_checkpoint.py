@@ -12,7 +12,6 @@ import safetensors.numpy
 
 from bench.checkpoint import measure
 from bench.checkpoint.driver import check_cached
-from bench.checkpoint.measure import Options
 from bench.checkpoint.plan import CASES, CHARTED, Run, choose, copies, name_of, ratios, room, runs, sequence
 from bench.checkpoint.ranks import RANKS
 from bench.checkpoint.state import COLUMNS, Place, Seen, State
@@ -150,14 +149,6 @@ def test_ratios_are_drawn_from_the_rounds() -> None:
     assert found["four_processes_bytes_fetched_vs_file_fsspec"] == pytest.approx(1.01)
     assert "dcp_load_vs_seq" not in found
     assert {row.metric for row in samples.rows()} <= set(METRICS)
-
-
-def test_how_much_is_measured() -> None:
-    assert (Options().file_size, Options().round_count) == (2 * GIB, 3)
-    quick, large = Options(quick=True), Options(large=True)
-    assert (quick.file_size, quick.round_count) == (256 * MIB, 2)
-    assert (large.file_size, large.round_count) == (8 * GIB, 1)
-    assert Options(size=128 * MIB, rounds=5).file_size == 128 * MIB
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,6 @@ def test_each_variant_upgrades_one_package_and_the_last_is_what_is_pinned(recipe
     assert set(recipe.everything()) == {pin for variant in variants for pin in variant}
 
 
-def test_sixty_four_packages_and_nine_imports() -> None:
-    standard = RECIPES["standard"]
-    assert (len(standard.pins), len(standard.modules)) == (64, 9)
-    assert set(RECIPES["quick"].pins) < set(standard.pins)
-
-
 def test_net_is_without_the_import_from_memory_of_the_same_round() -> None:
     samples = Samples()
     for number, warm in enumerate((2.0, 4.0)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.harness.results import Document, Key, Ratio, Row, Samples, load, quotients, spread
+from bench.harness.results import Document, Key, Ratio, Row, Samples, load, quotients
 
 
 def test_quotients_are_made_round_by_round_and_only_where_both_sides_were_measured() -> None:
@@ -56,7 +56,3 @@ def test_anything_else_is_refused_by_name(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(ValueError, match=r"other\.json"):
         load(file)
-
-
-def test_spread_of_one_value_is_that_value() -> None:
-    assert spread([4.0]) == (4.0, 4.0, 4.0)

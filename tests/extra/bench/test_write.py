@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main
-from bench.harness.cluster import CAPPED
 from bench.harness.data import CHUNK, MIB, PAGE, DataFile, contents, wrong_page
 from bench.harness.results import METRICS, Document, Key, Samples
 from bench.write.driver import even_parts, with_property
-from bench.write.measure import Options, sequence, since_gain, summarize, warm, warm_facts
+from bench.write.measure import sequence, since_gain, summarize, warm, warm_facts
 from bench.write.plan import CASES, LAYOUTS, STREAMS, Run, choose, derive, ratios, runs
 from bench.write.programs import Source, create_query, list_directory, save, segments
 
@@ -172,13 +171,6 @@ def test_a_property_of_a_site_file_is_changed_alone() -> None:
     site = "<property><name>dfs.replication</name><value>1</value></property><property><name>x</name><value>1</value>"
     assert with_property(site, "dfs.replication", "2") == site.replace(">1<", ">2<", 1)
     assert with_property(site, "dfs.other", "2") == site
-
-
-def test_how_much_is_measured() -> None:
-    assert (Options().file_size, Options().files) == (2 << 30, 10_000)
-    assert (Options(quick=True).file_size, Options(quick=True).files) == (256 * MIB, 1000)
-    assert Options(quick=True, size=8 * MIB, listed=5).file_size == 8 * MIB
-    assert CAPPED == 40e6
 
 
 def test_a_size_that_raw_writers_cannot_share_is_refused(
