@@ -25,8 +25,6 @@ from tests.support.uploads import (
     writing,
 )
 
-PARTED = [Layout.CONCAT, Layout.STRIPED]
-
 
 def record_of(root):
     paths = {parse_reserved(path.name.encode()).number: bytes(path) for path in root.rglob("*-record*")}
