@@ -73,6 +73,8 @@ FACTS: dict[str, dict[str, object]] = {
         "link": "10.8 ms round trip",
     },
     "ceiling": {"tools": {"pyfuse3": "3.4.2"}, "file_mib": 2048, "read_ahead_kib": 16384},
+    "namenode": {**_ON_HDFS, "block_mib": 64, "files": 50, "small_kb": 20},
+    "growth": _ON_HDFS,
 }
 """What each benchmark says of its surroundings besides the machine."""
 

@@ -34,10 +34,9 @@ def test_cases_that_do_as_much_at_each_size_have_no_bound_of_their_exponent() ->
     for size, seconds in ((1, 1.0), (50, 1.1)):
         samples.add("find_block", str(size), 0, {"time": seconds})
     found = {one.name: one for one in sum_up(samples, ratios())}
-    text = REPORT.text(documents.document("growth", documents.ON_HDFS, samples.rows(), list(found.values())))
-    assert documents.verdict(text, found["gc_images_exponent"]) == "missed"
-    assert documents.verdict(text, found["build_image_exponent"]) == ""
-    assert documents.verdict(text, found["find_block_50_devices_vs_1"]) == "met"
+    lines = REPORT.text(documents.document("growth", samples.rows(), list(found.values()))).splitlines()
+    verdicts = {line.split()[0]: line.split()[-1] for line in lines if line.endswith(("met", "missed"))}
+    assert verdicts == {"gc_images_exponent": "missed", "find_block_50_devices_vs_1": "met"}
 
 
 def test_a_quick_run_leaves_out_the_largest_sizes() -> None:

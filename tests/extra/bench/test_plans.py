@@ -23,6 +23,7 @@ TABLES = {
     "compile": ("start", "hit", "time", "a model of 2 layers"),
     "startup": ("start", "all", "time", "64 packages, a checkpoint of 2048 MiB in 8 files"),
     "ceiling": ("sequential", "stripefs", "throughput", "a file of 2048 MiB in memory"),
+    "namenode": ("create", "stripefs", "calls_per_file", "50 files of 20 kB"),
 }
 """A figure that each chart shows, and words of the head."""
 

@@ -92,6 +92,22 @@ CHANGES = ["put", "create", "write", "close", "rename", "concat", "mkdir", "remo
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+async def test_written_anew_after_an_error(store, layout):
+    faulty = FaultyStore(store)
+    async with writing(faulty, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        faulty.fail_at(1, "close", kind="quota")
+        await upload.write(0, DATA)
+        with pytest.raises(QuotaExceeded):
+            await upload.sync()
+        await upload.rewind()
+        await upload.write(0, DATA[: 2 * MIB])
+        await upload.publish(final=True)
+        assert (uploads.status()["lost"], uploads.status()["published_versions"]) == ({"QuotaExceeded": 1}, 1)
+    assert load(store, b"/file") == DATA[: 2 * MIB]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("after", [False, True], ids=["refused", "answer lost"])
 @pytest.mark.parametrize("kind", ["host", "service"])
 async def test_what_passes_by_itself_is_not_noticed(store, tmp_path, monkeypatch, layout, after, kind):

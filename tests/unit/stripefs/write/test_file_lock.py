@@ -341,3 +341,17 @@ def test_the_next_worker_of_a_mount_takes_over_where_no_name_is_left(tmp_path):
     acquire(store, b"/file", owner="mount/1")
     acquire(store, b"/file", owner="mount/2").check()
     assert names(tmp_path) == {".file.stripefs-lock"}
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_answer_that_got_lost(store, after):
+    faulty = FaultyStore(store)
+    faulty.fail_at(1, "put", kind="service", after=after)
+    with pytest.raises(ServiceDown):
+        acquire(faulty, b"/file", owner="m/1")
+    held = acquire(faulty, b"/file", owner="m/1")
+    faulty.fail_at(1, "remove", kind="service", after=after)
+    with pytest.raises(ServiceDown):
+        held.release()
+    held.release()
+    acquire(store, b"/file").release()

@@ -1,4 +1,4 @@
-"""One draft: generations, fsync and its record, giving up; tests/model has the rest."""
+"""One draft: generations, fsync and its record, reading back, moving, giving up; tests/model has order and appends."""
 
 import pytest
 import trio
@@ -55,6 +55,18 @@ async def test_a_file_that_came_before_the_lock_was_held(store, tmp_path):
     assert load(store, b"/file") == b"ours"
 
 
+async def test_buffers_may_change_afterwards(store):
+    async with writing(store) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        buffer = bytearray(b"a" * MIB)
+        await upload.write(0, buffer)
+        buffer[:] = b"b" * MIB
+        await upload.write(MIB, memoryview(buffer))
+        buffer[:] = b"c" * MIB
+        await upload.publish(final=True)
+    assert load(store, b"/file") == b"a" * MIB + b"b" * MIB
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("cuts", [(10, 50_000), (10, 200_000, 3 * MIB), (MIB, 2 * MIB, 5 * MIB + 3)])
 async def test_generations(store, tmp_path, layout, cuts):
@@ -97,6 +109,20 @@ async def test_sync_leaves_a_record_of_all_bytes(store, tmp_path, layout, size):
     assert not beside(tmp_path)
 
 
+@pytest.mark.parametrize("sizes", [(0, 1), (10, 20), (1000, MIB), (0, 1000, 3 * MIB)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_heads_saved_by_earlier_syncs_go(store, tmp_path, layout, sizes):
+    async with writing(store, layout=layout) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        for size in sizes:
+            await upload.write(upload.length, content(sizes[-1])[upload.length : size])
+            if size != sizes[-1]:
+                await upload.sync()
+        await upload.publish(final=True)
+    assert load(store, b"/file") == content(sizes[-1])
+    assert not beside(tmp_path)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_abandoned_after_sync(store, tmp_path, layout):
     """A writer that was killed leaves what is durable; one that gives up leaves nothing."""
@@ -118,6 +144,24 @@ async def test_abandoned_after_sync(store, tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+async def test_reading_back(store, layout):
+    data = content(5 * MIB)
+    async with writing(store, layout=layout, memory=64 * MIB) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        for end, act in ((100, None), (MIB, None), (2 * MIB, upload.sync), (3 * MIB, None)):
+            await upload.write(upload.length, data[upload.length : end])
+            if act:
+                await act()
+            for offset, size in ((0, 10), (end // 2, 300_000), (end - 5, 100), (end, 5), (0, end)):
+                assert await upload.read(offset, size) == data[offset : min(end, offset + size)]
+        await upload.publish(final=False)
+        await upload.write(3 * MIB, data[3 * MIB :])
+        assert await upload.read(0, 5 * MIB) == data
+        await upload.publish(final=True)
+    assert load(store, b"/file") == data
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("published", [False, True])
 async def test_rewind(store, tmp_path, layout, published):
     scheduled = []
@@ -136,6 +180,55 @@ async def test_rewind(store, tmp_path, layout, published):
     if layout is Layout.STRIPED:
         assert scheduled == ([first] if published else [])
         assert any(first in name for name in hidden(tmp_path)) == published
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_moved_while_it_is_written(store, tmp_path, layout):
+    (tmp_path / "folder").mkdir()
+    data = content(4 * MIB)
+    async with writing(store, layout=layout) as uploads:
+        upload = await begin_with(uploads, data[:MIB])
+        await upload.sync()
+        async with upload.moving(b"/folder/new"):
+            pass
+        assert uploads.get(b"/file") is None
+        assert uploads.get(b"/folder/new") is upload
+        await upload.write(MIB, data[MIB : 2 * MIB])
+        await upload.sync()
+        await upload.publish(final=False)
+        assert load(store, b"/folder/new") == data[: 2 * MIB]
+        store.rename(b"/folder/new", b"/newer")
+        async with upload.moving(b"/newer"):
+            pass
+        await upload.write(2 * MIB, data[2 * MIB :])
+        await upload.publish(final=True)
+    assert load(store, b"/newer") == data
+    assert not beside(tmp_path)
+
+
+async def test_detached_publishes_nothing(store, tmp_path):
+    async with writing(store) as uploads:
+        upload = await begin_with(uploads, content(MIB))
+        await upload.detach()
+        assert not any("lock" in name for name in hidden(tmp_path))
+        other = await uploads.begin(b"/file", replacing=None)
+        await upload.write(MIB, b"more")
+        await upload.sync()
+        assert (await upload.publish(final=True)).length == MIB + 4
+        await other.write(0, b"other")
+        await other.publish(final=True)
+    assert load(store, b"/file") == b"other"
+    assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_what_was_unlinked_is_not_kept_for_recovery(store, tmp_path, layout):
+    async with writing(store, layout=layout) as uploads:
+        upload = await begin_with(uploads, content(MIB))
+        await upload.sync()
+        await upload.detach()
+        await upload.abandon(recoverable=True)
+        assert not hidden(tmp_path)
 
 
 async def test_attributes(tmp_path):
