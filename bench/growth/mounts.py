@@ -100,8 +100,9 @@ class FileCases:
         folder = self._files(size)
 
         def listed(mount: Mount, _held: ExitStack) -> None:
-            for entry in os.scandir(mount.folder / folder):
-                entry.stat()
+            with os.scandir(mount.folder / folder) as entries:
+                for entry in entries:
+                    entry.stat()
 
         return self._memory(listed)
 
@@ -109,8 +110,9 @@ class FileCases:
         folder = self._files(size)
 
         def open_all(mount: Mount, held: ExitStack) -> None:
-            for entry in os.scandir(mount.folder / folder):
-                held.callback(os.close, os.open(entry.path, os.O_RDONLY))
+            with os.scandir(mount.folder / folder) as entries:
+                for entry in entries:
+                    held.callback(os.close, os.open(entry.path, os.O_RDONLY))
 
         return self._memory(open_all)
 
