@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.growth.mounts import FileCases
+from bench.growth.mounts import READ, FileCases
 from bench.growth.plan import CASES, COST, exponent, ratios, sizes
 from bench.growth.tables import OPERATIONS
 from bench.harness import Say
 from bench.harness.cluster import running
-from bench.harness.data import MIB, DataFile, contents
+from bench.harness.data import DataFile, contents
 from bench.harness.programs import run, run_module
 from bench.harness.results import Document, Key, summary
 from bench.harness.rounds import ClusterOptions, Rounds, Store
@@ -25,7 +25,6 @@ from bench.harness.rounds import ClusterOptions, Rounds, Store
 __all__ = ["Options", "measure"]
 
 _LIMIT = 600.0  # seconds of one measurement
-_READ = 256 * MIB  # bytes of the file of readers
 _DATANODES = 3
 
 
@@ -44,10 +43,10 @@ def measure(options: Options, say: Say, store: Store) -> Document:
         done = Rounds.begin("growth", options, cluster.facts(0, None), summary(ratios()), say, store)
         memory = Path(scratch, "memory")
         memory.mkdir()
-        run("mount", "-t", "tmpfs", "-o", f"size={2 * _READ}", "bench-growth", memory)
+        run("mount", "-t", "tmpfs", "-o", f"size={2 * READ}", "bench-growth", memory)
         try:
             with (memory / "data").open("wb") as file:
-                for piece in contents(DataFile("data", _READ, _READ), 0, _READ):
+                for piece in contents(DataFile("data", READ, READ), 0, READ):
                     file.write(piece)
             files = FileCases(cluster, Path(scratch), memory)
             for number in range(done.rounds):

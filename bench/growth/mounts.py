@@ -25,19 +25,21 @@ from bench.harness.mounts import Mount, mounted
 from bench.harness.processes import pss, tree
 from bench.harness.programs import output
 
-__all__ = ["FileCases"]
+__all__ = ["READ", "FileCases"]
+
+READ = 256 * MIB
+"""Bytes of the file `data`, which all readers read together."""
 
 _CREATORS = 32
 _CONTENT = bytes(1000)
 _BUDGET = 256 * MIB
-_READ = 256 * MIB  # bytes of all readers together
 _STEP = MIB
 _SETTLED = 1.0  # seconds after which a mount's memory is looked at
 
 
 @dataclass(slots=True)
 class FileCases:
-    """cluster: of the files. work: a local folder. memory: one in memory, with a file `data` of _READ bytes."""
+    """cluster: of the files. work: a local folder. memory: one in memory, with a file `data` of READ bytes."""
 
     cluster: Cluster
     work: Path
@@ -130,7 +132,7 @@ class FileCases:
         command = [str(Path(sys.executable).with_name("stripefs")), "mount", "--foreground", self.memory.as_uri()]
         with mounted("stripefs", command, {}) as mount:
             drop_caches()
-            share, start = _READ // count, threading.Barrier(count + 1)
+            share, start = READ // count, threading.Barrier(count + 1)
 
             def read(number: int) -> None:
                 with (mount.folder / "data").open("rb", buffering=0) as file:
@@ -147,7 +149,7 @@ class FileCases:
                 for reader in readers:
                     reader.result()
                 seconds = time.perf_counter() - began
-        return {"time": seconds, "throughput": _READ / 1e6 / seconds}
+        return {"time": seconds, "throughput": READ / 1e6 / seconds}
 
     def _files(self, count: int) -> str:
         """The name, below a mount, of a directory of so many small files on the cluster, made unless it is there."""

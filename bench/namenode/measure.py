@@ -126,7 +126,7 @@ class Driver:
         return run_module("bench.namenode.program", words, "", _LIMIT, {})
 
     def _counted(self, work: Callable[[], Mapping[str, float]]) -> dict[str, float]:
-        """What `work` cost, by the NameNode's own count."""
+        """The calls of `work`, by the NameNode's own count, and its time."""
         time.sleep(_FRESH)
         before = self.cluster.namenode_calls()
         found = work()

@@ -76,7 +76,7 @@ FACTS: dict[str, dict[str, object]] = {
     "namenode": {**_ON_HDFS, "block_mib": 64, "files": 50, "small_kb": 20},
     "growth": _ON_HDFS,
 }
-"""What each benchmark says of its surroundings besides the machine."""
+"""Facts that each benchmark adds to those of the machine."""
 
 
 def document(bench: str, rows: Sequence[Row], ratios: Sequence[Ratio] = (), note: str = "", date: str = "") -> Document:
