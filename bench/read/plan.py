@@ -45,7 +45,15 @@ CASES = (
 
 
 _QUICK = {
-    "uncapped": {"single_stream", "raw_parallel:32", "stripefs:native", "stripefs:webhdfs"},
+    "uncapped": {
+        "single_stream",
+        "raw_parallel:32",
+        "rclone:32",
+        "stripefs",
+        "stripefs:direct",
+        "stripefs:native",
+        "stripefs:webhdfs",
+    },
     "sequential": {
         "one_datanode",
         "raw_parallel:32",
@@ -118,8 +126,9 @@ def _uncapped(scale: Scale) -> list[Run]:
         *_raw("uncapped", file),
         _client("uncapped", "raw_webhdfs", file, "webhdfs", 24),
         _client("uncapped", "raw_libhdfs", file, "libhdfs", 32),
-        *_stripefs(scale, "uncapped", file, ("native", "webhdfs", "libhdfs")),
+        *_stripefs(scale, "uncapped", file, ("auto", "native", "webhdfs", "libhdfs")),
         # Without the page cache: what a mount costs where first touching so much memory is dear.
+        _mounted(scale, "uncapped", "stripefs:direct", file, "direct", "auto"),
         *(
             _mounted(scale, "uncapped", f"stripefs:{name}:direct", file, "direct", name)
             for name in ("native", "webhdfs")
@@ -311,12 +320,16 @@ def ratios() -> list[RatioPlan]:
     ]
     for suffix in ("", ":direct"):
         end = suffix.replace(":", "_")
-        native, web = (
-            Key("uncapped", f"stripefs:native{suffix}"),
+        ours, native = Key("uncapped", f"stripefs{suffix}"), Key("uncapped", f"stripefs:native{suffix}")
+        cost, web = (
+            Key("uncapped", f"stripefs{suffix}", "cpu_per_gb"),
             Key("uncapped", f"stripefs:webhdfs{suffix}", "cpu_per_gb"),
         )
         stream = Key("uncapped", "single_stream", "cpu_per_gb")
         made += [
+            _least(f"uncapped{end}_vs_single_stream", ours, Key("uncapped", "single_stream"), 0.0 if end else 1.0),
+            _least(f"uncapped{end}_vs_rclone", ours, Key("uncapped", "rclone"), 0.0 if end else 1.5),
+            RatioPlan(f"uncapped{end}_cpu_per_gb_vs_single_stream", cost, stream, 0.0 if end else 1.1),
             _least(f"uncapped_native{end}_vs_raw_parallel", native, Key("uncapped", RAW), 0.0 if end else 0.6),
             RatioPlan(f"uncapped_webhdfs{end}_cpu_per_gb_vs_single_stream", web, stream, 0.0 if end else 1.3),
         ]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import xxhash
 
@@ -39,11 +39,15 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Bytes [offset, offset + length) of a file lie whole on each of `hosts` (names as in `Store.hosts`)."""
+    """Bytes [offset, offset + length) of a file lie whole on each of `hosts` (names as in `Store.hosts`).
+
+    name: the block's own, of a kind that its store knows.
+    """
 
     offset: int
     length: int
     hosts: tuple[str, ...]
+    name: object = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,6 @@ def test_a_namenode_that_just_came_up_has_webhdfs(hdfs: HdfsInstance, monkeypatc
     monkeypatch.setattr(store.NameNodeRest, "ask", asked)
     monkeypatch.setattr(store, "NativeClient", connected)
     made = HdfsStore(StoreSettings(url=hdfs.url))
-    assert made.describe()["transport"] == "webhdfs"
+    assert made.describe()["transport"] == "data transfer"
     assert made.capabilities.file_ids
     made.close()

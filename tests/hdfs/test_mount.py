@@ -100,7 +100,7 @@ def test_all_that_is_read_is_what_was_written(
     for path, size in files.items():
         assert sha256(live.path / path) == hashlib.sha256(bytes_of(path, size)).hexdigest(), path
     status = live.told_status()
-    assert status["store"]["transport"] == {"auto": "webhdfs"}.get(transport, transport)
+    assert status["store"]["transport"] == {"auto": "data transfer"}.get(transport, transport)
     assert status["requests"]["failed"] == 0
     live.umount()
 

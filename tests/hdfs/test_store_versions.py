@@ -142,7 +142,8 @@ def test_hosts_and_space(auto: HdfsStore, hdfs: HdfsInstance) -> None:
 
 def test_what_it_says_of_itself(store: HdfsStore, hdfs: HdfsInstance) -> None:
     facts = store.describe()
-    assert facts["transport"] == ("webhdfs" if store.chooses_host else "native")
+    chosen = "data transfer" if store.reads.transfer is not None else "webhdfs"
+    assert facts["transport"] == (chosen if store.chooses_host else "native")
     assert facts["user"] == "root"
     assert hdfs.rpc in facts["namenodes"]
     if facts["metadata"] == "native":

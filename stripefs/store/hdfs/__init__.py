@@ -1,9 +1,11 @@
-"""`hdfs://`: metadata by WebHDFS or hdfs-native, bytes from chosen DataNodes by WebHDFS or pinned by hdfs-native.
+"""`hdfs://`: metadata by WebHDFS or hdfs-native; bytes from chosen DataNodes by data transfer or WebHDFS, or pinned.
 
 store            HdfsStore: which transport and why; stat, scandir, open, space, hosts
 handle           one version of a file: its blocks, reads, and the proof that the bytes belong to the version
 block_locations  block locations by segments (pure but for the call that fetches), and known DataNodes
 namenode         WebHDFS at the NameNodes: pooled connections, the active one of several, availability
+data_transfer    blocks of chosen DataNodes by HDFS's own protocol
+transfer_wire    that protocol's messages, packets and checksums (pure)
 datanode         WebHDFS at one DataNode: one range into one buffer
 datanode_read    consecutive reads of one DataNode out of one long answer
 small_reads      reads of a few KiB, asked of several replicas when one is silent

@@ -10,6 +10,7 @@ instead of their addresses.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import threading
 import time
@@ -77,7 +78,7 @@ def _clip(block: Block, length: int) -> Block:
     """A file that is still written to has more bytes by now than this version."""
     if block.offset + block.length <= length:
         return block
-    return Block(block.offset, length - block.offset, block.hosts)
+    return dataclasses.replace(block, length=length - block.offset)
 
 
 def _check_cover(blocks: Sequence[Block], offset: int, stop: int) -> None:
@@ -101,12 +102,16 @@ class DataNodes:
         self._by_hostname = by_hostname
         self._lock = threading.Lock()
         self._hosts: dict[str, Host] = {}
+        self._hostnames: dict[str, str] = {}
+        """By name of a DataNode: the host name under which it registered, where these are connected to."""
         self._asked = float("-inf")
 
     def learn(self, replicas: Iterable[Replica]) -> None:
         """Note where the DataNodes of block locations are reached."""
         with self._lock:
             for replica in replicas:
+                if self._by_hostname:
+                    self._hostnames[replica.name] = replica.hostname
                 if not replica.web_port:
                     continue
                 address = _join(replica.hostname if self._by_hostname else replica.ip, replica.web_port)
@@ -121,6 +126,12 @@ class DataNodes:
         if host is None:
             raise HostFailed(f"DataNode {name} has no http address", host=name, hint="--hdfs-transport native")
         return host.reachable_as
+
+    def transfer_address(self, name: str) -> str:
+        """The address of the data transfer port of the DataNode `name`."""
+        with self._lock:
+            hostname = self._hostnames.get(name)
+        return name if hostname is None else _join(hostname, int(name.rpartition(":")[2]))
 
     def known(self) -> list[Host]:
         """All that were seen, their `live` as the NameNode last said; it is asked when the last answer is 30 s old."""

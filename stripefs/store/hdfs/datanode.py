@@ -20,7 +20,7 @@ from stripefs.store.base import Watch
 from stripefs.store.hdfs.probe import connect, reason
 from stripefs.store.hdfs.wire import remote_error
 
-__all__ = ["Answer", "read_head", "refusal", "silent_after"]
+__all__ = ["Answer", "cancellable", "read_head", "refusal", "shut_down", "silent_after"]
 
 _STEP = 1 << 20  # between two reports of progress
 _HEAD = 64 << 10  # longest response head that we accept
@@ -54,7 +54,7 @@ class Answer:
         try:
             first = self._sock is None
             sock = self._connected() if self._sock is None else self._sock
-            with _cancellable(sock, watch):
+            with cancellable(sock, watch):
                 if first:
                     self._ask(sock)
                 return self._receive(sock, length, watch)
@@ -72,7 +72,7 @@ class Answer:
     def shut(self) -> None:
         """End a `take` that is under way in another thread."""
         if self._sock is not None:
-            _shut_down(self._sock)
+            shut_down(self._sock)
 
     def close(self) -> None:
         if self._sock is not None:
@@ -112,11 +112,11 @@ class Answer:
 
 
 @contextlib.contextmanager
-def _cancellable(sock: socket.socket, watch: Watch | None) -> Iterator[None]:
+def cancellable(sock: socket.socket, watch: Watch | None) -> Iterator[None]:
     if watch is None:
         yield
         return
-    watch.on_cancel(lambda: _shut_down(sock))
+    watch.on_cancel(lambda: shut_down(sock))
     try:
         if watch.cancelled:
             raise Abandoned("read was cancelled before it began")
@@ -125,7 +125,7 @@ def _cancellable(sock: socket.socket, watch: Watch | None) -> Iterator[None]:
         watch.on_cancel(None)
 
 
-def _shut_down(sock: socket.socket) -> None:
+def shut_down(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):  # it may have ended by itself
         sock.shutdown(socket.SHUT_RDWR)
 

@@ -21,6 +21,7 @@ the DataNode waits meanwhile, with a connection and a thread.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -29,8 +30,10 @@ from contextlib import closing, contextmanager
 from stripefs.errors import Abandoned, HostFailed, StoreError
 from stripefs.store.base import Block, Buffer, Watch
 from stripefs.store.hdfs.block_locations import DataNodes
+from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.datanode import Answer
 from stripefs.store.hdfs.namenode import NameNodeRest, RpcAddress
+from stripefs.store.hdfs.transfer_wire import BlockName, Piece
 from stripefs.store.hdfs.wire import located_of, request_target
 
 __all__ = ["IDLE", "MOST", "WINDOW", "Ask", "DataNodeReader", "Key", "ReadStream", "ReadStreams"]
@@ -318,6 +321,8 @@ class DataNodeReader:
         self._user = user
         self._timeout = timeout
         self.streams = ReadStreams()
+        self.transfer: DataTransfer | None = None
+        """Reads by the data transfer protocol, where the cluster has that."""
 
     def blocks(self, where: str, offset: int, length: int) -> Sequence[Block]:
         """The blocks that overlap a range, in order, with all their replicas. Raises what NameNodeRest.ask does."""
@@ -325,16 +330,30 @@ class DataNodeReader:
         for block in located:
             self._datanodes.learn(block.replicas)
         return [
-            Block(block.offset, block.length, tuple(replica.name for replica in block.replicas)) for block in located
+            Block(block.offset, block.length, tuple(replica.name for replica in block.replicas), block.name)
+            for block in located
         ]
 
     def fetch(
-        self, owner: Hashable, where: str, offset: int, length: int, end: int, host: str, watch: Watch | None
+        self,
+        owner: Hashable,
+        where: str,
+        block: Block,
+        offset: int,
+        length: int,
+        end: int,
+        host: str,
+        watch: Watch | None,
     ) -> Buffer:
-        """`length` > 0 bytes from `offset`, from `host` alone. Raises what `datanode.Answer.take` raises.
+        """`length` > 0 bytes from `offset`, which lies in `block`, from `host` alone. Raises what
+        `datanode.Answer.take` raises.
 
         `owner` stands for the open file; `end`: up to where its reader will go on at this host, see `ReadStreams.read`.
         """
+        piece = _piece_of(block, offset, length)
+        if self.transfer is not None and piece is not None and not self.transfer.refused():
+            with contextlib.suppress(Refused):
+                return self.transfer.read(piece, self._datanodes.transfer_address(host), host, watch)
         ask = self._asking(where, host, self._timeout)
         return self.streams.read((owner, host), ask, offset, length, end, watch)
 
@@ -360,3 +379,13 @@ class DataNodeReader:
 
     def close(self) -> None:
         self.streams.close()
+        if self.transfer is not None:
+            self.transfer.close()
+
+
+def _piece_of(block: Block, offset: int, length: int) -> Piece | None:
+    """These bytes of the block; None where it has no name, or not all of them."""
+    begin = offset - block.offset
+    if not isinstance(block.name, BlockName) or begin + length > block.length:
+        return None
+    return Piece(block.name, begin, length)

@@ -204,7 +204,7 @@ class HdfsHandle(Handle):
         for name in [host] if host else self._cluster.health.order(block.hosts, time.monotonic()):
             end = min(offset + length + ahead, _reach(blocks, name)) if ahead else 0
             try:
-                data = self._cluster.reads.fetch(self, self._where, offset, length, end, name, watch)
+                data = self._cluster.reads.fetch(self, self._where, block, offset, length, end, name, watch)
             except NotFound as error:
                 raise self._gone(error) from error
             except HostFailed as error:

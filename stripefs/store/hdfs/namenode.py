@@ -49,6 +49,7 @@ class NameNodeRest:
         self._closed = False
         self._idle = {address: collections.deque[http.client.HTTPConnection]() for address in addresses}
         self._lock = threading.Lock()
+        self._defaults: dict[str, Any] | None = None
 
     @property
     def active(self) -> str:
@@ -83,6 +84,20 @@ class NameNodeRest:
         """Give an entry that extended attribute, which it does not have yet. Raises what `change` raises."""
         text = f"0s{base64.b64encode(value).decode()}"
         self.change("PUT", "SETXATTR", path, **{"xattr.name": name, "xattr.value": text, "flag": "CREATE"})
+
+    def defaults(self) -> dict[str, Any] | None:
+        """FsServerDefaults, asked for once; None where the NameNode does not tell, before Hadoop 3.3.
+
+        Raises ServiceDown.
+        """
+        if self._defaults is None:
+            try:
+                self._defaults = self.ask("GETSERVERDEFAULTS", "/").get("FsServerDefaults") or {}
+            except ServiceDown:
+                raise
+            except StoreError:
+                self._defaults = {}
+        return self._defaults or None
 
     def listing(self, path: str) -> Iterator[Sequence[Status]]:
         """The entries of a directory, in pages, in the NameNode's own order. Raises what `ask` raises,

@@ -33,12 +33,12 @@ from stripefs.errors import (
 )
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import Kind, Status
+from stripefs.store.hdfs.transfer_wire import BlockName, block_name_of
 
 __all__ = [
     "Located",
     "Replica",
     "byte_order",
-    "defaults_of",
     "inode_path",
     "last_block_of",
     "located_of",
@@ -84,11 +84,15 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A block of a file, sizes in bytes, replicas in the NameNode's order (nearest first)."""
+    """A block of a file, sizes in bytes, replicas in the NameNode's order (nearest first).
+
+    name: None for a block that is read by WebHDFS only.
+    """
 
     offset: int
     length: int
     replicas: tuple[Replica, ...]
+    name: BlockName | None = None
 
 
 def request_target(path: str, operation: str, user: str, parameters: Mapping[str, str | int]) -> str:
@@ -146,15 +150,6 @@ def _status(document: Mapping[str, Any], name: bytes | None) -> Status:
     )
 
 
-def defaults_of(document: Mapping[str, Any]) -> tuple[int, int]:
-    """The answer to GETSERVERDEFAULTS: block size in bytes and replication of new files. Raises StoreError."""
-    try:
-        defaults = document["FsServerDefaults"]
-        return int(defaults["blockSize"]), int(defaults["replication"])
-    except _SHAPES as error:
-        raise StoreError(f"the NameNode answered no FsServerDefaults: {error!r}") from error
-
-
 def located_of(document: Mapping[str, Any]) -> list[Located]:
     """The answer to GET_BLOCK_LOCATIONS as blocks in order. Raises StoreError."""
     try:
@@ -163,6 +158,7 @@ def located_of(document: Mapping[str, Any]) -> list[Located]:
                 offset=int(block["startOffset"]),
                 length=int(block["block"]["numBytes"]),
                 replicas=_replicas(block),
+                name=block_name_of(block),
             )
             for block in document["LocatedBlocks"]["locatedBlocks"]
         ]

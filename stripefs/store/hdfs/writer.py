@@ -43,7 +43,7 @@ from stripefs.store.hdfs.namespace import Namespace, WebNamespaceCalls
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.native_write import NativeNamespaceCalls, NativeSink
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
-from stripefs.store.hdfs.wire import Replica, defaults_of, request_target, temporary_path
+from stripefs.store.hdfs.wire import Replica, request_target, temporary_path
 
 __all__ = ["DOCUMENT", "DataNodeDirectory", "HdfsWriter"]
 
@@ -108,7 +108,6 @@ class HdfsWriter:
         self._new_files = (target.block_size, target.replication)
         self._timeout = timeout
         self._rpc = rpc
-        self._defaults: tuple[int, int] | None = None
         self._health = health
         self._attributes = rest is not None
         """False where the NameNode is known to refuse extended attributes."""
@@ -362,14 +361,8 @@ class HdfsWriter:
 
         A DataNode would take its own configuration instead. (0, 0) where the NameNode does not tell: before Hadoop 3.3.
         """
-        if self._defaults is None and self._rest is not None:
-            try:
-                self._defaults = defaults_of(self._rest.ask("GETSERVERDEFAULTS", "/"))
-            except ServiceDown:
-                raise
-            except StoreError:
-                self._defaults = (0, 0)
-        return self._defaults or (0, 0)
+        found = self._rest.defaults() if self._rest is not None else None
+        return (0, 0) if found is None else (int(found["blockSize"]), int(found["replication"]))
 
 
 def _folder(path: str) -> str:

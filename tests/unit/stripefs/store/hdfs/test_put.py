@@ -33,8 +33,8 @@ class Cluster:
         assert path in self.files
         self.attributes[path] = (name, value)
 
-    def ask(self, operation, path):
-        raise NotFound(f"{operation} is not known here")
+    def defaults(self):
+        return None
 
     def change(self, method, operation, path, **parameters):
         if operation == "DELETE":

@@ -1,0 +1,340 @@
+"""Reads by the data transfer protocol from a port that answers well, or badly on demand."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from stripefs.errors import Abandoned, HostFailed
+from stripefs.store.hdfs import HdfsStore, data_transfer
+from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
+from stripefs.store.hdfs.transfer_wire import BlockName, Piece
+from tests.support.stores import RecordingWatch
+from tests.tools.fake_hdfs import FakeCluster, Request, closed_port, good, settings_for
+from tests.tools.fake_transfer import Manner, Talk, TransferPort, transfer_port
+
+DATA = random.Random(26).randbytes((2 << 20) + 777)
+TIMEOUT = 0.5
+
+
+@pytest.fixture
+def port() -> Iterator[TransferPort]:
+    with transfer_port(DATA) as found:
+        yield found
+
+
+@pytest.fixture
+def transfer() -> Iterator[DataTransfer]:
+    found = DataTransfer(TIMEOUT)
+    yield found
+    found.close()
+
+
+def read(
+    transfer: DataTransfer, port: TransferPort, offset: int, length: int, watch: RecordingWatch | None = None
+) -> memoryview:
+    return transfer.read(Piece(BlockName("pool", 5, 1001, len(DATA)), offset, length), port.address, "dn:1", watch)
+
+
+@pytest.mark.parametrize("packet", [512, 1536, 64 << 10, 4 << 20])
+@pytest.mark.parametrize(
+    ("offset", "length"),
+    [
+        (0, len(DATA)),
+        (0, 1),
+        (len(DATA) - 1, 1),
+        (512, 1024),
+        (700, 100_000),
+        (1 << 20, 1 << 20),
+        (1 << 20, len(DATA) - (1 << 20)),
+    ],
+)
+def test_any_bytes(transfer: DataTransfer, port: TransferPort, packet: int, offset: int, length: int) -> None:
+    port.packet = packet
+    assert read(transfer, port, offset, length) == DATA[offset : offset + length]
+    assert port.asked == [(offset, length)]
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+@pytest.mark.parametrize("chunk", [4, 512, 4096])
+def test_any_checksums(transfer: DataTransfer, port: TransferPort, kind: int, chunk: int) -> None:
+    port.kind, port.chunk = kind, chunk
+    assert read(transfer, port, 4096, 20_001) == DATA[4096:24_097]
+
+
+def test_one_connection_for_one_read_after_the_other(transfer: DataTransfer, port: TransferPort) -> None:
+    for at in range(5):
+        assert read(transfer, port, at << 18, 1 << 18) == DATA[at << 18 :][: 1 << 18]
+    port.drop_connections()
+    assert (port.connections, port.confirmed) == (1, 5)
+
+
+def test_a_kept_connection_that_the_datanode_closed(transfer: DataTransfer, port: TransferPort) -> None:
+    read(transfer, port, 0, 1000)
+    port.drop_connections()
+    assert read(transfer, port, 1000, 1000) == DATA[1000:2000]
+    assert port.connections == 2
+
+
+def test_a_kept_connection_that_ends_when_it_is_used(transfer: DataTransfer, port: TransferPort) -> None:
+    read(transfer, port, 0, 1000)
+    port.manners = [lambda talk: None]
+    assert read(transfer, port, 1000, 1000) == DATA[1000:2000]
+    assert not transfer.refused()
+
+
+def test_connections_are_kept_for_a_while(
+    transfer: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(transfer, port, 0, 1000)
+    monkeypatch.setattr(data_transfer, "REUSE", 0.0)
+    read(transfer, port, 0, 1000)
+    assert port.connections == 2
+
+
+def _flipped(at: int) -> Manner:
+    def answer(talk: Talk) -> None:
+        packets = bytearray(b"".join(talk.packets()))
+        packets[at] ^= 4
+        talk.grant()
+        talk.sock.sendall(packets)
+
+    return answer
+
+
+@pytest.mark.parametrize("at", [31, 31 + 511, 31 + 512 + 5, (64 << 10) + 512 + 31 + 31 + 9])
+def test_a_checksum_that_fails(transfer: DataTransfer, port: TransferPort, at: int) -> None:
+    """At a checksum, at the last one, in the data, in the second packet."""
+    port.manners = [_flipped(at)]
+    with pytest.raises(HostFailed, match="block 5 fails its checksum at byte") as caught:
+        read(transfer, port, 0, 200_000)
+    assert caught.value.host == "dn:1"
+    assert not isinstance(caught.value, Refused)
+    assert read(transfer, port, 0, 200_000) == DATA[:200_000]
+
+
+def _breaking_off(talk: Talk) -> None:
+    talk.grant()
+    talk.sock.sendall(b"".join(talk.packets())[:100_000])
+
+
+def _ending_early(talk: Talk) -> None:
+    talk.grant()
+    talk.sock.sendall(talk.packets()[0] + talk.packet(128 << 10, b""))
+
+
+@pytest.mark.parametrize(
+    ("manner", "why"), [(_breaking_off, "broke off with"), (_ending_early, "ended 68928 bytes early")]
+)
+def test_an_answer_that_is_not_whole(transfer: DataTransfer, port: TransferPort, manner: Manner, why: str) -> None:
+    port.packet = 128 << 10
+    port.manners = [manner]
+    with pytest.raises(HostFailed, match=why) as caught:
+        read(transfer, port, 0, 200_000)
+    assert not isinstance(caught.value, Refused)
+
+
+def _refusing(talk: Talk) -> None:
+    talk.refuse(1, "Replica not found for BP-1:blk_5")
+
+
+def _of_no_such_protocol(talk: Talk) -> None:
+    talk.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def _of_other_bytes(talk: Talk) -> None:
+    talk.grant(begin=1 << 20)
+
+
+def _of_two_sizes(talk: Talk) -> None:
+    talk.grant()
+    data = talk.port.data
+    talk.sock.sendall(talk.packet(0, data[:8192]) + talk.packet(8192, data[8192:9216]) + bytes(200_000))
+
+
+def _of_too_much(talk: Talk) -> None:
+    talk.grant()
+    talk.sock.sendall(b"".join(talk.packets()[:-1]) + talk.packet(talk.end, bytes(512)))
+
+
+@pytest.mark.parametrize(
+    ("manner", "why"),
+    [
+        (_refusing, "Replica not found for"),
+        (lambda talk: talk.refuse(5), "status 5"),
+        (lambda talk: None, "closed the connection instead of an answer"),
+        (lambda talk: talk.say(b""), "a message of 0 bytes"),
+        (lambda talk: talk.sock.sendall(b"\xff" * 5), "instead of an answer"),
+        (_of_no_such_protocol, "field|message|broke off"),
+        (_of_other_bytes, "other bytes than it was asked for"),
+        (_of_two_sizes, "several sizes"),
+        (_of_too_much, "more than it was asked for"),
+    ],
+)
+def test_reads_that_are_not_granted(transfer: DataTransfer, port: TransferPort, manner: Manner, why: str) -> None:
+    port.manners = [manner]
+    with pytest.raises(Refused, match=why):
+        read(transfer, port, 0, 131_072)
+    assert not transfer.refused()
+    assert read(transfer, port, 0, 131_072) == DATA[:131_072]
+
+
+def test_nothing_is_tried_after_three_refusals(transfer: DataTransfer, port: TransferPort) -> None:
+    port.manners = [_refusing, _refusing]
+    for _ in range(2):
+        with pytest.raises(Refused):
+            read(transfer, port, 0, 1000)
+    read(transfer, port, 0, 1000)
+    port.manners = [_refusing] * 3
+    for _ in range(3):
+        assert not transfer.refused()
+        with pytest.raises(Refused):
+            read(transfer, port, 0, 1000)
+    assert "Replica not found" in transfer.refused()
+
+
+def test_a_pause_ends(transfer: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    port.manners = [_refusing] * 3
+    for _ in range(3):
+        with pytest.raises(Refused):
+            read(transfer, port, 0, 1000)
+    clock = data_transfer.time.monotonic() + data_transfer.PAUSE
+    monkeypatch.setattr(data_transfer.time, "monotonic", lambda: clock)
+    assert not transfer.refused()
+
+
+def test_a_port_where_nothing_listens(transfer: DataTransfer, port: TransferPort) -> None:
+    port.address, real = closed_port(), port.address
+    with pytest.raises(Refused, match="nothing listens there"):
+        read(transfer, port, 0, 1000)
+    port.address = real
+
+
+def test_a_silent_port(transfer: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any read was granted it may be a firewall's; later it is a host that hangs."""
+    monkeypatch.setattr(data_transfer, "UNTRIED", 0.05)
+    silent: Manner = lambda talk: talk.port.hang()  # noqa: E731
+    port.manners = [silent]
+    with pytest.raises(Refused, match=r"no answer within 0\.05 s"):
+        read(transfer, port, 0, 1000)
+    read(transfer, port, 0, 1000)
+    port.manners = [silent]
+    with pytest.raises(HostFailed, match=r"no answer within 0\.5 s") as caught:
+        read(transfer, port, 0, 1000)
+    assert caught.value.stalled
+    assert not isinstance(caught.value, Refused)
+
+
+def _pausing(then: Callable[[Talk], None]) -> Manner:
+    def answer(talk: Talk) -> None:
+        talk.grant()
+        talk.sock.sendall(b"".join(talk.packets())[:100_000])
+        then(talk)
+
+    return answer
+
+
+def test_a_datanode_that_falls_silent(transfer: DataTransfer, port: TransferPort) -> None:
+    port.manners = [_pausing(lambda talk: talk.port.hang())]
+    with pytest.raises(HostFailed, match=r"no answer within 0\.5 s") as caught:
+        read(transfer, port, 0, 200_000)
+    assert caught.value.stalled
+
+
+def test_a_read_that_is_cancelled(port: TransferPort) -> None:
+    transfer = DataTransfer(30.0)
+    watch = RecordingWatch()
+    held = threading.Event()
+
+    def hold(talk: Talk) -> None:
+        held.set()
+        talk.port.hang()
+
+    port.manners = [_pausing(hold)]
+    threading.Thread(target=lambda: (held.wait(10), watch.cancel())).start()
+    with pytest.raises(Abandoned):
+        read(transfer, port, 0, 200_000, watch)
+    assert read(transfer, port, 0, 1000) == DATA[:1000]
+    assert port.connections == 2
+    transfer.close()
+
+
+def test_progress_is_told(transfer: DataTransfer, port: TransferPort) -> None:
+    watch = RecordingWatch()
+    read(transfer, port, 0, len(DATA), watch)
+    assert watch.received[-1] == len(DATA)
+    assert len(watch.received) >= 3
+
+
+# The store that chooses between this and WebHDFS.
+
+
+@contextmanager
+def hdfs(port: TransferPort, **more: object) -> Iterator[tuple[FakeCluster, HdfsStore]]:
+    with FakeCluster.running(DATA, good) as cluster:
+        namenode = cluster.namenode
+        cluster.datanodes[0].name = namenode.replicas[0]["name"] = port.address
+        defaults = {"blockSize": 1, "replication": 1, **more}
+        namenode.operations["GETSERVERDEFAULTS"] = lambda request: request.document({"FsServerDefaults": defaults})
+        name = {"blockPoolId": "pool", "blockId": 5, "generationStamp": 1001, "numBytes": len(DATA)}
+
+        def locate(request: Request) -> None:
+            block = {"startOffset": 0, "block": name, "locations": namenode.replicas}
+            request.document({"LocatedBlocks": {"locatedBlocks": [block]}})
+
+        namenode.operations["GET_BLOCK_LOCATIONS"] = locate
+        # hdfs-native cannot be had of a fake NameNode; WebHDFS alone has no data transfer but what is given to it.
+        store = HdfsStore(settings_for(cluster))
+        store._connect_data_transfer()
+        try:
+            yield cluster, store
+        finally:
+            store.close()
+
+
+def read_file(store: HdfsStore, host: str, offset: int, length: int) -> bytes:
+    handle = store.open(b"/file")
+    try:
+        return bytes(handle.read_on(offset, length, len(DATA) - offset - length, host=host))
+    finally:
+        handle.close()
+
+
+def test_a_store_reads_by_data_transfer(port: TransferPort) -> None:
+    with hdfs(port) as (cluster, store):
+        assert store.describe()["transport"] == "data transfer"
+        assert read_file(store, port.address, 5000, 1 << 20) == DATA[5000 : 5000 + (1 << 20)]
+        assert port.asked == [(5000, 1 << 20)]
+        assert not cluster.datanodes[0].served
+
+
+def test_what_is_refused_comes_by_webhdfs(port: TransferPort) -> None:
+    with hdfs(port) as (cluster, store):
+        port.manners = [_refusing] * 3
+        for at in range(4):
+            assert read_file(store, port.address, at << 19, 1 << 19) == DATA[at << 19 :][: 1 << 19]
+        assert len(port.asked) == 3
+        assert len(cluster.datanodes[0].served) == 4
+        facts = store.describe()
+        assert facts["transport"] == "webhdfs"
+        assert "Replica not found" in facts["off: data transfer"]
+
+
+@pytest.mark.parametrize("more", [{"encryptDataTransfer": True}, {"keyProviderUri": "kms://http@kms:9600/kms"}])
+def test_clusters_that_webhdfs_is_for(port: TransferPort, more: dict[str, object]) -> None:
+    with hdfs(port, **more) as (_, store):
+        assert read_file(store, port.address, 0, 1 << 20) == DATA[: 1 << 20]
+        assert not port.asked
+        assert store.describe()["off: data transfer"]
+
+
+def test_a_corrupt_replica_counts_as_a_failed_host(port: TransferPort) -> None:
+    with hdfs(port) as (cluster, store):
+        port.manners = [_flipped(31 + 512 + 5)]
+        with pytest.raises(HostFailed, match="fails its checksum"):
+            read_file(store, port.address, 0, 1 << 20)
+        assert not cluster.datanodes[0].served

@@ -1,0 +1,180 @@
+"""A DataNode's transfer port of a few lines on loopback, for the faults that a real one cannot be told to show."""
+
+from __future__ import annotations
+
+import io
+import socket
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import crc32c
+
+__all__ = ["Manner", "Talk", "TransferPort", "transfer_port"]
+
+
+class Talk:
+    """One request for a block's bytes, and the means to answer it well or badly."""
+
+    def __init__(self, port: TransferPort, sock: socket.socket, offset: int, length: int) -> None:
+        self.port = port
+        self.sock = sock
+        self.offset = offset
+        self.length = length
+        self.begin = offset - offset % port.chunk
+        self.end = min(-(-(offset + length) // port.chunk) * port.chunk, len(port.data))
+
+    def grant(self, *, begin: int | None = None) -> None:
+        checksum = _number(1, self.port.kind) + _number(2, self.port.chunk)
+        info = _bytes(1, checksum) + _number(2, self.begin if begin is None else begin)
+        self.say(_number(1, 0) + _bytes(4, info))
+
+    def refuse(self, status: int, message: str = "") -> None:
+        self.say(_number(1, status) + (_bytes(5, message.encode()) if message else b""))
+
+    def say(self, message: bytes) -> None:
+        self.sock.sendall(_varint(len(message)) + message)
+
+    def packets(self) -> list[bytes]:
+        """All packets of the answer, the empty one behind them included."""
+        step = self.port.packet
+        found = [
+            self.packet(at, self.port.data[at : min(at + step, self.end)]) for at in range(self.begin, self.end, step)
+        ]
+        return [*found, self.packet(self.end, b"")]
+
+    def packet(self, at: int, data: bytes) -> bytes:
+        crc: Callable[[bytes], int] = zlib.crc32 if self.port.kind == 1 else crc32c.crc32c
+        chunks = [data[k : k + self.port.chunk] for k in range(0, len(data), self.port.chunk)]
+        crcs = b"".join(struct.pack(">I", crc(chunk)) for chunk in chunks)
+        header = struct.pack("<BqBqB?Bi", 0x09, at, 0x11, 7, 0x18, not data, 0x25, len(data))
+        return struct.pack(">iH", 4 + len(crcs) + len(data), len(header)) + header + crcs + data
+
+
+Manner = Callable[[Talk], None]
+
+
+def well(talk: Talk) -> None:
+    talk.grant()
+    talk.sock.sendall(b"".join(talk.packets()))
+
+
+class TransferPort:
+    """Serves `data` as the only block there is. `manners` are those of the next requests; then all are served well."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.kind = 2
+        self.chunk = 512
+        self.packet = 64 << 10
+        self.manners: list[Manner] = []
+        self.asked: list[tuple[int, int]] = []
+        self.connections = 0
+        self.confirmed = 0
+        self.address = ""
+        self._open: list[socket.socket] = []
+        self._over = threading.Event()
+
+    def hang(self) -> None:
+        self._over.wait(30)
+
+    def drop_connections(self) -> None:
+        """Close what is open, as a DataNode does after a while."""
+        for sock in self._open:
+            sock.shutdown(socket.SHUT_RDWR)
+        end = time.monotonic() + 10
+        while self._open and time.monotonic() < end:
+            time.sleep(0.001)
+
+    def close(self) -> None:
+        self._over.set()
+        for sock in list(self._open):
+            sock.close()
+
+    def accept(self, sock: socket.socket) -> None:
+        self.connections += 1
+        self._open.append(sock)
+        threading.Thread(target=self._serve, args=[sock], daemon=True).start()
+
+    def _serve(self, sock: socket.socket) -> None:
+        try:
+            stream = sock.makefile("rb")
+            while head := stream.read(3):
+                assert head == struct.pack(">HB", 28, 81)
+                operation = _read(stream.read(_length(stream)))
+                header = _read(_read(operation[1])[1])
+                assert _read(header[1])[1] == b"pool"
+                talk = Talk(self, sock, operation[2], operation[3])
+                self.asked.append((talk.offset, talk.length))
+                manner = self.manners.pop(0) if self.manners else well
+                manner(talk)
+                if manner is not well:
+                    return
+                self.confirmed += stream.read(3) == b"\x02\x08\x06"
+        except OSError:
+            pass
+        finally:
+            self._open.remove(sock)
+            sock.close()
+
+
+@contextmanager
+def transfer_port(data: bytes) -> Iterator[TransferPort]:
+    port = TransferPort(data)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port.address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            while True:
+                try:
+                    port.accept(server.accept()[0])
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield port
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            port.close()
+            thread.join()
+
+
+def _length(stream: Any) -> int:
+    value = shift = 0
+    while True:
+        byte: int = stream.read(1)[0]
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value
+
+
+def _read(message: bytes) -> dict[int, Any]:
+    """The fields of a message by their numbers."""
+    stream, found = io.BytesIO(message), {}
+    while stream.tell() < len(message):
+        tag, value = _length(stream), _length(stream)
+        found[tag >> 3] = stream.read(value) if tag & 7 == 2 else value
+    return found
+
+
+def _varint(value: int) -> bytes:
+    found = b""
+    while value > 0x7F:
+        found += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return found + bytes([value])
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value

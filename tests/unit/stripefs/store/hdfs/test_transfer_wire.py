@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from typing import Any
+
+import crc32c
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs.store.hdfs.transfer_wire import (
+    BlockName,
+    PacketSums,
+    Piece,
+    block_name_of,
+    data_length,
+    read_answer,
+    read_request,
+    refusal_of,
+)
+
+LOCATED: dict[str, Any] = {
+    "block": {"blockId": 1073741825, "blockPoolId": "BP-1", "generationStamp": 1001, "numBytes": 8 << 20},
+    "blockToken": {"urlString": "AAAAAA"},
+}
+
+
+def sums_of(kind: int, chunk: int, data: bytes) -> bytes:
+    crc = zlib.crc32 if kind == 1 else crc32c.crc32c
+    return b"".join(struct.pack(">I", crc(data[at : at + chunk])) for at in range(0, len(data), chunk))
+
+
+@given(st.binary(min_size=1, max_size=3000), st.sampled_from([1, 2]), st.sampled_from([4, 64, 512, 1024]), st.data())
+def test_only_the_right_bytes_fit(data: bytes, kind: int, chunk: int, more: st.DataObject) -> None:
+    sums = PacketSums(kind, chunk)
+    crcs = sums_of(kind, chunk, data)
+    assert len(crcs) == sums.length(len(data))
+    assert sums.fit(memoryview(crcs), memoryview(data))
+    bit = more.draw(st.integers(0, 8 * len(data) - 1))
+    wrong = bytearray(data)
+    wrong[bit // 8] ^= 1 << bit % 8
+    assert not sums.fit(memoryview(crcs), memoryview(wrong))
+    bit = more.draw(st.integers(0, 8 * len(crcs) - 1))
+    other = bytearray(crcs)
+    other[bit // 8] ^= 1 << bit % 8
+    assert not sums.fit(memoryview(other), memoryview(data))
+    assert sums.fit(memoryview(crcs), memoryview(data))
+
+
+def test_two_chunks_that_changed_places_do_not_fit() -> None:
+    data = random.Random(1).randbytes(2048)
+    assert not PacketSums(2, 512).fit(
+        memoryview(sums_of(2, 512, data)), memoryview(data[512:1024] + data[:512] + data[1024:])
+    )
+
+
+@pytest.mark.parametrize(("kind", "chunk"), [(0, 512), (3, 512), (2, 0), (2, 510), (2, 1 << 30)])
+def test_sums_that_are_not_known(kind: int, chunk: int) -> None:
+    with pytest.raises(ValueError, match="checksums of kind"):
+        PacketSums(kind, chunk)
+
+
+def test_the_name_of_a_block() -> None:
+    assert block_name_of(LOCATED) == BlockName("BP-1", 1073741825, 1001, 8 << 20)
+    assert block_name_of(LOCATED | {"blockToken": None}) is not None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"blockToken": {"urlString": "IQAAAA"}},
+        {"blockToken": {"urlString": "!"}},
+        {"blockToken": 7},
+        {"block": LOCATED["block"] | {"blockId": -9223372036854775792}},
+        {"block": {"numBytes": 5}},
+    ],
+)
+def test_blocks_that_are_read_by_webhdfs(other: dict[str, Any]) -> None:
+    assert block_name_of(LOCATED | other) is None
+
+
+@pytest.mark.parametrize(
+    ("defaults", "why"),
+    [
+        ({}, ""),
+        ({"encryptDataTransfer": True}, "encrypts"),
+        ({"keyProviderUri": "kms://http@kms:9600/kms"}, "key provider"),
+    ],
+)
+def test_clusters_that_are_read_by_webhdfs(defaults: dict[str, Any], why: str) -> None:
+    assert why in refusal_of(defaults)
+    assert bool(refusal_of(defaults)) == bool(why)
+
+
+def test_the_request_as_hadoop_has_it() -> None:
+    """Field by field from datatransfer.proto."""
+    piece = Piece(BlockName("BP-1", 5, 1001, 300), 128, 172)
+    block = b"\x0a\x04BP-1\x10\x05\x18\xe9\x07\x20\xac\x02"
+    base = b"\x0a" + bytes([len(block)]) + block + b"\x12\x08\x0a\x00\x12\x00\x1a\x00\x22\x00"
+    header = b"\x0a" + bytes([len(base)]) + base + b"\x12\x08stripefs"
+    operation = b"\x0a" + bytes([len(header)]) + header + b"\x10\x80\x01\x18\xac\x01"
+    assert read_request(piece) == b"\x00\x1c\x51" + bytes([len(operation)]) + operation
+
+
+def test_answers() -> None:
+    granted = read_answer(b"\x08\x00\x22\x09\x0a\x05\x08\x02\x10\x80\x04\x10\x00")
+    assert not isinstance(granted, str)
+    assert (granted[0].chunk, granted[1]) == (512, 0)
+    assert read_answer(b"\x08\x01\x2a\x03why") == "why"
+    assert read_answer(b"\x08\x05") == "it answered status 5"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"\x08",
+        b"\x08\x80",
+        b"\x08\x00",
+        b"\x0a\x00",
+        b"\x08\x00\x22\x09\x0a\x05",
+        b"\x08\x00\x22\x09\x0a\x05\x08\x09\x10\x80\x04\x10\x00",
+        b"HTTP/1.1 200 OK",
+    ],
+)
+def test_what_is_no_answer(answer: bytes) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        read_answer(answer)
+    assert str(caught.value)
+
+
+def head(
+    *, data: int = 600, at: int = 1024, last: bool = False, whole: int | None = None, header: int = 25, tag: int = 0x25
+) -> memoryview:
+    whole = 4 + 4 * -(-data // 512) + data if whole is None else whole
+    return memoryview(
+        struct.pack(">iH", whole, header) + struct.pack("<BqBqB?Bi", 0x09, at, 0x11, 0, 0x18, last, tag, data)
+    )
+
+
+def test_heads_of_packets() -> None:
+    sums = PacketSums(2, 512)
+    assert data_length(head(), 1024, sums) == 600
+    assert data_length(head(data=0, at=7, last=True), 1024, sums) == 0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"at": 1025},
+        {"data": -5},
+        {"data": 17 << 20},
+        {"whole": 611},
+        {"header": 27},
+        {"tag": 0x28},
+        {"last": True},
+        {"data": 0},
+    ],
+)
+def test_heads_that_do_not_belong_there(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="does not belong here"):
+        data_length(head(**wrong), 1024, PacketSums(2, 512))
