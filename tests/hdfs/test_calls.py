@@ -27,11 +27,11 @@ ROUNDS = 3
 WRITTEN_BY_COUNT = 15
 """Calls for each file that is written, by the NameNode's own count: 11, those of DataNodes among them, and a share of
 those that a mount makes once."""
-WRITTEN, READ = 9.5, 4.5
-"""For each file; 9 and 4 were counted. A file that is written is looked for before and after its lock is taken. Its
+WRITTEN, READ = 9.5, 3.5
+"""For each file; 9 and 3 were counted. A file that is written is looked for before and after its lock is taken. Its
 lock gets its text. Lock and bytes are looked at when they are complete, and renamed; the lock is compared before, and
-removed. A file
-that is read is confirmed when it is pinned and when it was read."""
+removed.
+A file that is read is looked at, located, and confirmed when it was read."""
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from stripefs.errors import HostFailed, StaleVersion, StoreError
+from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError
 from stripefs.store.base import Block, Host
 from stripefs.store.hdfs.namenode import NameNodeRest
 from stripefs.store.hdfs.wire import Replica
@@ -36,7 +36,13 @@ class BlockLocations:
         self._span = max(1, block_size) * SEGMENT_BLOCKS
         self._ask = ask
         self._segments: dict[int, tuple[float, Sequence[Block]]] = {}
+        self._outdated: set[int] = set()
         self._lock = threading.Lock()
+
+    @property
+    def in_one_segment(self) -> bool:
+        """True if one question brings all blocks."""
+        return self._length <= self._span
 
     def overlapping(self, offset: int, length: int) -> list[Block]:
         """The blocks that overlap [offset, offset + length), whole. StaleVersion when the file no longer has them."""
@@ -59,15 +65,22 @@ class BlockLocations:
         with self._lock:
             kept = self._segments.get(index)
             if kept is not None and time.monotonic() - kept[0] > _FRESH:
-                del self._segments[index]
+                self._outdated.add(index)
 
     def _segment(self, index: int) -> Sequence[Block]:
         with self._lock:
             kept = self._segments.get(index)
-        if kept is not None:
-            return kept[1]
+            if kept is not None and index not in self._outdated:
+                return kept[1]
+            self._outdated.discard(index)
         start = index * self._span
-        blocks = [_clip(block, self._length) for block in self._ask(start, min(self._span, self._length - start))]
+        try:
+            found = self._ask(start, min(self._span, self._length - start))
+        except ServiceDown:
+            if kept is None:
+                raise
+            return kept[1]  # where the blocks were is better than nothing
+        blocks = [_clip(block, self._length) for block in found]
         blocks = [block for block in blocks if block.length > 0]
         with self._lock:
             self._segments[index] = (time.monotonic(), blocks)

@@ -60,13 +60,9 @@ class Refused(HostFailed):
 
 
 class DataTransfer:
-    """Reads by this protocol of one store. `timeout`: seconds without a byte after which a DataNode counts as silent.
+    """Reads by this protocol of one store. Safe to use from many threads."""
 
-    Safe to use from many threads.
-    """
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = timeout
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connections = _Connections()
         self._granted = False
@@ -78,12 +74,13 @@ class DataTransfer:
         """The reason for which no read is tried now, "" for none."""
         return self._reason if self._refusals >= REFUSALS and self._pause.paused(time.monotonic()) else ""
 
-    def read(self, piece: Piece, address: str, host: str, watch: Watch | None) -> memoryview:
+    def read(self, piece: Piece, address: str, host: str, watch: Watch | None, timeout: float) -> memoryview:
         """The bytes of `piece`, from the DataNode whose transfer port is at `address`. `host`: its name, for errors.
+        `timeout`: seconds without a byte after which it counts as silent.
 
         Raises Refused, HostFailed for everything else that speaks against the host, Abandoned.
         """
-        request = _Request(piece, host, self._timeout if self._granted else min(self._timeout, UNTRIED))
+        request = _Request(piece, host, timeout, timeout if self._granted else min(timeout, UNTRIED))
         try:
             sock, packets = self._granted_by(request, address, watch)
         except Refused as error:
@@ -172,11 +169,13 @@ class _BrokenAnswer(Exception):
 
 
 class _Request:
-    """A read of one piece from one DataNode. `patience`: seconds until it has answered."""
+    """A read of one piece from one DataNode. Seconds without a byte: `patience` until it has answered, then
+    `timeout`."""
 
-    def __init__(self, piece: Piece, host: str, patience: float) -> None:
+    def __init__(self, piece: Piece, host: str, timeout: float, patience: float) -> None:
         self._piece = piece
         self._host = host
+        self._timeout = timeout
         self._patience = patience
 
     def connect(self, address: str) -> socket.socket:
@@ -207,6 +206,9 @@ class _Request:
     def receive(self, sock: socket.socket, packets: _Packets, watch: Watch | None) -> memoryview:
         """All bytes of the piece, checked. Raises HostFailed, Refused, Abandoned; the connection is closed then."""
         try:
+            if self._patience != self._timeout:
+                silent_after(sock, self._timeout)
+                self._patience = self._timeout
             with cancellable(sock, watch):
                 data = packets.receive(watch)
                 sock.sendall(CHECKSUM_OK)

@@ -324,6 +324,11 @@ class DataNodeReader:
         self.transfer: DataTransfer | None = None
         """Reads by the data transfer protocol, where the cluster has that."""
 
+    @property
+    def by_name(self) -> bool:
+        """True if DataNodes serve blocks by their names, so that no NameNode is needed."""
+        return self.transfer is not None and not self.transfer.refused()
+
     def blocks(self, where: str, offset: int, length: int) -> Sequence[Block]:
         """The blocks that overlap a range, in order, with all their replicas. Raises what NameNodeRest.ask does."""
         located = located_of(self._rest.ask("GET_BLOCK_LOCATIONS", where, offset=offset, length=length))
@@ -350,17 +355,32 @@ class DataNodeReader:
 
         `owner` stands for the open file; `end`: up to where its reader will go on at this host, see `ReadStreams.read`.
         """
-        piece = _piece_of(block, offset, length)
-        if self.transfer is not None and piece is not None and not self.transfer.refused():
-            with contextlib.suppress(Refused):
-                return self.transfer.read(piece, self._datanodes.transfer_address(host), host, watch)
+        data = self._by_name(block, offset, length, host, self._timeout, watch)
+        if data is not None:
+            return data
         ask = self._asking(where, host, self._timeout)
         return self.streams.read((owner, host), ask, offset, length, end, watch)
 
-    def fetch_once(self, where: str, offset: int, length: int, host: str, timeout: float) -> Buffer:
+    def fetch_once(self, where: str, block: Block, offset: int, length: int, host: str, timeout: float) -> Buffer:
         """As `fetch`, by a request of its own; `timeout`: seconds without a byte after which the host is silent."""
+        data = self._by_name(block, offset, length, host, timeout, None)
+        if data is not None:
+            return data
         with closing(self._asking(where, host, timeout)(offset, length, 0)) as answer:
             return answer.take(length, None)
+
+    def _by_name(
+        self, block: Block, offset: int, length: int, host: str, timeout: float, watch: Watch | None
+    ) -> Buffer | None:
+        """The bytes by data transfer, None where they do not come in this way."""
+        begin = offset - block.offset
+        if not self.by_name or not isinstance(block.name, BlockName) or begin + length > block.length:
+            return None
+        assert self.transfer is not None
+        address = self._datanodes.transfer_address(host)
+        with contextlib.suppress(Refused):
+            return self.transfer.read(Piece(block.name, begin, length), address, host, watch, timeout)
+        return None
 
     def _asking(self, where: str, host: str, timeout: float) -> Ask:
         address = self._datanodes.address(host)
@@ -381,11 +401,3 @@ class DataNodeReader:
         self.streams.close()
         if self.transfer is not None:
             self.transfer.close()
-
-
-def _piece_of(block: Block, offset: int, length: int) -> Piece | None:
-    """These bytes of the block; None where it has no name, or not all of them."""
-    begin = offset - block.offset
-    if not isinstance(block.name, BlockName) or begin + length > block.length:
-        return None
-    return Piece(block.name, begin, length)

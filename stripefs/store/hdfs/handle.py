@@ -9,16 +9,18 @@ Threads share that question, as a database's group commit does (`GroupCommit`). 
 every few milliseconds one question each would be most of the NameNode's work for us; instead those who come while a
 question is under way wait for the next one, together.
 
-**The NameNode may go away.** A DataNode asks the NameNode before it serves a WebHDFS read, so each handle also pins the
-file's blocks through hdfs-native when it is opened, and reads go there while no NameNode answers. Such bytes cannot be
-confirmed; no file can change while no NameNode serves, and the first read after it is back is confirmed again.
+**The NameNode may go away.** Where DataNodes serve blocks by name (`data_transfer`) a handle learns all of them when it
+is opened, and reads go on. Elsewhere, and for files of more than 512 blocks, hdfs-native pins the file's blocks then,
+and reads go there while no NameNode answers, since a DataNode asks the NameNode before it serves a WebHDFS read. Such
+bytes cannot be confirmed; no file can change while no NameNode serves, and the first read after it is back is confirmed
+again.
 
 **Failures say whose they are.** After a DataNode failed the version is confirmed too, which tells StaleVersion and
 ServiceDown from HostFailed.
 
 **Corrupt blocks.** A DataNode that is asked by WebHDFS reads other replicas where its own fails its checksum, and falls
-silent for 20 s before it breaks off where all do. So when every replica's host has failed to serve a block by WebHDFS,
-the pinned file is read once: it has the bytes, or says that the block is Corrupt. That block is read so from then on.
+silent for 20 s before it breaks off where all do. So when every replica's host has failed to serve a block, the
+pinned file is read once: it has the bytes, or says that the block is Corrupt. That block is read so from then on.
 """
 
 from __future__ import annotations
@@ -132,8 +134,10 @@ class HdfsHandle(Handle):
             status.length, status.block_size, lambda offset, length: cluster.reads.blocks(self._where, offset, length)
         )
         self._pinned: PinnedFile | None = None
+        self._named = False
+        """All blocks are known by names that DataNodes know."""
         if status.length:
-            self._pin_at_open()
+            self._prepare()
 
     def locate(self, offset: int, length: int) -> Sequence[Block]:
         if self._cluster.finds_blocks and not (self._pinned and self._cluster.namenode_away()):
@@ -149,25 +153,32 @@ class HdfsHandle(Handle):
         return self.read_on(offset, length, 0, host=host, watch=watch)
 
     def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
-        return self._read(offset, length, ahead, host, watch, self._arrived)
+        return self._read(offset, length, ahead, host, watch, self._arrived_pinned if self._named else self._arrived)
 
     def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
-        """Bytes of the pinned file are confirmed here: they may be used while no NameNode serves."""
-        return self._read(offset, length, ahead, host, watch, watch.unconfirmed)
+        """Bytes that may be used while no NameNode serves are confirmed here."""
+
+        def arrived() -> None:
+            if self._named and self._cluster.namenode_away():
+                self._arrived_pinned()
+            else:
+                watch.unconfirmed()
+
+        return self._read(offset, length, ahead, host, watch, arrived)
 
     def confirm(self) -> None:
-        """After ServiceDown the next reads are of the pinned file, where there is one."""
+        """After ServiceDown the next reads do without a NameNode, where that is possible."""
         try:
             self._confirm()
         except ServiceDown:
-            if self._pinned is not None:
+            if self._pinned is not None or self._named:
                 self._cluster.note_away()
             raise
 
     def _read(
         self, offset: int, length: int, ahead: int, host: str, watch: Watch | None, arrived: Callable[[], None]
     ) -> Buffer:
-        """`arrived` is called when bytes have come by WebHDFS."""
+        """`arrived` is called when bytes have come from a chosen host."""
         check_range(self.status, offset, length)
         if self._closed:
             raise StoreError(f"{self._path}: the handle is closed")
@@ -196,10 +207,10 @@ class HdfsHandle(Handle):
         # Also tells the store where the DataNodes are reached.
         blocks = self._located(offset, length + ahead if ahead else 1)
         block = blocks[0]
-        if block.offset in self._corrupt and self._pinned is not None:
+        if block.offset in self._corrupt:
             return self._read_corrupt(block, offset, length, watch)
         if not host and not ahead and (place := self._place(block, offset, length)) and len(place.hosts) > 1:
-            with contextlib.suppress(HostFailed):
+            with contextlib.suppress(HostFailed, *([ServiceDown] if self._named else [])):
                 return self._read_any(block, place)
         for name in [host] if host else self._cluster.health.order(block.hosts, time.monotonic()):
             end = min(offset + length + ahead, _reach(blocks, name)) if ahead else 0
@@ -207,13 +218,21 @@ class HdfsHandle(Handle):
                 data = self._cluster.reads.fetch(self, self._where, block, offset, length, end, name, watch)
             except NotFound as error:
                 raise self._gone(error) from error
+            except ServiceDown as error:
+                if not self._named:
+                    raise
+                self._cluster.note_away()  # this host does not grant the read without one; another may
+                failure = HostFailed(error.message, host=name)
             except HostFailed as error:
-                self._confirm()
+                if self._named:
+                    self._confirm_unless_away()
+                else:
+                    self._confirm()
                 self._locations.refresh(offset)
                 failure = error
                 failed = self._failed.setdefault(block.offset, set())
                 failed.add(name)
-                if self._pinned is not None and failed.issuperset(block.hosts):
+                if failed.issuperset(block.hosts):
                     with contextlib.suppress(HostFailed, ServiceDown):
                         return self._read_corrupt(block, offset, length, watch)
             else:
@@ -235,7 +254,7 @@ class HdfsHandle(Handle):
         """Of a small read that lies in `block`; None for any other."""
         if length > SMALL or offset + length > block.offset + block.length:
             return None
-        return SmallRange(self._where, offset, length, block.hosts)
+        return SmallRange(self._where, block, offset, length)
 
     def _read_corrupt(self, block: Block, offset: int, length: int, watch: Watch | None) -> Buffer:
         """From the pinned file, bytes of a block that no host serves by WebHDFS. Raises what `_read_pinned` raises."""
@@ -278,13 +297,22 @@ class HdfsHandle(Handle):
     def _arrived_pinned(self) -> None:
         self._confirm_unless_away()
 
-    def _pin_at_open(self) -> None:
+    def _prepare(self) -> None:
+        """Learn what it takes to read without a NameNode."""
         try:
-            self._pin()
+            self._named = self._cluster.reads.by_name and self._know_names()
+            if not self._named:
+                self._pin()
         except ServiceDown:
             if not self._cluster.chooses_host:
                 raise
-            # WebHDFS reads need no pin; only going on without a NameNode does.
+            # Reads need none of it while a NameNode serves.
+
+    def _know_names(self) -> bool:
+        """True if all blocks have names, asked for at once; False for files whose blocks take several questions."""
+        if not self._locations.in_one_segment:
+            return False
+        return all(block.name is not None for block in self._located(0, self.status.length))
 
     def _pin(self) -> PinnedFile | None:
         """Pin the file between two sightings of the same version."""
@@ -352,7 +380,7 @@ class CheckedHandle(HdfsHandle):
         data = small.elsewhere(place, late=late) if place is not None else None
         return self._read_pinned(offset, length, watch) if data is None else data
 
-    def _pin_at_open(self) -> None:
+    def _prepare(self) -> None:
         pass
 
     def _arrived(self) -> None:

@@ -20,7 +20,7 @@ from typing import TypeVar
 from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError
 from stripefs.executor import Lane
 from stripefs.retry import HostHealth
-from stripefs.store.base import Buffer, Status
+from stripefs.store.base import Block, Buffer, Status
 from stripefs.store.hdfs.datanode_read import DataNodeReader
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.wire import inode_path
@@ -44,12 +44,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class SmallRange:
-    """`length` bytes from `offset` of the file at the HDFS path `where`, all in one block, and its replicas' hosts."""
+    """`length` bytes from `offset` of the file at the HDFS path `where`, all in one block."""
 
     where: str
+    block: Block
     offset: int
     length: int
-    hosts: Sequence[str]
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        return self.block.hosts
 
 
 class SmallReader:
@@ -127,7 +131,7 @@ class SmallReader:
             where = inode_path(status.file_id)
             blocks = self._web.blocks(where, 0, status.length) if status.length else ()
             if len(blocks) == 1:
-                data = self.elsewhere(SmallRange(where, 0, status.length, blocks[0].hosts), late=late)
+                data = self.elsewhere(SmallRange(where, blocks[0], 0, status.length), late=late)
                 if data is not None:
                     return data
         except StoreError as error:
@@ -137,7 +141,7 @@ class SmallReader:
 
     def _ask(self, place: SmallRange, host: str) -> Buffer:
         try:
-            data = self._web.fetch_once(place.where, place.offset, place.length, host, self._silent)
+            data = self._web.fetch_once(place.where, place.block, place.offset, place.length, host, self._silent)
         except HostFailed as error:
             self._health.failed(host, time.monotonic(), error.message)
             raise

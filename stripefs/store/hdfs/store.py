@@ -375,7 +375,7 @@ class HdfsStore(Store):
         if why:
             self._off["data transfer"] = why
         else:
-            self.reads.transfer = DataTransfer(self._settings.host_timeout)
+            self.reads.transfer = DataTransfer()
 
     def _probe_inodes(self) -> bool:
         """True if paths by inode work; a router in front of several clusters does not know them."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from stripefs.errors import Abandoned, HostFailed
-from stripefs.store.hdfs import HdfsStore, data_transfer
+from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion
+from stripefs.store.hdfs import HdfsStore, data_transfer, namenode
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.transfer_wire import BlockName, Piece
 from tests.support.stores import RecordingWatch
@@ -29,15 +30,22 @@ def port() -> Iterator[TransferPort]:
 
 @pytest.fixture
 def transfer() -> Iterator[DataTransfer]:
-    found = DataTransfer(TIMEOUT)
+    found = DataTransfer()
     yield found
     found.close()
 
 
 def read(
-    transfer: DataTransfer, port: TransferPort, offset: int, length: int, watch: RecordingWatch | None = None
+    transfer: DataTransfer,
+    port: TransferPort,
+    offset: int,
+    length: int,
+    watch: RecordingWatch | None = None,
+    timeout: float = TIMEOUT,
 ) -> memoryview:
-    return transfer.read(Piece(BlockName("pool", 5, 1001, len(DATA)), offset, length), port.address, "dn:1", watch)
+    return transfer.read(
+        Piece(BlockName("pool", 5, 1001, len(DATA)), offset, length), port.address, "dn:1", watch, timeout
+    )
 
 
 @pytest.mark.parametrize("packet", [512, 1536, 64 << 10, 4 << 20])
@@ -246,7 +254,7 @@ def test_a_datanode_that_falls_silent(transfer: DataTransfer, port: TransferPort
 
 
 def test_a_read_that_is_cancelled(port: TransferPort) -> None:
-    transfer = DataTransfer(30.0)
+    transfer = DataTransfer()
     watch = RecordingWatch()
     held = threading.Event()
 
@@ -255,9 +263,18 @@ def test_a_read_that_is_cancelled(port: TransferPort) -> None:
         talk.port.hang()
 
     port.manners = [_pausing(hold)]
-    threading.Thread(target=lambda: (held.wait(10), watch.cancel())).start()
+
+    def cancel() -> None:
+        assert held.wait(30)
+        while watch.close is None:  # between the answer and its bytes
+            time.sleep(0.001)
+        watch.cancel()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
     with pytest.raises(Abandoned):
-        read(transfer, port, 0, 200_000, watch)
+        read(transfer, port, 0, 200_000, watch, timeout=30.0)
+    canceller.join()
     assert read(transfer, port, 0, 1000) == DATA[:1000]
     assert port.connections == 2
     transfer.close()
@@ -276,17 +293,17 @@ def test_progress_is_told(transfer: DataTransfer, port: TransferPort) -> None:
 @contextmanager
 def hdfs(port: TransferPort, **more: object) -> Iterator[tuple[FakeCluster, HdfsStore]]:
     with FakeCluster.running(DATA, good) as cluster:
-        namenode = cluster.namenode
-        cluster.datanodes[0].name = namenode.replicas[0]["name"] = port.address
+        fake = cluster.namenode
+        cluster.datanodes[0].name = fake.replicas[0]["name"] = port.address
         defaults = {"blockSize": 1, "replication": 1, **more}
-        namenode.operations["GETSERVERDEFAULTS"] = lambda request: request.document({"FsServerDefaults": defaults})
+        fake.operations["GETSERVERDEFAULTS"] = lambda request: request.document({"FsServerDefaults": defaults})
         name = {"blockPoolId": "pool", "blockId": 5, "generationStamp": 1001, "numBytes": len(DATA)}
 
         def locate(request: Request) -> None:
-            block = {"startOffset": 0, "block": name, "locations": namenode.replicas}
+            block = {"startOffset": 0, "block": name, "locations": fake.replicas}
             request.document({"LocatedBlocks": {"locatedBlocks": [block]}})
 
-        namenode.operations["GET_BLOCK_LOCATIONS"] = locate
+        fake.operations["GET_BLOCK_LOCATIONS"] = locate
         # hdfs-native cannot be had of a fake NameNode; WebHDFS alone has no data transfer but what is given to it.
         store = HdfsStore(settings_for(cluster))
         store._connect_data_transfer()
@@ -310,6 +327,19 @@ def test_a_store_reads_by_data_transfer(port: TransferPort) -> None:
         assert read_file(store, port.address, 5000, 1 << 20) == DATA[5000 : 5000 + (1 << 20)]
         assert port.asked == [(5000, 1 << 20)]
         assert not cluster.datanodes[0].served
+
+
+def test_small_reads_come_from_any_replica(port: TransferPort) -> None:
+    with hdfs(port) as (cluster, store):
+        replicas = cluster.namenode.replicas
+        replicas.append(replicas[0] | {"name": closed_port()})
+        handle = store.open(b"/file")
+        assert handle.read(700, 1000) == DATA[700:1700]
+        assert port.asked == [(700, 1000)]
+        port.manners = [_flipped(31 + 5)]
+        assert handle.read(700, 1000) == DATA[700:1700]  # by WebHDFS of the other one
+        assert cluster.datanodes[0].served
+        handle.close()
 
 
 def test_what_is_refused_comes_by_webhdfs(port: TransferPort) -> None:
@@ -338,3 +368,60 @@ def test_a_corrupt_replica_counts_as_a_failed_host(port: TransferPort) -> None:
         with pytest.raises(HostFailed, match="fails its checksum"):
             read_file(store, port.address, 0, 1 << 20)
         assert not cluster.datanodes[0].served
+
+
+AWAY = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby")
+
+
+def test_the_namenode_is_asked_three_times_for_a_file(port: TransferPort) -> None:
+    with hdfs(port) as (cluster, store):
+        cluster.namenode.asked.clear()
+        assert read_file(store, port.address, 0, 1 << 20) == DATA[: 1 << 20]
+        assert cluster.namenode.asked == ["GETFILESTATUS", "GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
+
+
+def test_open_files_are_read_while_no_namenode_serves(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namenode, "_BETWEEN", 0.0)  # it is looked for at every call
+    with hdfs(port) as (cluster, store):
+        handle = store.open(b"/file")
+        cluster.namenode.refusal = AWAY
+        for at in (0, 1 << 20):
+            assert handle.locate(at, 1)
+            assert handle.read(at, 1 << 20, host=port.address) == DATA[at : at + (1 << 20)]
+            assert handle.read(at, 1 << 20) == DATA[at : at + (1 << 20)]
+        assert not cluster.datanodes[0].served
+        with pytest.raises(ServiceDown):
+            handle.confirm()
+        port.manners = [_refusing]
+        with pytest.raises(HostFailed):  # by WebHDFS the DataNode would ask the NameNode
+            handle.read(0, 1 << 20, host=port.address)
+        cluster.namenode.refusal = None
+        cluster.namenode.mtime += 1
+        with pytest.raises(StaleVersion):
+            handle.read(0, 1 << 20, host=port.address)
+        handle.close()
+
+
+def test_bytes_of_one_read_after_the_other_are_confirmed_later(
+    port: TransferPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as a NameNode serves; while none does they may be used as they are."""
+    monkeypatch.setattr(namenode, "_BETWEEN", 0.0)
+    with hdfs(port) as (cluster, store):
+        handle = store.open(b"/file")
+        watch = LaterWatch()
+        handle.read_unconfirmed(0, 1 << 20, 0, host=port.address, watch=watch)
+        assert watch.told == 1
+        cluster.namenode.refusal = AWAY
+        with pytest.raises(ServiceDown):
+            handle.confirm()
+        assert handle.read_unconfirmed(0, 1 << 20, 0, host=port.address, watch=watch) == DATA[: 1 << 20]
+        assert watch.told == 1
+        handle.close()
+
+
+class LaterWatch(RecordingWatch):
+    told = 0
+
+    def unconfirmed(self) -> None:
+        self.told += 1
