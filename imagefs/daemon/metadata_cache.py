@@ -6,8 +6,10 @@
     names/HASH              which digest a tag of a store stood for when it was last asked
 
 All calls block. A file appears under its name when it is whole; one that cannot be read, or does not hold
-what its name says, counts as missing: so what a power cut spoils is fetched again. One process at a time may use the
-folder. A file's time of change says when it was last used; `evict` removes those that were not used for longest.
+what its name says, counts as missing: so what a power cut spoils is fetched again. An EROFS image, which takes
+megabytes, is read for that once by each process, and again when its size or its times have changed since. One process
+at a time may use the folder. A file's time of change says when it was last used; `evict` removes those that were not
+used for longest.
 
 Where the disk has no room, documents go to the `spill` folder, in memory, and stay there while they are in use: an
 image whose blocks are read past a full cache still needs its metadata in a file.
@@ -53,6 +55,7 @@ class MetadataCache:
     def __init__(self, folder: Path, spill: Path | None = None) -> None:
         self.folder = folder
         self._spill = spill
+        self._whole: dict[Path, tuple[int, ...]] = {}  # EROFS images that held what they say, as they were then
         for name in _KINDS:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
@@ -216,9 +219,16 @@ class MetadataCache:
         """The path of the EROFS image."""
         name = self.metadata_path(entry).name
         path = self._path_of("metadata", name)
-        if not _holds(path, entry.digest):
-            path = self._keep("metadata", name, images().metadata(entry))
+        found = _state(path)
+        if found is None or found != self._whole.get(path):
+            self._whole.pop(path, None)
+            if not _holds(path, entry.digest):
+                path = self._keep("metadata", name, images().metadata(entry))
+                found = _state(path)
+        unchanged = found is not None and found == _state(path)
         _touch(path)
+        if unchanged and (now := _state(path)) is not None:
+            self._whole[path] = now
         return path
 
     def _path_of(self, kind: str, name: str) -> Path:
@@ -293,6 +303,15 @@ def _size(path: Path) -> int | None:
         return path.stat().st_blocks * 512
     except FileNotFoundError:
         return None
+
+
+def _state(path: Path) -> tuple[int, ...] | None:
+    """Other after every change of the file; None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _holds(path: Path, digest: str) -> bool:

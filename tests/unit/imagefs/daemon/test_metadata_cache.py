@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -184,6 +185,36 @@ def test_parts_of_an_image_are_told_and_removed(tmp_path: Path) -> None:
         cache.remove(part)
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {f"{index}.data", f"{index}.table", f"{'3' * 64}.data"}, "blocks are removed by who has them open"
+
+
+def test_metadata_is_read_again_only_when_its_file_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = images_in(tmp_path / "store")
+    content = random.Random(1).randbytes(100_000)
+    entry = images.put_metadata(content)
+    cache = MetadataCache(tmp_path / "cache")
+    read: list[str] = []
+    digest_of = hashlib.file_digest
+
+    def counted(file: Any, name: str) -> Any:
+        read.append(name)
+        return digest_of(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    path = cache.metadata(entry, lambda: images)
+    for _ in range(3):
+        assert cache.metadata(entry, lambda: images) == path
+    assert read == [], "what was just written is not read, and later it is the same"
+    assert MetadataCache(tmp_path / "cache").metadata(entry, lambda: images) == path
+    assert read == ["sha256"], "another process reads what it did not write"
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.write(bytes(10))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    cache.metadata(entry, lambda: images)
+    assert read == ["sha256"] * 2
+    assert path.read_bytes() == content, "fetched anew, although size and time are the same"
+    cache.metadata(entry, lambda: images)
+    assert read == ["sha256"] * 2
 
 
 def test_documents_go_to_memory_when_the_disk_is_full(
