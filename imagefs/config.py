@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from imagefs.reference import parse_store
 from imagefs.settings import DaemonSettings, LayerLimits, SnapshotterSettings, default_cache, default_runtime
@@ -30,13 +29,14 @@ from stripefs.parsers import (
     store_urls,
     text,
 )
+from stripefs.records import NamedTuple
 from stripefs.settings import StoreSettings, redact
 
 __all__ = ["IMAGEFS", "DepsSettings", "Settings", "config_files", "nearest", "resolve"]
 
 _MIB = 1 << 20
-_MIRROR = re.compile(r"https?://[^/?#,]+(/[^?#,]*)?|proxy\+https?://[^/?#,]+")
-_REGISTRY = re.compile(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:\d+)?")
+_MIRROR = r"https?://[^/?#,]+(/[^?#,]*)?|proxy\+https?://[^/?#,]+"
+_REGISTRY = r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:\d+)?"
 _BY_HTTP = ("http", "https", "oci")
 _LOG_FILE = "standard error with -f, else imagefs.log in the runtime folder"
 
@@ -45,7 +45,7 @@ def mirrors(given: str) -> tuple[str, ...]:
     """A parser of URLs of mirrors and proxies, with commas between them, in the order in which they are asked."""
     found = tuple(one.rstrip("/") for one in filter(None, map(str.strip, given.split(","))))
     for one in found:
-        if not _MIRROR.fullmatch(one):
+        if not re.fullmatch(_MIRROR, one):
             raise ConfigError(
                 f"{redact(one)!r} is no mirror", hint="write http://HOST:PORT/PATH, or proxy+http://HOST:PORT"
             )
@@ -56,7 +56,7 @@ def registries(given: str) -> tuple[str, ...]:
     """A parser of registries, HOST or HOST:PORT, with commas between them."""
     found = tuple(filter(None, map(str.strip, given.split(","))))
     for one in found:
-        if not _REGISTRY.fullmatch(one):
+        if not re.fullmatch(_REGISTRY, one):
             raise ConfigError(f"{redact(one)!r} is no registry", hint="write HOST or HOST:PORT")
     return found
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from imagefs.daemon.client import Client, new_identifier
 from imagefs.daemon.protocol import Attached, Recording
@@ -18,6 +17,7 @@ from imagefs.startup.emission import events
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import StoreSettings
 
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
     from imagefs.run.container import MountLayer
 

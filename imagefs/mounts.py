@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from imagefs.daemon import leftovers
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Attached, Recording
-from imagefs.plane import erofs, mountapi, overlay
+from imagefs.plane import mountapi, overlay
 from imagefs.settings import DaemonSettings, TreeOptions, devices_mount
 from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, MountError, StripefsError
@@ -36,8 +36,8 @@ __all__ = [
     "unmount_topmost",
 ]
 
-_UPPER = re.compile(r"/upper/[0-9a-f]{32}$")
-_METADATA = re.compile(r"/metadata/[0-9a-f]{64}\.erofs( \(deleted\))?$")
+_UPPER = r"/upper/[0-9a-f]{32}$"
+_METADATA = r"/metadata/[0-9a-f]{64}\.erofs( \(deleted\))?$"
 
 
 def mount(
@@ -178,10 +178,12 @@ def umount(client: Client, target: str, *, lazy: bool = False) -> None:
 def is_ours(here: kernel.MountPoint) -> bool:
     """Tells whether an image is what is mounted there, of this daemon or another."""
     if here.fstype == "overlay":
-        return _UPPER.search(here.source) is not None
+        return re.search(_UPPER, here.source) is not None
     if here.fstype == "erofs":
+        from imagefs.plane import erofs
+
         metadata = next((one.metadata for one in reversed(erofs.mounted()) if one.path == here.path), "")
-        return _METADATA.search(metadata) is not None
+        return re.search(_METADATA, metadata) is not None
     return here.fstype == "fuse.imagefs"
 
 
@@ -198,6 +200,8 @@ def _show(attached: Attached, target: str, options: TreeOptions, settings: Daemo
 
             logging.getLogger(__name__).info("%s is mounted anew: %s", name, error.strerror)
     if plane == "erofs":
+        from imagefs.plane import erofs  # a start whose image is mounted already needs none of it
+
         if not all(device.local for device in attached.devices) and kernel.find_mount(devices_mount(settings)) is None:
             raise MountError(
                 f"the daemon's devices are not to be seen at {settings.devices}",

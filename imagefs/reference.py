@@ -10,10 +10,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 from stripefs.errors import ConfigError
+from stripefs.records import NamedTuple
 from stripefs.settings import redact
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["TAG", "Platform", "Reference", "parse_reference", "parse_store"]
 

@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.osutil import user_runtime
+from stripefs.records import NamedTuple
 from stripefs.settings import known
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Literal
 
 __all__ = [
     "DaemonSettings",

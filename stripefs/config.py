@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from stripefs.options import Given, Option, Options
 from stripefs.parsers import (
@@ -30,6 +29,10 @@ from stripefs.parsers import (
     text,
 )
 from stripefs.settings import GIB, LAYOUTS, MIB, PUBLISH_UNSEEN, Settings
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["LOG", "OPTIONS", "STORE", "STRIPEFS", "Given", "Option", "by_name", "config_files", "nearest", "resolve"]
 

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.parsers import parse_bool
+from stripefs.records import NamedTuple
 
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
 __all__ = ["Given", "Option", "Options"]
 

@@ -22,9 +22,12 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from typing import BinaryIO
 
 from stripefs.errors import ConfigError
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import BinaryIO
 
 __all__ = [
     "atomic_file",

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from stripefs.errors import ConfigError
 from stripefs.units import format_size, parse_duration, parse_rate, parse_size
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = [
     "by_pattern",
@@ -155,14 +152,18 @@ def choice(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def _absolute(given: str) -> Path:
-    """A path, absolute: a daemon does not keep the directory it was started in."""
-    from pathlib import Path  # as other modules that not every command needs: a command is to start at once
-
+def _absolute(given: str) -> str:
+    """A path, absolute: a daemon does not keep the directory it was started in. As `pathlib` writes it, which takes
+    long to load."""
+    path = os.path.expanduser(given)
+    if path.startswith("~"):
+        raise ConfigError(f"{given!r} is no path: there is no such user")
+    path = "/" + "/".join(name for name in os.path.join(os.getcwd(), path).split("/") if name not in ("", "."))
     try:
-        path = Path(given).expanduser().absolute()
-        path.exists()
-    except (OSError, RuntimeError, ValueError) as error:  # too long, of a user who is not there, with a zero byte
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # too long, a loop of links, with a zero byte
         raise ConfigError(f"{given!r} is no path: {error}") from error
     return path
 
@@ -170,39 +171,39 @@ def _absolute(given: str) -> Path:
 def existing_folder(given: str) -> str:
     """An existing directory, absolute."""
     path = _absolute(given)
-    if given and not path.is_dir():
+    if given and not os.path.isdir(path):
         raise ConfigError(f"{path} is not a directory")
-    return str(path) if given else ""
+    return path if given else ""
 
 
 def some_folder(given: str) -> str:
     """A directory, absolute, which is made where it is needed and missing; "" stands for itself."""
     path = _absolute(given)
-    if given and path.exists() and not path.is_dir():
+    if given and os.path.exists(path) and not os.path.isdir(path):
         raise ConfigError(f"{path} is not a directory")
-    return str(path) if given else ""
+    return path if given else ""
 
 
 def new_file(given: str) -> str:
     """A file that can be made, absolute."""
     path = _absolute(given)
-    if given and (path.is_dir() or not path.parent.is_dir()):
+    if given and (os.path.isdir(path) or not os.path.isdir(os.path.dirname(path))):
         raise ConfigError(f"{path} cannot be written", hint="name a file in an existing directory")
-    return str(path) if given else ""
+    return path if given else ""
 
 
 def some_file(given: str) -> str:
     """A path that is no directory, absolute; "" stands for itself."""
     path = _absolute(given)
-    if given and path.is_dir():
+    if given and os.path.isdir(path):
         raise ConfigError(f"{path} is a directory")
-    return str(path) if given else ""
+    return path if given else ""
 
 
 def store_urls(given: str) -> tuple[str, ...]:
     """URLs and directories of stores, with commas between them; directories are made absolute."""
     items = [item.strip() for item in given.split(",") if item.strip()]
-    return tuple(item if "://" in item else str(_absolute(item)) for item in items)
+    return tuple(item if "://" in item else _absolute(item) for item in items)
 
 
 def loopback(given: str) -> str:

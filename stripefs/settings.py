@@ -10,12 +10,14 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stripefs.errors import ConfigError
+from stripefs.records import NamedTuple
 
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
 __all__ = [
     "LAYOUTS",

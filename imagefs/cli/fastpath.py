@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagefs.config import IMAGEFS, Settings, resolve
 from imagefs.daemon.client import Client
@@ -17,8 +16,12 @@ from imagefs.reference import TAG, parse_reference
 from stripefs.cli.fastpath import Flag, read
 from stripefs.errors import ConfigError
 from stripefs.options import Given
+from stripefs.records import NamedTuple
 
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
+    from typing import Any
+
     from imagefs.containers import JobRunner
     from imagefs.deps.lock_cache import LockCache, RunResolver
     from imagefs.deps.request import Request

@@ -18,7 +18,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
 
 from imagefs.daemon import processes
 from imagefs.daemon.protocol import (
@@ -43,7 +42,10 @@ from stripefs.errors import MountError
 from stripefs.fuse.control import ask
 from stripefs.settings import StoreSettings
 
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
+    from typing import Any, Literal
+
     from imagefs.repository.snapshots import Note
 
 __all__ = ["Client", "NoDaemon", "new_identifier"]

@@ -25,7 +25,7 @@ from stripefs.fuse import kernel
 
 __all__ = ["clear", "find", "hold", "lower_folder", "remove_lower", "unmount_overlay", "upper_folder"]
 
-_ID = re.compile(r"[0-9a-f]{32}")
+_ID = r"[0-9a-f]{32}"
 
 
 def upper_folder(cache: str, identifier: str) -> str:
@@ -44,7 +44,7 @@ def find(cache: str, runtime: str) -> set[str]:
     places = upper_folder(cache, "ID"), os.path.dirname(lower_folder(runtime, "ID")), ready_folder(runtime, "ID")
     for folder in map(os.path.dirname, places):
         with contextlib.suppress(FileNotFoundError):
-            found |= {name for name in os.listdir(folder) if _ID.fullmatch(name)}
+            found |= {name for name in os.listdir(folder) if re.fullmatch(_ID, name)}
     return found
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from stripefs.errors import MountError
 
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
     from stripefs.fuse import kernel
 

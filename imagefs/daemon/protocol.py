@@ -20,10 +20,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
 
 from stripefs.errors import ConfigError
+from stripefs.records import NamedTuple
 from stripefs.settings import StoreSettings
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Any, Literal
 
 __all__ = [
     "CAPABILITIES",
@@ -54,7 +58,7 @@ CAPABILITIES = ("leases", "find", "above", "usage", "discard")
 SOURCE = "source:"
 """Before the digest of an OCI manifest, in place of a tag: the image that was built from that."""
 
-_SOURCE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_SOURCE_DIGEST = r"sha256:[0-9a-f]{64}"
 
 
 class ProcessHolder(NamedTuple):
@@ -104,7 +108,7 @@ def holder_json(holder: Holder) -> dict[str, Any]:
 
 def source_digest(text: str) -> str:
     """The digest of an OCI manifest, `sha256:HEX`. Raises ConfigError for anything else."""
-    if not _SOURCE_DIGEST.fullmatch(text):
+    if not re.fullmatch(_SOURCE_DIGEST, text):
         raise ConfigError(f"{text!r} is no digest of a manifest", hint="sha256: and 64 hexadecimal digits")
     return text
 

@@ -16,10 +16,16 @@ import fcntl
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
 
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
+from stripefs.records import NamedTuple
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Literal
+
+    Backing = Literal["file", "loop"]
 
 __all__ = ["Backing", "ErofsMount", "attached", "backing_file", "mount", "mounted"]
 
@@ -110,7 +116,6 @@ def _configure(path: str, backing: int, file: str) -> int | None:
     return descriptor
 
 
-Backing = Literal["file", "loop"]
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
 _NO_FILES = (errno.ENOTBLK, errno.EINVAL, errno.EOPNOTSUPP)
 """Errors of the kernel when it cannot mount files: it is too old or built without, or they lie on an overlay."""

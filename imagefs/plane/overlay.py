@@ -13,14 +13,17 @@ import errno
 import os
 import struct
 from collections.abc import Sequence
-from typing import Literal
 
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
 
-__all__ = ["UpperKind", "lasting", "mount", "mount_read_only"]
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Literal
 
-UpperKind = Literal["disk", "memory"]
+    UpperKind = Literal["disk", "memory"]
+
+__all__ = ["UpperKind", "lasting", "mount", "mount_read_only"]
 
 _MS_RDONLY = 1
 _MAGIC = 0x794C7630  # OVERLAYFS_SUPER_MAGIC of include/uapi/linux/magic.h

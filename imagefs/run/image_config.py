@@ -11,9 +11,13 @@ import posixpath
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from imagefs.errors import RunError
+from stripefs.records import NamedTuple
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["ImageConfig", "User", "parse_signal", "resolve_user"]
 

@@ -31,12 +31,15 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn
 
 from imagefs.errors import RunError
 from imagefs.plane import mountapi
 from imagefs.run.options import IDS
 from stripefs.fuse import kernel
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 __all__ = [
     "SI_KERNEL",

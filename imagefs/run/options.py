@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 import posixpath
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.parsers import count, size
+from stripefs.records import NamedTuple
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Any, Literal
+
+    Network = Literal["host", "none"]
 
 __all__ = ["AUTO", "IDS", "Bind", "Network", "ResourceLimits", "RunOptions", "parse_cgroup", "parse_userns"]
-
-Network = Literal["host", "none"]
 
 _LEAST_MEMORY, _MOST_MEMORY = 6 << 20, 1 << 50
 """The least is Docker's: with less, runtimes do not get as far as the command."""

@@ -19,10 +19,14 @@ compile the filter of each architecture anew for each container.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 from imagefs.errors import RunError
 from stripefs.errors import ConfigError
+from stripefs.records import NamedTuple
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["ALL", "CAPABILITIES", "CGROUPS", "KNOWN", "MASKED", "READ_ONLY", "Profile", "granted", "parse_capabilities"]
 

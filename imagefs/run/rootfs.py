@@ -23,8 +23,12 @@ from types import TracebackType
 
 from imagefs.errors import RunError
 from imagefs.plane import overlay
-from imagefs.run.spec import TreeKind, Volume
+from imagefs.run.spec import Volume
 from stripefs.fuse import kernel
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from imagefs.run.spec import TreeKind
 
 __all__ = ["RootTree", "add_directories", "copy_tree", "make_directories", "make_volumes"]
 

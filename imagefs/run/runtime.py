@@ -15,13 +15,12 @@ import json
 import os
 import re
 import select
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
 from imagefs.plane import mountapi
 from stripefs.fuse import kernel
+from stripefs.records import NamedTuple
 
 __all__ = ["Marker", "Runtime", "check_arguments", "find", "hide_unified_cgroups", "read_ahead", "watched"]
 
@@ -29,8 +28,8 @@ _NAMES = ("crun", "runc")
 """By choice: crun takes half the time of runc and a fifth of its memory."""
 
 _UNIFIED = "/sys/fs/cgroup/unified"
-_NOT_FOUND = re.compile(r'executable file (.* )?not found|exec: "[^"]*": (stat .*: )?no such file or directory')
-_NOT_EXECUTABLE = re.compile(r'exec: "[^"]*": (permission denied|is a directory|exec format error)|open executable: ')
+_NOT_FOUND = r'executable file (.* )?not found|exec: "[^"]*": (stat .*: )?no such file or directory'
+_NOT_EXECUTABLE = r'exec: "[^"]*": (permission denied|is a directory|exec format error)|open executable: '
 _LONGEST_TEXT, _LEAST_ARGUMENTS, _MOST_ARGUMENTS = 32 * 4096, 128 << 10, 6 << 20
 """Bytes of one argument or variable, and of all together, that the kernel takes whatever the stack (fs/exec.c)."""
 
@@ -73,9 +72,9 @@ class Runtime(NamedTuple):
 
 def _meaning(message: str, command: str) -> RunError | None:
     """The error that a message tells of the command, if any."""
-    if _NOT_FOUND.search(message):
+    if re.search(_NOT_FOUND, message):
         return CommandNotFound(f"the container has no {command}")
-    if _NOT_EXECUTABLE.search(message):
+    if re.search(_NOT_EXECUTABLE, message):
         return CommandNotExecutable(f"the container cannot execute {command}")
     return None
 
@@ -175,6 +174,8 @@ class Marker:
 def watched(folder: str, is_there: Callable[[], bool], call: Callable[[], None]) -> Iterator[None]:
     """Call `call` on another thread, once, when `is_there` is true after a name came into `folder`, or before, until
     the block ends. Raises OSError."""
+    import threading  # the child that prepares the container is under way
+
     stop = os.eventfd(0, os.EFD_CLOEXEC)
     try:
         changes = _notify(folder)

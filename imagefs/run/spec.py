@@ -10,12 +10,31 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
 
 from imagefs.errors import RunError
 from imagefs.run.image_config import ImageConfig, User, resolve_user
 from imagefs.run.options import IDS, Bind, RunOptions
 from imagefs.run.privileges import CGROUPS, KNOWN, MASKED, READ_ONLY, Profile, granted
+from stripefs.records import NamedTuple
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Any, Literal, Protocol
+
+    TreeKind = Literal["file", "directory", "other"]
+
+    class TreeView(Protocol):
+        """The tree of an image, links in it followed as if its root were /."""
+
+        def kind(self, path: str) -> TreeKind | None:
+            """The kind of what is at `path`, None when nothing is."""
+
+        def read(self, path: str) -> bytes:
+            """The content of a file; nothing where there is none."""
+
+        def real(self, path: str) -> str:
+            """`path` without links, as far as it leads to something."""
+
 
 __all__ = [
     "PATH",
@@ -64,21 +83,6 @@ MARKER = "/run/imagefs"
 """The directory in which the command says that it has started, by a file `ready`."""
 
 _NAMESPACES = ("pid", "mount", "ipc", "uts", "cgroup")
-
-TreeKind = Literal["file", "directory", "other"]
-
-
-class TreeView(Protocol):
-    """The tree of an image, links in it followed as if its root were /."""
-
-    def kind(self, path: str) -> TreeKind | None:
-        """The kind of what is at `path`, None when nothing is."""
-
-    def read(self, path: str) -> bytes:
-        """The content of a file; nothing where there is none."""
-
-    def real(self, path: str) -> str:
-        """`path` without links, as far as it leads to something."""
 
 
 class DeviceNode(NamedTuple):

@@ -16,9 +16,11 @@ import functools
 import os
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
+    from typing import Any
+
     from stripefs.startup_events import Span, Writer
 
 __all__ = ["EventRecorder", "NoSpan", "environment", "events", "unnamed"]

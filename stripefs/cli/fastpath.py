@@ -8,7 +8,12 @@ they read the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+
+from stripefs.records import NamedTuple
+
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from typing import Any, Literal
 
 __all__ = ["Flag", "read"]
 

@@ -12,21 +12,24 @@ Loads little, because commands that ask are to start at once.
 
 from __future__ import annotations
 
+import _socket  # `socket` above it takes longer to load than all the rest of this module
 import contextlib
 import errno
 import json
 import os
-import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stripefs.errors import ConfigError, MountError
 from stripefs.osutil import user_runtime
+from stripefs.records import NamedTuple
 
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
+    import socket
     from pathlib import Path
+    from typing import Any
 
 __all__ = [
     "TIMEOUT",
@@ -47,6 +50,8 @@ def metrics_listener(address: str, held: contextlib.ExitStack) -> list[socket.so
     """The listening socket at HOST:PORT, if any. Raises ConfigError when others could reach it or it is taken."""
     if not address:
         return []
+    import socket
+
     host, _, port = address.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     try:
@@ -112,7 +117,7 @@ def ask(
 def _ask(path: str | Path, request: dict[str, Any], timeout: float, meanwhile: Callable[[], None] | None) -> bytes:
     """One request and its answer. Raises OSError; ConnectionResetError when the answer ends before it is whole."""
     answer = b""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+    with contextlib.closing(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)) as client:
         client.settimeout(timeout)
         with address(path) as short:
             client.connect(short)
@@ -210,6 +215,8 @@ class ControlFiles:
     """The two files of one mount, for its supervisor. `listener` is the control socket."""
 
     def __init__(self, mountpoint: str, directory: Path | None = None, name: str = "") -> None:
+        import socket
+
         self._socket, self._description = _files(make_directory(directory or runtime_directory()), mountpoint, name)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
@@ -303,7 +310,7 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 
 
 def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+    with contextlib.closing(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)) as client:
         client.settimeout(_TIMEOUT)
         try:
             with address(path) as short:

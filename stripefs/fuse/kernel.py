@@ -14,9 +14,9 @@ import re
 import select
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from stripefs.errors import MountError
+from stripefs.records import NamedTuple
 
 __all__ = [
     "MNT_DETACH",
@@ -257,4 +257,6 @@ def _check(result: int, subject: str) -> None:
 
 
 def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -14,6 +14,7 @@ from stripefs.settings import (
     GIB,
     LAYOUTS,
     MIB,
+    CacheSettings,
     MountSettings,
     ReadSettings,
     Settings,
@@ -41,6 +42,7 @@ ALL = st.builds(
         staging=st.text(),
         trust_pool=st.lists(st.text()).map(tuple),
     ),
+    some(CacheSettings, directory=st.text(), size=st.integers(0), match=st.lists(st.text()).map(tuple)),
 )
 
 

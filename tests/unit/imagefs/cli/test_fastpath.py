@@ -17,6 +17,7 @@ from imagefs.cli.fastpath import DEPS, JOB, RUN, plain_run
 from imagefs.config import IMAGEFS
 
 HEAVY = {"click", "dataclasses", "inspect", "logging", "pathlib", "shutil", "ctypes", "threading", "traceback"}
+HEAVY |= {"selectors", "socket", "typing"}
 FLAGS = [f"--{flag.name}" for flag in (*RUN, *DEPS, *JOB)] + [f"--{option.name}" for option in IMAGEFS.all]
 WORDS = st.one_of(
     st.sampled_from([*FLAGS, "--tty", "--no-tty", "--no-use-datanode-hostname", "--", "-", "", "--nothing", "-x"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,9 +13,12 @@ from imagefs.errors import RunError
 from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import Bind, ResourceLimits, RunOptions
 from imagefs.run.privileges import CAPABILITIES
-from imagefs.run.spec import DeviceNode, HostFacts, Spec, TreeKind, Volume, arguments, build
+from imagefs.run.spec import DeviceNode, HostFacts, Spec, Volume, arguments, build
 from stripefs.errors import ConfigError
 from tests.unit.imagefs.run.users import GROUP, PASSWD
+
+if TYPE_CHECKING:
+    from imagefs.run.spec import TreeKind
 
 
 class FakeTree:

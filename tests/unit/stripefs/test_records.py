@@ -1,0 +1,119 @@
+"""`stripefs.records.NamedTuple` against that of `typing`."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from stripefs import records
+
+
+class Ours(records.NamedTuple):
+    """A place."""
+
+    name: str
+    size: int = 3
+    tags: tuple[str, ...] = ()
+
+    @property
+    def double(self) -> int:
+        return 2 * self.size
+
+    @classmethod
+    def of(cls, name: str) -> Ours:
+        return cls(name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Theirs(typing.NamedTuple):
+    """A place."""
+
+    name: str
+    size: int = 3
+    tags: tuple[str, ...] = ()
+
+    @property
+    def double(self) -> int:
+        return 2 * self.size
+
+    @classmethod
+    def of(cls, name: str) -> Theirs:
+        return cls(name)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+USES: list[Callable[[Any], Any]] = [
+    lambda kind: kind("a"),
+    lambda kind: kind("a", 1, ("b",)),
+    lambda kind: kind("a", tags=("b",)),
+    lambda kind: kind(size=2, name="a"),
+    lambda kind: kind(),
+    lambda kind: kind("a", 1, (), 4),
+    lambda kind: kind("a", name="b"),
+    lambda kind: kind("a", colour="b"),
+    lambda kind: kind(size=1),
+    lambda kind: kind.of("a"),
+    lambda kind: kind._make(["a", 1, ()]),
+    lambda kind: kind("a").double,
+    lambda kind: str(kind("a")),
+    lambda kind: repr(kind("a")).partition("(")[2],
+    lambda kind: kind("a")._replace(size=7),
+    lambda kind: kind("a")._replace(colour=7),
+    lambda kind: kind("a")._asdict(),
+    lambda kind: kind._fields,
+    lambda kind: kind._field_defaults,
+    lambda kind: kind.__doc__,
+    lambda kind: kind.__match_args__,
+    lambda kind: hash(kind("a")),
+    lambda kind: kind("a") == ("a", 3, ()),
+    lambda kind: kind("a") < kind("b"),
+    lambda kind: [*kind("a")],
+    lambda kind: pickle.loads(pickle.dumps(kind("a", 5))),
+    lambda kind: setattr(kind("a"), "name", "b"),
+    lambda kind: setattr(kind("a"), "colour", "b"),
+    lambda kind: type(kind("a").__class__),
+]
+
+
+@pytest.mark.parametrize("use", USES, ids=range(len(USES)))
+def test_a_class_behaves_as_that_of_typing(use: Callable[[Any], Any]) -> None:
+    assert outcome(use, Ours) == outcome(use, Theirs)
+
+
+def outcome(use: Callable[[Any], Any], kind: Any) -> Any:
+    """The answer, or the type of the error."""
+    try:
+        return use(kind)
+    except (TypeError, ValueError, AttributeError) as error:
+        return type(error)
+
+
+def test_a_field_is_matched_by_its_place() -> None:
+    match Ours("a", 9):
+        case Ours(name, size):
+            assert (name, size) == ("a", 9)
+
+
+def test_a_class_may_inherit_from_a_record() -> None:
+    class Longer(Ours):
+        def shown(self) -> str:
+            return f"{self.name}!"
+
+    assert Longer("a").shown() == "a!"
+    assert Longer("a")._replace(size=1).double == 2
+
+
+def test_typing_is_not_loaded_for_it() -> None:
+    program = "import sys; sys.path.append('.'); import stripefs.records; print('typing' in sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
