@@ -35,6 +35,7 @@ __all__ = [
     "not_ours",
     "open_local_dir",
     "ours",
+    "remove_tree",
     "resolve_local_dir",
     "share",
     "try_lock",
@@ -77,6 +78,27 @@ def write_output(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
         return
     with atomic_file(os.path.realpath(path), mode=0o666) as file:
         file.writelines(text.encode() for text in texts)
+
+
+def remove_tree(path: str | os.PathLike[str]) -> None:
+    """Remove a directory with all that is in it. Links are removed and not followed, also where somebody makes one
+    meanwhile. Raises OSError.
+
+    As `shutil.rmtree`, which takes three milliseconds to load.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for _, folders, others, folder in os.fwalk(path, topdown=False, onerror=fail):
+        for name in others:
+            os.unlink(name, dir_fd=folder)
+        for name in folders:
+            try:
+                os.rmdir(name, dir_fd=folder)
+            except NotADirectoryError:  # a link to one
+                os.unlink(name, dir_fd=folder)
+    os.rmdir(path)
 
 
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock of Linux where off_t has 64 bits

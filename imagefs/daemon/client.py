@@ -14,7 +14,6 @@ status, stop                    as every supervisor's worker answers
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,6 +61,8 @@ _DEATHS = 2
 _OURS = ("runtime", "log_level", "log_format")
 """Settings that name the daemon, or are for this program as well."""
 
+_NEVER = float("inf")
+
 _LOOKS_AGAIN = 0.05
 """Seconds between two looks for a daemon that is waited for."""
 
@@ -93,7 +94,7 @@ class Client:
         self._asked = asked or {}
         self._starts = _STARTS if starts else 0
         self._waits = waits
-        self._missed_since = math.inf
+        self._missed_since = _NEVER
 
     def attach(
         self,
@@ -349,7 +350,7 @@ class Client:
                 raise NoDaemon(
                     f"no imagefs daemon runs{user} ({self.settings.socket})", hint="imagefs mount starts one"
                 ) from error
-            self._missed_since = math.inf
+            self._missed_since = _NEVER
             return answer
 
 

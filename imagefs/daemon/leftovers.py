@@ -22,6 +22,7 @@ from collections.abc import Collection
 from imagefs.settings import ready_folder
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
+from stripefs.osutil import remove_tree
 
 __all__ = ["clear", "find", "hold", "lower_folder", "remove_lower", "unmount_overlay", "upper_folder"]
 
@@ -102,9 +103,7 @@ def _is_held(folder: str) -> bool:
 
 def _remove(folder: str) -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody else removes it too
-        import shutil  # not needed before a container starts
-
-        shutil.rmtree(folder)
+        remove_tree(folder)
 
 
 def main() -> int:

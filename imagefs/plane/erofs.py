@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Backing = Literal["file", "loop"]
 
-__all__ = ["Backing", "ErofsMount", "attached", "backing_file", "mount", "mounted"]
+__all__ = ["ErofsMount", "attached", "backing_file", "mount", "mounted"]
 
 _CONTROL = "/dev/loop-control"
 _GET_FREE, _CONFIGURE = 0x4C82, 0x4C0A

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     UpperKind = Literal["disk", "memory"]
 
-__all__ = ["UpperKind", "lasting", "mount", "mount_read_only"]
+__all__ = ["lasting", "mount", "mount_read_only"]
 
 _MS_RDONLY = 1
 _MAGIC = 0x794C7630  # OVERLAYFS_SUPER_MAGIC of include/uapi/linux/magic.h

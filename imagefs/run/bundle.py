@@ -25,6 +25,7 @@ from types import TracebackType
 
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
+from stripefs.osutil import remove_tree
 
 __all__ = ["RunFolder", "sweep"]
 
@@ -182,15 +183,13 @@ def _recorded(path: str, name: str) -> str:
 
 
 def _remove_tree(path: str) -> None:
-    import shutil  # not needed before a container starts
-
     if os.path.lexists(path):
         if os.geteuid() != 0:  # an overlay's own directories are closed to their owner
             for folder, names, _ in os.walk(path):
                 for name in names:
                     if not os.path.islink(f"{folder}/{name}"):
                         os.chmod(f"{folder}/{name}", 0o700)
-        shutil.rmtree(path)
+        remove_tree(path)
 
 
 def _remove_cgroup(path: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import posixpath
 from collections.abc import Callable, Sequence
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     Network = Literal["host", "none"]
 
-__all__ = ["AUTO", "IDS", "Bind", "Network", "ResourceLimits", "RunOptions", "parse_cgroup", "parse_userns"]
+__all__ = ["AUTO", "IDS", "Bind", "ResourceLimits", "RunOptions", "parse_cgroup", "parse_userns"]
 
 _LEAST_MEMORY, _MOST_MEMORY = 6 << 20, 1 << 50
 """The least is Docker's: with less, runtimes do not get as far as the command."""
@@ -91,8 +90,8 @@ def _cpus(text: str) -> float:
     try:
         found = float(text)
     except ValueError:
-        found = math.nan
-    if math.isnan(found):
+        found = float("nan")
+    if found != found:  # not a number, which `math` would be loaded for
         raise ConfigError(f"{text!r} is not a number of processors such as 2 or 1.5")
     if found and not _LEAST_CPUS <= found <= _MOST_CPUS:
         raise ConfigError(f"{text} is outside {_LEAST_CPUS:g} to {_MOST_CPUS:g}")

@@ -41,8 +41,6 @@ __all__ = [
     "DeviceNode",
     "HostFacts",
     "Spec",
-    "TreeKind",
-    "TreeView",
     "Volume",
     "arguments",
     "build",

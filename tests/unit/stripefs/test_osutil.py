@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stripefs.osutil import atomic_file, write_output
+from stripefs.osutil import atomic_file, remove_tree, write_output
 
 
 def write(path: Path, *parts: Any) -> None:
@@ -72,3 +72,29 @@ def test_an_output_replaces_files_and_nothing_else(tmp_path: Path) -> None:
         write_output(tmp_path, ["text"])
     assert {name: (tmp_path / name).read_text() for name in ("file", "new")} == {"file": "new", "new": "new"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "new", "pipe"]
+
+
+def test_a_tree_is_removed_and_what_its_links_lead_to_is_not(tmp_path: Path) -> None:
+    kept, tree = tmp_path / "kept", tmp_path / "tree"
+    (kept / "inner").mkdir(parents=True)
+    (kept / "file").write_text("kept")
+    (tree / "a/b/c").mkdir(parents=True)
+    (tree / "a/file").write_text("gone")
+    (tree / "a/fifo.d").mkdir(mode=0o000)
+    os.mkfifo(tree / "a/b/fifo")
+    (tree / "a/to_directory").symlink_to(kept)
+    (tree / "a/b/to_file").symlink_to(kept / "file")
+    (tree / "to_nothing").symlink_to("nowhere")
+    remove_tree(tree)
+    assert not tree.exists()
+    assert sorted(path.name for path in kept.iterdir()) == ["file", "inner"]
+
+
+def test_a_link_to_a_tree_is_no_tree(tmp_path: Path) -> None:
+    (tmp_path / "kept/inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    with pytest.raises(NotADirectoryError):
+        remove_tree(tmp_path / "link")
+    with pytest.raises(FileNotFoundError):
+        remove_tree(tmp_path / "missing")
+    assert (tmp_path / "kept/inner").is_dir()
