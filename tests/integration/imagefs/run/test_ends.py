@@ -45,8 +45,12 @@ def test_the_image_says_how_it_is_stopped(containers: Containers) -> None:
 def test_a_command_that_a_signal_ends(containers: Containers, runtime: str) -> None:
     running = containers.start("sh", "-c", "echo ready; exec sleep 1000", runtime=runtime)
     running.says("ready")
-    [sleep] = [pid for pid in containers.processes() if command(pid) == b"sleep\x001000\0"]
-    os.kill(sleep, signal.SIGKILL)
+
+    def sleeping() -> list[int]:
+        return [pid for pid in containers.processes() if command(pid) == b"sleep\x001000\0"]
+
+    assert wait_for(sleeping), "the shell says so before it becomes the command"
+    os.kill(sleeping()[0], signal.SIGKILL)
     assert running.end() == 128 + signal.SIGKILL
 
 
