@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from imagefs.daemon import announcement
 from imagefs.daemon.client import Client, new_identifier
 from imagefs.daemon.protocol import Attached, Recording
 from imagefs.run.options import RunOptions
@@ -158,7 +159,7 @@ def attached(
     """The image of this tag or digest, attached until the block ends. runtime: what will run its containers. first:
     called before, with the recording as the daemon is told. load: loads what else is needed once the image is there."""
     settings = client.settings
-    identifier = new_identifier()
+    identifier = announcement.take() or new_identifier()
     signals = ready_folder(settings.runtime, identifier)
     if not recording.ready_file and not recording.off:
         recording = recording._replace(ready_file=client_marker(settings.runtime, identifier))

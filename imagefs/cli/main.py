@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 from stripefs.cli.program import Program
 
 __all__ = ["COMMANDS", "PROGRAM", "page", "run"]
@@ -79,4 +82,8 @@ def page() -> str:
 
 def run() -> int:
     """The console script: handle sys.argv and answer the exit code."""
+    if sys.argv[1:2] == ["run"]:
+        from imagefs.daemon.announcement import announce  # no page and no other command has use for it
+
+        announce(sys.argv[2:], os.environ)
     return PROGRAM.run()

@@ -22,6 +22,7 @@ from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.daemon import leftovers, processes
 from imagefs.daemon.devicefs import ServedDevices
 from imagefs.daemon.documents import CacheUpkeep, Documents, first_error
+from imagefs.daemon.early_answers import EarlyAnswers
 from imagefs.daemon.helpers import Sweeper
 from imagefs.daemon.leases import Leases
 from imagefs.daemon.liveness import LivenessWatch
@@ -71,6 +72,7 @@ class Attachments:
         self._shared_mounts = SharedMounts(self, Path(settings.cache, "deps/damaged"))
         self.leases = Leases(settings, self)
         self.sources = SourceLookup(self._image_from, self._devices.keep_open)
+        self.early_answers = EarlyAnswers(self._resolve, self._devices.keep_open)
         self.served_devices = ServedDevices(
             self._journal,
             self._devices,
@@ -102,6 +104,7 @@ class Attachments:
             await contain("looking for what is left of uses", self._sweeper.find, self.state.attachments)
             await nursery.start(self._shared_mounts.run)
             await nursery.start(self.sources.run)
+            await nursery.start(self.early_answers.run)
             task_status.started()
             nursery.start_soon(supervise, "removing what is left of uses", self._sweeper.run)
             nursery.start_soon(self._pool.run)
@@ -138,7 +141,10 @@ class Attachments:
         with self._devices.keep_open(store):
             with trio.move_on_after(timeout):
                 begun, source = Moment(), self._devices.source(store)
-                digest, offline = await self._documents.resolve(source, name, finder(request))
+                if (look := finder(request)) is not None:
+                    digest, offline = await self._documents.resolve(source, name, look)
+                else:
+                    digest, offline = await self.early_answers.resolve(request.id, store, name)
                 manifest = validate(request, await self._documents.manifest(digest, source))
                 if request.snapshot is not None and await self._devices.has_only_base(manifest, source):
                     digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
@@ -153,6 +159,9 @@ class Attachments:
                 f"{redact(store.url)}: no answer within {timeout:g} s",
                 hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
             )
+
+    async def _resolve(self, store: StoreSettings, name: str) -> tuple[str, bool]:
+        return await self._documents.resolve(self._devices.source(store), name)
 
     def _use(self, request: AttachRequest, digest: str, manifest: Manifest) -> Attachment:
         path = str(self._documents.metadata_path(manifest.metadata))

@@ -48,6 +48,7 @@ class DaemonBackend:
     def requests(self) -> Mapping[str, Request]:
         host = self._host
         return {
+            "announce": host.early_answers.announce,
             "attach": self._attach,
             "use": self._use,
             "note": host.note,

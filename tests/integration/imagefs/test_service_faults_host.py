@@ -20,6 +20,7 @@ from imagefs.daemon.attachments import Attachments
 from imagefs.daemon.client import new_identifier
 from imagefs.daemon.devicefs import DeviceTree
 from imagefs.daemon.protocol import Recording
+from imagefs.repository.images import Images
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StaleVersion, StripefsError
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
@@ -129,6 +130,32 @@ async def test_80_uses_leave_nothing(
         assert records < 100 * 12  # and less, whenever the journal is worth replacing
         assert host.state.known == {}
         assert host.snapshot()["blocks"]["devices"] == []
+
+
+async def test_an_announced_image_is_asked_for_once(
+    tmp_path: Path, store: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    resolve = Images.resolve
+
+    def counted(images: Images, name: str) -> str:
+        asked.append(name)
+        return resolve(images, name)
+
+    monkeypatch.setattr(Images, "resolve", counted)
+    async with running(tmp_path, memory) as host:
+        first = await host.attach(request(store))
+        assert asked == ["t"]
+        announced = request(store)
+        await host.early_answers.announce({"id": announced["id"], "image": f"{store}#t"})
+        await eventually(lambda: len(asked) == 2)
+        assert (await host.attach(announced))["image"] == first["image"]
+        assert len(asked) == 2
+        await host.attach(request(store))
+        assert len(asked) == 3, "one that was not announced"
+        await host.early_answers.announce({"id": new_identifier(), "image": f"{store}#gone"})
+        await eventually(lambda: asked[-1] == "gone")
+        await host.attach(request(store))
 
 
 async def test_one_id_is_one_use_whoever_asks(tmp_path: Path, store: Path, memory: Memory) -> None:

@@ -91,6 +91,20 @@ def test_little_is_loaded_before_the_daemon_is_asked() -> None:
     assert loaded.isdisjoint({*HEAVY, "stripefs.startup_events"})
 
 
+def test_little_is_loaded_before_a_container_starts() -> None:
+    program = (
+        "import sys, imagefs.cli.fastpath\n"
+        "from imagefs import containers\n"
+        "containers._load('auto', None)\n"
+        "import imagefs.run.options, imagefs.run.privileges\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "imagefs.run.container" in loaded
+    assert loaded.isdisjoint(HEAVY - {"ctypes"})
+
+
 def test_click_knows_every_flag() -> None:
     known = {
         name for parameter in run.run_command.params if isinstance(parameter, click.Option) for name in parameter.opts
