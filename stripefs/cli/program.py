@@ -79,10 +79,10 @@ class Program:
         if not arguments and not completing:
             sys.stderr.write(self.page())
             return 2
-        import gc
-
-        gc.set_threshold(_COLLECT_AFTER)
         if not completing and arguments[0] in self._plain:
+            import gc
+
+            gc.set_threshold(_COLLECT_AFTER)
             module, _, function = self._plain[arguments[0]].partition(":")
             try:
                 body = getattr(_loaded(module), function)(arguments[1:])

@@ -91,6 +91,18 @@ def test_little_is_loaded_before_the_daemon_is_asked() -> None:
     assert loaded.isdisjoint({*HEAVY, "stripefs.startup_events"})
 
 
+def test_the_garbage_collector_hardly_runs_before_the_daemon_is_asked() -> None:
+    program = (
+        "import gc, sys; from stripefs.fuse import control\n"
+        "def ask(*_, **__): print(sum(one['collections'] for one in gc.get_stats()) - before); raise SystemExit\n"
+        "control.ask = ask; sys.argv = ['imagefs', 'run', '/srv/images#one']\n"
+        "before = sum(one['collections'] for one in gc.get_stats())\n"
+        "from imagefs.cli.main import run; run()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 2, "once or so until the command has set how often"
+
+
 def test_little_is_loaded_before_a_container_starts() -> None:
     program = (
         "import sys, imagefs.cli.fastpath\n"
