@@ -49,6 +49,7 @@ def ratios() -> list[RatioPlan]:
     made += [
         _start("prefetch_vs_transfer_50", 50e6, "transfer", 0.4),
         _start("prefetch_vs_lazy_50", 50e6, "imagefs:lazy", 0.4),
+        *(_first(rate) for rate in RATES),
         RatioPlan("warm_vs_local_warm", time_of("warm", "imagefs"), time_of("warm", "local"), 1.05),
         RatioPlan(
             "bytes_prefetch_vs_touched", Key("start_50", "imagefs", "fetched"), Key("touched", "local", "fetched"), 2.2
@@ -77,9 +78,6 @@ def ratios() -> list[RatioPlan]:
         made += [
             _start(f"prefetch_vs_fetch_all_{end}", rate, "fetch_all"),
             _start(f"prefetch_vs_local_{end}", rate, "local"),
-            RatioPlan(
-                f"lazy_vs_fetch_all_{end}", time_of(case(rate), "imagefs:lazy"), time_of(case(rate), "fetch_all")
-            ),
             *(
                 RatioPlan(
                     f"prefetch_vs_bound_{end}_{how}",
@@ -102,6 +100,12 @@ def derive(samples: Samples, rate: float, number: int, sizes: Sizes) -> None:
 
 def _start(name: str, rate: float, against: str, bound: float = 0.0) -> RatioPlan:
     return RatioPlan(name, time_of(case(rate), "imagefs"), time_of(case(rate), against), bound)
+
+
+def _first(rate: float) -> RatioPlan:
+    """A start of which nothing is known yet, against fetching the whole image and then starting."""
+    name = f"first_start_vs_pull_{rate / 1e6:g}"
+    return RatioPlan(name, time_of(case(rate), "imagefs:lazy"), time_of(case(rate), "fetch_all"), 0.8)
 
 
 def links(facts: Facts) -> str:
