@@ -118,7 +118,10 @@ def _copied_or_made(attached: Attached) -> int:
     if attached.tree is not None:
         with contextlib.suppress(OSError):  # it has just gone
             return mountapi.copy(*attached.tree)
-    return mountapi.make(attached.metadata, [one.path for one in attached.devices])
+    from imagefs.plane import erofs
+
+    with erofs.lazy_read_ahead():
+        return mountapi.make(attached.metadata, [one.path for one in attached.devices])
 
 
 def show_attached(
@@ -202,13 +205,15 @@ def _show(attached: Attached, target: str, options: TreeOptions, settings: Daemo
     if plane == "erofs":
         from imagefs.plane import erofs  # a start whose image is mounted already needs none of it
 
-        if not all(device.local for device in attached.devices) and kernel.find_mount(devices_mount(settings)) is None:
+        lazy = not all(device.local for device in attached.devices)
+        if lazy and kernel.find_mount(devices_mount(settings)) is None:
             raise MountError(
                 f"the daemon's devices are not to be seen at {settings.devices}",
                 hint="it runs in another mount namespace: start one in this one, with a --runtime of its own",
             )
         devices = [device.path for device in attached.devices]
-        erofs.mount(attached.metadata, devices, target, backing=options.backing, confined=options.confined)
+        with erofs.lazy_read_ahead() if lazy else contextlib.nullcontext():
+            erofs.mount(attached.metadata, devices, target, backing=options.backing, confined=options.confined)
     else:
         show_tree(attached, target, settings, name, confined=options.confined)
     return plane

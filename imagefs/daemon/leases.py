@@ -263,6 +263,7 @@ class Leases:
                 "target": path,
                 "metadata": answer["metadata"],
                 "devices": [one["path"] for one in answer["devices"]],
+                "lazy": not all(one["local"] for one in answer["devices"]),
                 "tree": answer.get("tree"),
             }
             await run_helper("imagefs.daemon.mount_helper", {"mount": facts}, _MOUNT_WITHIN)

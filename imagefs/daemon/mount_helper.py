@@ -3,9 +3,9 @@
 A process of its own: the kernel reads the devices of a lazy image from the daemon while it mounts them, and an unmount
 may wait for the daemon. On standard input it takes a JSON object of one member:
 
-    mount     `target`, `metadata`, `devices` (paths), and `tree`, where the daemon has the image mounted already
-              (`path` and `device` of a descriptor, see `imagefs.plane.mountapi`) or null. A mount at the target that a
-              killed daemon left is hidden first.
+    mount     `target`, `metadata`, `devices` (paths), `lazy` where the daemon serves any of these, and `tree`, where
+              the daemon has the image mounted already (`path` and `device` of a descriptor, see
+              `imagefs.plane.mountapi`) or null. A mount at the target that a killed daemon left is hidden first.
     unmount   `target`, `remove` where that folder is to go as well (with which the kernel takes away copies of the
               mount in other mount namespaces), and `lazy` where it is only hidden. A busy mount stays otherwise, and
               standard error says because of whom.
@@ -51,7 +51,8 @@ def _mount(facts: dict[str, Any]) -> None:
             finally:
                 os.close(descriptor)
             return
-    erofs.mount(facts["metadata"], facts["devices"], target)
+    with erofs.lazy_read_ahead() if facts.get("lazy") else contextlib.nullcontext():
+        erofs.mount(facts["metadata"], facts["devices"], target)
 
 
 def _unmount(facts: dict[str, Any]) -> None:

@@ -88,7 +88,7 @@ class World(FakeHost):
         one = attachment(request.id, image=request.image, base=request.image, owner=1)
         one.change({"mountpoint": request.mountpoint, "namespace": 1, **shared_by(request)})
         self.known[one.id] = one
-        return {"metadata": "/m", "devices": [{"path": "/d"}], "tree": None}
+        return {"metadata": "/m", "devices": [{"path": "/d", "local": False}], "tree": None}
 
     async def run_helper(self, program: str, facts: Mapping[str, Any], within: float) -> dict[str, Any]:
         if self.slow is not None:
