@@ -190,7 +190,7 @@ def _by_workload(traces: Iterable[Trace], base: TracedImage, share: float) -> di
     groups: dict[str, list[Trace]] = {}
     for trace in traces:
         groups.setdefault(trace.workload, []).append(trace)
-    merged = [(workload, combine(group, base.target, share)) for workload, group in groups.items()]
+    merged = [(workload, combine(group, base.target, share, ahead=False)) for workload, group in groups.items()]
     return dict(sorted(merged, key=lambda pair: (-pair[1].traces, pair[0])))
 
 

@@ -179,6 +179,7 @@ class TraceMaker:
             "seconds": recorded.seconds,
             "ended_by": recorded.ended_by,
             "reason": recorded.reason,
+            "shown": attachment.shown,
         }
         try:
             await self._lane.run("keeping a record", _keep, path, recorded.raw)

@@ -12,6 +12,7 @@ Canonical JSON (ASCII, sorted keys, no spaces):
     complete   whether all touches of that time are in it; else `reason` says why not
     touches    a list for each extent, in order of first touch: milliseconds since the mount, path, offset in the file,
                length, and the first 16 bytes of the SHA-256 of its content
+    ahead      numbers of the touches, ascending from 0, that the kernel only read ahead; left out where none is known
 
 A path has no slash in front. In it a byte that is not part of UTF-8, and "%", stand as % and two hexadecimal digits.
 """
@@ -75,7 +76,11 @@ class Touch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A recorded start. `started` is wall-clock time in seconds since 1970, `seconds` how long it was recorded."""
+    """A recorded start. `started` is wall-clock time in seconds since 1970, `seconds` how long it was recorded.
+
+    ahead: numbers of the touches, ascending, that no file asked for: the kernel read them ahead on the device, whose
+    layout decides what that reaches.
+    """
 
     image: str
     workload: str
@@ -86,6 +91,13 @@ class Trace:
     complete: bool
     reason: str
     touches: Sequence[Touch]
+    ahead: Sequence[int] = ()
+
+    @property
+    def read(self) -> list[Touch]:
+        """The touches that files asked for, as far as that is known."""
+        ahead = set(self.ahead)
+        return [touch for number, touch in enumerate(self.touches) if number not in ahead]
 
     @property
     def touched_bytes(self) -> int:
@@ -107,6 +119,7 @@ class Trace:
             "complete": self.complete,
             "reason": self.reason,
             "touches": [[t.ms, path_to_text(t.path), t.offset, t.length, t.digest.hex()] for t in self.touches],
+            **({"ahead": list(self.ahead)} if self.ahead else {}),
         }
         return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
@@ -121,11 +134,14 @@ class Trace:
                 raise FormatError("this document is no trace")
             if document["version"] != VERSION:
                 raise FormatError(f"a trace of version {document['version']!r}, which this program does not know")
-            if not isinstance(document["touches"], list):
+            if not isinstance(document["touches"], list) or not isinstance(document.get("ahead", []), list):
                 raise FormatError("the trace has no list of touches")
             if len(document["touches"]) > TOUCH_LIMIT:
                 raise FormatError(f"a trace of {len(document['touches'])} touches is more than this program takes")
-            trace = cls(**{key: document[key] for key in _FACTS}, touches=[_touch(*row) for row in document["touches"]])
+            touches = [_touch(*row) for row in document["touches"]]
+            trace = cls(
+                **{key: document[key] for key in _FACTS}, touches=touches, ahead=tuple(document.get("ahead", ()))
+            )
             _check(trace)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise FormatError(f"the trace is damaged: {first_line(error)}") from error
@@ -180,6 +196,10 @@ def _check(trace: Trace) -> None:
         if touch.ms < last:
             raise FormatError("the trace's touches are not in order of time")
         last = touch.ms
+    if not all(type(number) is int for number in trace.ahead) or (
+        list(trace.ahead) != sorted({*trace.ahead} & set(range(len(trace.touches))))
+    ):
+        raise FormatError("the trace's numbers of what was read ahead are no numbers of touches")
 
 
 def _check_touch(touch: Touch) -> None:

@@ -10,6 +10,9 @@ object:
     metadata    path of its EROFS image, in the folder of all of them
     workload, node, started, seconds, ended_by    as in the trace
     reason      why the record is not complete, "" (or left out) when it is
+    shown       path and MAJOR:MINOR of the mount of the image, for `imagefs.plane.mountapi.copy`; may be left out
+
+The mount tells which touches files asked for (`imagefs.trace.residency`).
 
 A complete trace is stored, those of the same image and workload but the newest are removed, and the plan of the image
 that was mounted is made from the rest: again, until no other start has stored a trace meanwhile. Each stores its trace
@@ -39,6 +42,7 @@ from imagefs.repository.traces import KEEP, Traces, local_traces
 from imagefs.trace.imageview import resolve
 from imagefs.trace.recorder import Recorder
 from imagefs.trace.references import TracedImage, open_image, plan_for
+from imagefs.trace.residency import read_ahead
 from stripefs.errors import ConfigError, StoreError, StripefsError, Transient
 from stripefs.settings import StoreSettings, store_settings
 
@@ -67,6 +71,7 @@ class RecordingFacts:
     seconds: float
     ended_by: str
     reason: str = ""
+    shown: tuple[str, str] = ("", "")
 
     @classmethod
     def from_json(cls, text: str) -> RecordingFacts:
@@ -85,11 +90,18 @@ class RecordingFacts:
                 round(float(given["seconds"]), 3),
                 str(given["ended_by"]),
                 str(given.get("reason") or ""),
+                _mount(given.get("shown")),
             )
         except KeyError as error:
             raise ConfigError(f"standard input does not say {error}") from error
         except (ValueError, TypeError, RecursionError) as error:
             raise ConfigError(f"standard input is not what is expected: {error}") from error
+
+
+def _mount(shown: Any) -> tuple[str, str]:
+    """Raises ValueError and TypeError."""
+    path, device = shown or ("", "")
+    return str(path), str(device)
 
 
 def main() -> int:
@@ -136,6 +148,7 @@ def _trace(recorder: Recorder, opened: TracedImage, facts: RecordingFacts) -> Tr
         not reason,
         reason,
         touches[:TOUCH_LIMIT],
+        read_ahead(touches[:TOUCH_LIMIT], *facts.shown) if all(facts.shown) else (),
     )
 
 

@@ -116,14 +116,14 @@ class MergedTraces:
     missing: int
 
 
-def combine(traces: Iterable[Trace], target: ImageView, share: float = 0.5) -> MergedTraces:
-    """Match complete traces, of whatever image, to `target` and merge them."""
+def combine(traces: Iterable[Trace], target: ImageView, share: float = 0.5, *, ahead: bool = True) -> MergedTraces:
+    """Match complete traces, of whatever image, to `target` and merge them. ahead: with what was only read ahead."""
     orders, left_out, by_digest, by_path, missing = [], 0, 0, 0, 0
     for trace in traces:
         if not trace.complete or not trace.touches:
             left_out += 1
             continue
-        matched = match(trace.touches, target)
+        matched = match(trace.touches if ahead else trace.read, target)
         orders.append(matched.order)
         by_digest += matched.by_digest
         by_path += matched.by_path

@@ -171,8 +171,12 @@ def open_image(images: Images, digest: str, folder: Path | None = None) -> Trace
 def plan_for(
     opened: TracedImage, workload: str, traces: Sequence[Trace], share: float = 0.5
 ) -> tuple[Plan, MergedTraces]:
-    """The plan for a mount of that image, from traces of whatever images, and what the merge says about them."""
-    merged = combine(traces, opened.target, share)
+    """The plan for a mount of that image, from traces of whatever images, and what the merge says about them.
+
+    What the kernel only read ahead it will read ahead again where the devices are laid out alike: not where starts read
+    from a hot device.
+    """
+    merged = combine(traces, opened.target, share, ahead=not opened.manifest.base)
     extents = opened.target.of({wanted.cold for wanted in merged.wanted})
     return make_plan(opened.digest, workload, merged, extents), merged
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.trace.references import stored_traces
 from stripefs.fuse import kernel
+from stripefs.store.local import LocalStore
 from tests.support.images import nasty, small_image
 from tests.support.images.faults import sums
 from tests.tools.imagefs_daemon import Service, built, eventually
@@ -116,3 +122,23 @@ def test_a_start_is_recorded_and_the_next_one_replayed(service: Service, store: 
         other.ok("umount", str(target))
     finally:
         other.close()
+
+
+def test_a_trace_tells_what_was_read_from_what_was_read_ahead(service: Service, tmp_path: Path) -> None:
+    """The kernel reads ahead on the device, where a file begins behind the end of the one before it."""
+    (tmp_path / "tree").mkdir()
+    for name in "abc":
+        (tmp_path / "tree" / name).write_bytes(os.urandom(3 * nasty.MIB))
+    built(tmp_path / "tree", tmp_path / "store", "t")
+    target = service.mountpoint()
+    service.ok("mount", f"{tmp_path}/store#t", str(target))
+    with (target / "b").open("rb", buffering=0) as file:
+        while file.read(nasty.MIB):
+            pass
+    service.ok("ready", str(target))
+    eventually(lambda: "plan_traces" in service.log(), "the trace")
+    service.ok("umount", str(target))
+    with contextlib.closing(StoreRepository(LocalStore(os.fsencode(tmp_path / "store")))) as repository:
+        (found,) = stored_traces(Images(repository), "t")
+    assert {touch.path for touch in found.read} == {b"b"}
+    assert sum(touch.length for touch in found.read) == 3 * nasty.MIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ _touches = st.builds(
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
     reason = draw(st.text(max_size=30))
+    touches = sorted(draw(st.lists(_touches, max_size=10)), key=lambda touch: touch.ms)
+    ahead = tuple(number for number in range(len(touches)) if draw(st.booleans()))
     return Trace(
         draw(st.binary(min_size=32, max_size=32)).hex(),
         draw(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", fullmatch=True)),
@@ -36,7 +39,8 @@ def traces(draw: st.DrawFn) -> Trace:
         draw(st.sampled_from(ENDS)),
         not reason,
         reason,
-        sorted(draw(st.lists(_touches, max_size=10)), key=lambda touch: touch.ms),
+        touches,
+        ahead,
     )
 
 
@@ -62,6 +66,12 @@ def test_traces_come_back(trace: Trace) -> None:
     document = trace.to_json()
     assert Trace.from_json(document) == trace
     assert Trace.from_json(document).to_json() == document
+
+
+def test_what_was_read_is_what_was_not_only_read_ahead() -> None:
+    assert replace(SAMPLE, ahead=(0,)).read == [SAMPLE.touches[1]]
+    assert SAMPLE.read == SAMPLE.touches
+    assert b"ahead" not in SAMPLE.to_json()  # which older programs wrote as well
 
 
 @given(st.binary(max_size=100))
@@ -103,6 +113,7 @@ BAD = [
         [1, "a", 0, 5, "00" * 15],
     )),
     {"touches": [[2, "a", 0, 5, "00" * 16], [1, "b", 0, 5, "00" * 16]]},
+    *({"ahead": numbers} for numbers in ({}, "01", [2], [-1], [1, 0], [0, 0], ["0"], [True], [0.0])),
 ]  # fmt: skip
 
 

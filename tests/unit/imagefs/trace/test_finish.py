@@ -15,6 +15,7 @@ from imagefs.build.optimize import optimize
 from imagefs.errors import FormatError, NoSuchImage
 from imagefs.format.extents import HOT
 from imagefs.format.plan import Plan
+from imagefs.format.trace import Touch
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import KEEP, Traces, load_plan, local_traces
@@ -93,6 +94,32 @@ def test_a_start_leaves_a_trace_and_a_plan(starts: Starts, images: Images, diges
     }
     assert not list(tmp_path.glob("*.raw"))
     assert not list((tmp_path / "kept").rglob("*-*"))
+
+
+def test_what_was_only_read_ahead_is_planned_again_but_not_copied(
+    starts: Starts, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies where the kernel will read ahead again; a hot device is laid out otherwise."""
+    asked = []
+
+    def read_ahead(touches: list[Touch], path: str, device: str) -> list[int]:
+        asked.append((path, device))
+        return list(range(1, len(touches), 2))
+
+    monkeypatch.setattr(module, "read_ahead", read_ahead)
+    whole = starts.finish(digest)
+    starts.finish(digest, shown=["", ""])
+    assert not asked  # without a mount nobody can say
+    half = starts.finish(digest, imports(starts.source, 1), shown=["/proc/7/fd/8", "0:41"])
+    assert asked == [("/proc/7/fd/8", "0:41")]
+    assert half == whole | {"trace": half["trace"], "plan_traces": 3}
+    *_, found = stored_traces(images, digest)
+    assert found.read == found.touches[::2]
+    report = optimize(images, digest, [found])
+    assert report.extents == len(found.read)
+    plan = load_plan(images, report.digest, "train")
+    assert plan is not None
+    assert [run.device for run in plan.runs] == [HOT]
 
 
 def test_plans_learn_from_start_to_start(starts: Starts, images: Images, digest: str) -> None:
