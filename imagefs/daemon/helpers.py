@@ -16,11 +16,12 @@ import contextlib
 import json
 import logging
 import math
+import os
 import platform
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ import trio
 
 from imagefs.daemon import leftovers
 from imagefs.daemon.state import Attachment
+from imagefs.plane import mountapi
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
@@ -42,13 +44,19 @@ _DYING = 5.0
 """Seconds until a process that was killed is left to itself: one that waits for a hung disk cannot end."""
 
 
-async def run_helper(module: str, facts: Mapping[str, Any], within: float) -> dict[str, Any]:
-    """The answer of `python -m module`, {} where it wrote nothing; killed after `within` seconds. Raises OSError."""
+async def run_helper(
+    module: str, facts: Mapping[str, Any], within: float, descriptors: Sequence[int] = ()
+) -> dict[str, Any]:
+    """The answer of `python -m module`, {} where it wrote nothing; killed after `within` seconds. Raises OSError.
+
+    descriptors: those that it inherits, under their numbers.
+    """
     process = await trio.lowlevel.open_process(
         [sys.executable, "-P", "-m", module],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        pass_fds=descriptors,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -119,6 +127,9 @@ MOST_WAITING = 64
 WITHIN = 1800.0
 """Seconds that a program may take."""
 
+_COPIED_WITHIN = 5.0
+"""Seconds for the copy of a mount, which reads nothing."""
+
 _OLD = 3600.0
 """Seconds after which nobody makes a trace of a record any more."""
 
@@ -142,6 +153,7 @@ class TraceMaker:
         self._waiting = 0
         self._improves = settings.background_rate > 0
         self._lane = Lane("traces", 2)
+        self._mounts = Lane("mounts of starts", 2)
 
     async def tidy(self) -> None:
         """Remove records of which no trace was made, because a daemon was killed meanwhile."""
@@ -166,6 +178,29 @@ class TraceMaker:
 
     async def _make_trace(self, attachment: Attachment, recorded: RecordedStart) -> dict[str, Any]:
         """The answer about the trace that was made, {} where none was."""
+        mount = await self._copy_mount(attachment)  # first: the container may end at any moment
+        try:
+            return await self._tell_finish(attachment, recorded, mount)
+        finally:
+            for descriptor in mount:
+                with trio.CancelScope(shield=True):
+                    await self._mounts.run("letting a mount go", os.close, descriptor)
+
+    async def _copy_mount(self, attachment: Attachment) -> list[int]:
+        """The descriptor of a mount of the image, whose page cache tells what files were read; none where there is no
+        mount that can be copied."""
+        if not attachment.shown:
+            return []
+        path, device = attachment.shown
+        try:
+            return [await self._mounts.run("copying a mount", mountapi.copy, path, device, timeout=_COPIED_WITHIN)]
+        except (OSError, ServiceDown) as error:
+            _log.info("what files of %s were read cannot be told from read-ahead: %s", attachment.name, error)
+            return []
+
+    async def _tell_finish(
+        self, attachment: Attachment, recorded: RecordedStart, mount: Sequence[int]
+    ) -> dict[str, Any]:
         path = self.folder / f"{attachment.id}.raw"
         facts = {
             "raw": str(path),
@@ -179,12 +214,12 @@ class TraceMaker:
             "seconds": recorded.seconds,
             "ended_by": recorded.ended_by,
             "reason": recorded.reason,
-            "shown": attachment.shown,
+            "mount": mount[0] if mount else -1,
         }
         try:
             await self._lane.run("keeping a record", _keep, path, recorded.raw)
             async with self._programs:
-                told = await run_helper("imagefs.trace.finish", facts, WITHIN)
+                told = await run_helper("imagefs.trace.finish", facts, WITHIN, mount)
         except OSError as error:
             _log.error("the start of %s leaves no trace: %s", attachment.name, error)
             await self._lane.run("removing a record", _remove, path)

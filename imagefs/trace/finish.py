@@ -10,7 +10,7 @@ object:
     metadata    path of its EROFS image, in the folder of all of them
     workload, node, started, seconds, ended_by    as in the trace
     reason      why the record is not complete, "" (or left out) when it is
-    shown       path and MAJOR:MINOR of the mount of the image, for `imagefs.plane.mountapi.copy`; may be left out
+    mount       an inherited descriptor of a mount of the image, -1 (or left out) for none
 
 The mount tells which touches files asked for (`imagefs.trace.residency`).
 
@@ -71,7 +71,7 @@ class RecordingFacts:
     seconds: float
     ended_by: str
     reason: str = ""
-    shown: tuple[str, str] = ("", "")
+    mount: int = -1
 
     @classmethod
     def from_json(cls, text: str) -> RecordingFacts:
@@ -90,18 +90,12 @@ class RecordingFacts:
                 round(float(given["seconds"]), 3),
                 str(given["ended_by"]),
                 str(given.get("reason") or ""),
-                _mount(given.get("shown")),
+                int(given.get("mount", -1)),
             )
         except KeyError as error:
             raise ConfigError(f"standard input does not say {error}") from error
         except (ValueError, TypeError, RecursionError) as error:
             raise ConfigError(f"standard input is not what is expected: {error}") from error
-
-
-def _mount(shown: Any) -> tuple[str, str]:
-    """Raises ValueError and TypeError."""
-    path, device = shown or ("", "")
-    return str(path), str(device)
 
 
 def main() -> int:
@@ -148,7 +142,7 @@ def _trace(recorder: Recorder, opened: TracedImage, facts: RecordingFacts) -> Tr
         not reason,
         reason,
         touches[:TOUCH_LIMIT],
-        read_ahead(touches[:TOUCH_LIMIT], *facts.shown) if all(facts.shown) else (),
+        read_ahead(touches[:TOUCH_LIMIT], facts.mount) if facts.mount >= 0 else (),
     )
 
 

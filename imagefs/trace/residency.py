@@ -16,7 +16,6 @@ import struct
 from collections.abc import Callable, Sequence
 
 from imagefs.format.trace import Touch
-from imagefs.plane import mountapi
 
 __all__ = ["Look", "read_ahead", "unread"]
 
@@ -37,19 +36,13 @@ Look = Callable[[bytes, Sequence[tuple[int, int]]], list[bool]]
 """Tells for a file which of these ranges (offset, length) were read. Raises OSError."""
 
 
-def read_ahead(touches: Sequence[Touch], path: str, device: str) -> list[int]:
-    """The numbers of those of which no file read a page, ascending, as the mount tells that `mountapi.copy` finds at
-    `path`; none where it cannot tell."""
+def read_ahead(touches: Sequence[Touch], mount: int) -> list[int]:
+    """The numbers of those of which no file read a page, ascending, as the mount with this descriptor tells; none where
+    it cannot tell."""
     try:
-        root = mountapi.copy(path, device)
+        return unread(touches, lambda file, ranges: _look(mount, file, ranges))
     except OSError:
         return []
-    try:
-        return unread(touches, lambda file, ranges: _look(root, file, ranges))
-    except OSError:
-        return []
-    finally:
-        os.close(root)
 
 
 def unread(touches: Sequence[Touch], look: Look) -> list[int]:
@@ -69,9 +62,9 @@ def unread(touches: Sequence[Touch], look: Look) -> list[int]:
     return [number for number, answer in enumerate(was_read) if not answer]
 
 
-def _look(root: int, path: bytes, ranges: Sequence[tuple[int, int]]) -> list[bool]:
-    """As `Look`, below the directory `root`. The file is opened, which reads no data of it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=root)
+def _look(mount: int, path: bytes, ranges: Sequence[tuple[int, int]]) -> list[bool]:
+    """As `Look`, below the root of `mount`. The file is opened, which reads no data of it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=mount)
     try:
         return [_was_read(descriptor, offset, length) for offset, length in ranges]
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from trio.testing import MockClock
 
 from imagefs.daemon import helpers
 from imagefs.daemon.helpers import MOST_WAITING, PROGRAMS, RecordedStart, Sweeper, TraceMaker, run_helper
+from imagefs.plane import mountapi
 from imagefs.settings import DaemonSettings
 from stripefs.supervised import contain
 from tests.unit.imagefs.daemon.fake_host import attachment
@@ -90,7 +92,7 @@ async def test_few_programs_run_at_once_and_few_wait(
     running, most, done = 0, 0, 0
     go = trio.Event()
 
-    async def fake(module: str, facts: Any, within: float) -> dict[str, Any]:
+    async def fake(module: str, facts: Any, within: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         nonlocal running, most, done
         running += 1
         most = max(most, running)
@@ -113,7 +115,7 @@ async def test_few_programs_run_at_once_and_few_wait(
 async def test_what_goes_wrong_reaches_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
-    async def fake(module: str, facts: Any, within: float) -> dict[str, Any]:
+    async def fake(module: str, facts: Any, within: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         raise error
 
     monkeypatch.setattr(helpers, "run_helper", fake)
@@ -130,7 +132,7 @@ async def test_an_answer_of_another_program_is_no_reason_to_improve(
 ) -> None:
     asked = []
 
-    async def fake(module: str, facts: Any, within: float) -> dict[str, Any]:
+    async def fake(module: str, facts: Any, within: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
         asked.append(module)
         return {} if len(asked) == 1 else {"plan_traces": 1, "stored": "s3://x"}
 
@@ -139,6 +141,30 @@ async def test_an_answer_of_another_program_is_no_reason_to_improve(
     for _ in range(2):
         await learner.make_trace(attachment("1", snapshot="e" * 64), START)
     assert asked == ["imagefs.trace.finish", "imagefs.trace.finish", "imagefs.deps.hot"]
+
+
+async def test_a_trace_is_made_before_the_mount_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy of the mount is there while the helper runs, and no longer; without one a trace is made as well."""
+    told: list[tuple[int, Sequence[int], list[str]]] = []
+    made = []
+
+    async def fake(module: str, facts: Any, within: float, descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        told.append((facts["mount"], descriptors, [os.readlink(f"/proc/self/fd/{one}") for one in descriptors]))
+        return {}
+
+    def copy(path: str, device: str) -> int:
+        if device != "0:41":
+            raise FileNotFoundError(path)
+        made.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+        return made[-1]
+
+    monkeypatch.setattr(helpers, "run_helper", fake)
+    monkeypatch.setattr(mountapi, "copy", copy)
+    learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
+    for shown in ([str(tmp_path), "0:41"], [str(tmp_path), "0:42"], []):
+        await learner.make_trace(attachment("1", shown=shown), START)
+    assert told == [(made[0], [made[0]], [str(tmp_path)]), (-1, [], []), (-1, [], [])]
+    assert not os.path.exists(f"/proc/self/fd/{made[0]}")
 
 
 # -- sweeping --------------------------------------------------------------------------------------------------------

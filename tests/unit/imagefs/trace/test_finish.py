@@ -102,16 +102,16 @@ def test_what_was_only_read_ahead_is_planned_again_but_not_copied(
     """It lies where the kernel will read ahead again; a hot device is laid out otherwise."""
     asked = []
 
-    def read_ahead(touches: list[Touch], path: str, device: str) -> list[int]:
-        asked.append((path, device))
+    def read_ahead(touches: list[Touch], mount: int) -> list[int]:
+        asked.append(mount)
         return list(range(1, len(touches), 2))
 
     monkeypatch.setattr(module, "read_ahead", read_ahead)
     whole = starts.finish(digest)
-    starts.finish(digest, shown=["", ""])
+    starts.finish(digest, mount=-1)
     assert not asked  # without a mount nobody can say
-    half = starts.finish(digest, imports(starts.source, 1), shown=["/proc/7/fd/8", "0:41"])
-    assert asked == [("/proc/7/fd/8", "0:41")]
+    half = starts.finish(digest, imports(starts.source, 1), mount=7)
+    assert asked == [7]
     assert half == whole | {"trace": half["trace"], "plan_traces": 3}
     *_, found = stored_traces(images, digest)
     assert found.read == found.touches[::2]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from imagefs.format.trace import Touch
-from imagefs.plane import mountapi
 from imagefs.trace import residency
 from imagefs.trace.residency import read_ahead, unread
 
@@ -64,37 +63,37 @@ def read_chunks(path: Path, chunks: Iterable[int]) -> None:
 
 
 @pytest.fixture
-def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that stands for the mount of an image: a copy of it would take root."""
-    monkeypatch.setattr(mountapi, "copy", lambda path, _device: os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+def root(tmp_path: Path) -> Iterator[int]:
+    """The descriptor of `tmp_path`, which stands for the mount of an image."""
     (tmp_path / "lib").mkdir()
-    return tmp_path
+    descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield descriptor
+    os.close(descriptor)
 
 
-def test_the_page_cache_tells_what_was_read(mounted: Path) -> None:
+def test_the_page_cache_tells_what_was_read(tmp_path: Path, root: int) -> None:
     for name in ("lib/a", "lib/b"):
-        cold_file(mounted / name, 8)
-    read_chunks(mounted / "lib/a", [1, 6])
-    read_chunks(mounted / "lib/b", [7])
+        cold_file(tmp_path / name, 8)
+    read_chunks(tmp_path / "lib/a", [1, 6])
+    read_chunks(tmp_path / "lib/b", [7])
     found = touches(*((path, chunk) for path in (b"lib/a", b"lib/b") for chunk in range(1, 8, 2)), (b"lib/a", 6))
-    ahead = read_ahead(found, str(mounted), "0:1")
+    ahead = read_ahead(found, root)
     read = [(touch.path, touch.offset // CHUNK) for number, touch in enumerate(found) if number not in ahead]
     assert read == [(b"lib/a", 1), (b"lib/b", 7), (b"lib/a", 6)]
 
 
-def test_every_touch_counts_as_read_where_a_file_or_the_mount_is_not_there(mounted: Path) -> None:
-    cold_file(mounted / "lib/a", 8)
-    read_chunks(mounted / "lib/a", [1])
+def test_every_touch_counts_as_read_where_a_file_is_not_there(tmp_path: Path, root: int) -> None:
+    cold_file(tmp_path / "lib/a", 8)
+    read_chunks(tmp_path / "lib/a", [1])
     found = touches((b"lib/a", 1), (b"lib/a", 2), (b"lib/gone", 0))
-    assert read_ahead(found, str(mounted), "0:1") == []
-    (mounted / "lib/gone").symlink_to("a")
-    assert read_ahead(found, str(mounted), "0:1") == []
-    assert read_ahead(found, str(mounted / "nowhere"), "0:1") == []
+    assert read_ahead(found, root) == []
+    (tmp_path / "lib/gone").symlink_to("a")
+    assert read_ahead(found, root) == []
 
 
-def test_every_touch_counts_as_read_on_older_kernels(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cold_file(mounted / "lib/a", 4)
-    read_chunks(mounted / "lib/a", [1])
+def test_every_touch_counts_on_older_kernels(tmp_path: Path, root: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cold_file(tmp_path / "lib/a", 4)
+    read_chunks(tmp_path / "lib/a", [1])
     found = touches((b"lib/a", 1), (b"lib/a", 2))
     monkeypatch.setattr(residency, "_CACHESTAT", 100_000)  # which no kernel has
-    assert read_ahead(found, str(mounted), "0:1") == []
+    assert read_ahead(found, root) == []
