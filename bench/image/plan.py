@@ -52,7 +52,7 @@ def ratios() -> list[RatioPlan]:
         *(_first(rate) for rate in RATES),
         RatioPlan("warm_vs_local_warm", time_of("warm", "imagefs"), time_of("warm", "local"), 1.05),
         RatioPlan(
-            "bytes_prefetch_vs_touched", Key("start_50", "imagefs", "fetched"), Key("touched", "local", "fetched"), 2.2
+            "bytes_prefetch_vs_touched", Key("start_50", "imagefs", "fetched"), Key("touched", "local", "fetched"), 1.3
         ),
         RatioPlan(
             "recall_second_build", Key("second_build", "imagefs:first_start", "recall"), None, 0.9, at_least=True

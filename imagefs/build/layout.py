@@ -17,12 +17,16 @@ from imagefs.errors import FormatError
 from imagefs.format import erofs, index
 from imagefs.format.inode import HOLE, Inode, address, shown, walk
 
-__all__ = ["Segment", "lay_out"]
+__all__ = ["UNIT", "Segment", "lay_out"]
 
 COLD = 1
 """The number of the cold device."""
 
+UNIT = 64 << 10
+"""Bytes of the grid by which runs of data in a file have places: chunks of older builds, so that blocks stay equal."""
+
 _PER_BLOCK = index.BLOCK // erofs.BLOCK
+_PER_CHUNK = erofs.CHUNK // erofs.BLOCK
 _CUT = 8
 _MOST = 16 << 40
 
@@ -49,7 +53,7 @@ def lay_out(root: Inode, contents: Mapping[Inode, Content]) -> list[Segment]:
         if inode.size > _MOST:
             raise FormatError(f"{shown(name)}: a file of {inode.size} bytes, of which an image can address 16 TiB")
         blocks = -(-inode.size // erofs.BLOCK)
-        large = inode.size >= erofs.CHUNK
+        large = inode.size >= UNIT
         left = -cursor % _PER_BLOCK
         if first or large or blocks > left or zlib.crc32(name) % _CUT == 0:
             cursor += left
@@ -57,7 +61,7 @@ def lay_out(root: Inode, contents: Mapping[Inode, Content]) -> list[Segment]:
             cursor = _place_large(inode, content, cursor, segments)
         else:
             segments.append(Segment(content, 0, inode.size, cursor * erofs.BLOCK))
-            inode.chunks = (address(COLD, cursor),) if inode.size else ()
+            inode.chunks = [address(COLD, cursor + at) for at in range(0, blocks, _PER_CHUNK)]
             cursor += blocks
     return segments
 
@@ -75,14 +79,13 @@ def _files(root: Inode, contents: Mapping[Inode, Content]) -> Iterator[tuple[boo
 
 
 def _place_large(inode: Inode, content: Content, cursor: int, segments: list[Segment]) -> int:
-    """Place the runs of chunks that hold data, each from a block of its own on; where the device ends now."""
-    per_chunk = erofs.CHUNK // erofs.BLOCK
+    """Place the runs of units that hold data, each from a block of its own on; where the device ends now."""
     chunks = [HOLE] * -(-inode.size // erofs.CHUNK)
     for first, end in _runs(content):
-        begin, stop = first * erofs.CHUNK, min(end * erofs.CHUNK, inode.size)
+        begin, stop = first * UNIT, min(end * UNIT, inode.size)
         segments.append(Segment(content, begin, stop - begin, cursor * erofs.BLOCK))
-        for number in range(first, end):
-            chunks[number] = address(COLD, cursor + (number - first) * per_chunk)
+        for offset in range(begin, stop, erofs.CHUNK):
+            chunks[offset // erofs.CHUNK] = address(COLD, cursor + (offset - begin) // erofs.BLOCK)
         cursor += -(-(stop - begin) // erofs.BLOCK)
         cursor += -cursor % _PER_BLOCK
     inode.chunks = chunks
@@ -90,11 +93,11 @@ def _place_large(inode: Inode, content: Content, cursor: int, segments: list[Seg
 
 
 def _runs(content: Content) -> Iterator[tuple[int, int]]:
-    """First chunk and end of each run of chunks with data in them; holes of less than two blocks do not count."""
-    slack = 2 * index.BLOCK // erofs.CHUNK
+    """First unit and end of each run of units with data in them; holes of less than two blocks do not count."""
+    slack = 2 * index.BLOCK // UNIT
     current: tuple[int, int] | None = None
     for offset, length in content.ranges():
-        first, end = offset // erofs.CHUNK, -(-(offset + length) // erofs.CHUNK)
+        first, end = offset // UNIT, -(-(offset + length) // UNIT)
         if current is not None and first - current[1] < slack:
             current = current[0], max(end, current[1])
             continue

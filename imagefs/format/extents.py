@@ -3,7 +3,7 @@
     header   magic "BSEXTNT1", extents
     records  for each extent the first 16 bytes of its SHA-256, and where it lies in the cold device, in blocks of 4 KiB
 
-An extent is what one chunk of a file covers: 64 KiB of it, its last part, or the whole of a smaller file. Records are
+An extent is what one chunk of a file covers: 16 KiB of it, its last part, or the whole of a smaller file. Records are
 sorted by digest, then by place; content that lies at several places has as many records. All numbers are little-endian.
 The document is named by its own SHA-256 and is used where it lies, mapped: no object of Python stands for an extent.
 """

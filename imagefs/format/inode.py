@@ -32,7 +32,7 @@ class Inode:
 
     `mode` holds type and permission bits; `mtime` seconds since 1970, also negative, and `mtime_ns` the rest; `size`
     bytes of a regular file, `rdev` major and minor of a device node. `data` is the target of a symbolic link, or the
-    content of a file that is kept beside its inode; `chunks` the addresses of the 64 KiB chunks of any other.
+    content of a file that is kept beside its inode; `chunks` the addresses of the chunks of any other.
     """
 
     mode: int

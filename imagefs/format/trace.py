@@ -2,7 +2,7 @@
 
 Canonical JSON (ASCII, sorted keys, no spaces):
 
-    bootseer   "trace", and `version` 1
+    bootseer   "trace", and `version`: 1, or 2 where an extent begins on no multiple of 64 KiB
     image      digest of the manifest, that of the base for an optimised image
     workload   key under which traces are merged
     node       the host it was recorded on
@@ -29,7 +29,7 @@ from urllib.parse import unquote_to_bytes
 
 from imagefs.errors import FormatError
 from imagefs.format import first_line, is_digest
-from imagefs.format.erofs import CHUNK
+from imagefs.format.erofs import BLOCK
 from imagefs.format.extents import DIGEST
 
 __all__ = [
@@ -44,7 +44,8 @@ __all__ = [
     "path_to_text",
 ]
 
-VERSION = 1
+EXTENT = 64 << 10
+"""Most bytes of an extent. Images have extents of 16 KiB; those that version 0.1.0 built have extents of so many."""
 
 DEFAULT_WORKLOAD = "default"
 
@@ -54,7 +55,7 @@ SIZE_LIMIT = 256 << 20
 """Bytes of a document. A start that touches 10,000 extents makes about 1 MiB."""
 
 TOUCH_LIMIT = 1 << 20
-"""Touches in a document: 64 GiB of extents."""
+"""Touches in a document: 16 GiB of extents."""
 
 _PATH_LIMIT = 64 << 10
 _TEXT_LIMIT = 1024
@@ -109,7 +110,7 @@ class Trace:
         _check(self)
         document = {
             "bootseer": "trace",
-            "version": VERSION,
+            "version": 1 if all(touch.offset % EXTENT == 0 for touch in self.touches) else 2,
             "image": self.image,
             "workload": self.workload,
             "node": self.node,
@@ -132,7 +133,7 @@ class Trace:
             document = json.loads(data)
             if document["bootseer"] != "trace":
                 raise FormatError("this document is no trace")
-            if document["version"] != VERSION:
+            if document["version"] not in (1, 2):
                 raise FormatError(f"a trace of version {document['version']!r}, which this program does not know")
             if not isinstance(document["touches"], list) or not isinstance(document.get("ahead", []), list):
                 raise FormatError("the trace has no list of touches")
@@ -206,7 +207,7 @@ def _check_touch(touch: Touch) -> None:
     for number in (touch.ms, touch.offset, touch.length):
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 62:
             raise FormatError("the trace has a touch that is none")
-    if touch.offset % CHUNK or not 0 < touch.length <= CHUNK or len(touch.digest) != DIGEST:
+    if touch.offset % BLOCK or not 0 < touch.length <= EXTENT or len(touch.digest) != DIGEST:
         raise FormatError("the trace has a touch that is no extent")
     if not 0 < len(touch.path) <= _PATH_LIMIT or b"\0" in touch.path or touch.path.startswith(b"/"):
         raise FormatError("the trace has a path that is none")

@@ -76,15 +76,16 @@ class ImageView:
         """The cold places of this content, ascending. One outside of the device, as only a bad table has, is none."""
         return (place for place in self.table.find(digest) if place < self._cold_blocks)
 
-    def at(self, path: bytes, offset: int) -> int | None:
-        """The cold place of the extent that covers this byte of the file, None where there is none."""
+    def at(self, path: bytes, offset: int, length: int) -> list[int]:
+        """The cold places of the extents that cover these bytes of the file, as many of them as there are."""
         number = self._lookup(path)
         inode = self.base.stat(number) if number is not None else None
-        if inode is None or not 0 <= offset < inode.size:
-            return None
-        table = self.base.chunk_table(inode)
-        address = self.base.chunk(inode, offset // table[0]) if table is not None else None
-        return None if address in (None, HOLE) else self._checked(address)
+        table = self.base.chunk_table(inode) if inode is not None else None
+        if inode is None or table is None or not 0 <= offset < inode.size:
+            return []
+        size, end = table[0], min(offset + length, inode.size)
+        addresses = [self.base.chunk(inode, chunk) for chunk in range(offset // size, -(-end // size))]
+        return [self._checked(address) for address in addresses if address is not None and address != HOLE]
 
     def digest_at(self, cold: int) -> bytes:
         """The digest of the extent there. Raises FormatError where none begins."""

@@ -3,7 +3,8 @@
 A trace of one image is applied to another by content first, else by name. An extent that a rebuild only moved has the
 digest it had. One that it changed is most likely touched where it was touched before: a rebuilt layer changes every
 .pyc (the source's time is in it) and nothing else about how a start goes. So an extent that is nowhere in the new image
-stands for the chunk of the new file with the same path that covers the same offset.
+stands for the extents of the new file with the same path that cover the same bytes. So does one of an image that has
+extents of another size.
 
 Several starts become one order. An extent is kept when at least half of the traces, rounded up, touched it: a node that
 did something of its own once does not cost every later start, and one that was interrupted does not take away what all
@@ -43,17 +44,12 @@ def match(touches: Iterable[Touch], target: ImageView) -> Matched:
     seen: set[int] = set()
     for touch in touches:
         place = _by_content(touch, target)
-        if place is not None:
-            found.by_digest += 1
-        else:
-            place = target.at(touch.path, touch.offset)
-            if place is None:
-                found.missing += 1
-                continue
-            found.by_path += 1
-        if place not in seen:
-            seen.add(place)
-            found.order.append(place)
+        places = [place] if place is not None else target.at(touch.path, touch.offset, touch.length)
+        found.by_digest += place is not None
+        found.by_path += place is None and bool(places)
+        found.missing += not places
+        found.order += [one for one in places if one not in seen]
+        seen.update(places)
     return found
 
 
@@ -62,8 +58,8 @@ def _by_content(touch: Touch, target: ImageView) -> int | None:
     places = list(target.find(touch.digest))
     if len(places) <= 1:
         return places[0] if places else None
-    named = target.at(touch.path, touch.offset)
-    return named if named in places else places[0]
+    named = target.at(touch.path, touch.offset, touch.length)
+    return next((place for place in named if place in places), places[0])
 
 
 _SCALE = 1 << 32

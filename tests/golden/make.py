@@ -1,7 +1,8 @@
 """The golden files: one small document of every kind, made of fixed inputs, as version 1 of each format has it.
 
 `python -m tests.golden.make` writes them anew, which is right only together with a new version number of a format whose
-old documents are still read. The pack and its index are only read by tests: another LZ4 may pack otherwise.
+old documents are still read. Images of version 0.1.0, whose chunks had 64 KiB, are only read (`metadata-64k.erofs`,
+`hot-64k.erofs`, `layout-64k`), as are the pack and its index: another LZ4 may pack otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import xxhash
 
 from imagefs.blocks.cachefile import LocalDevice, Stamp, mark_of
 from imagefs.build.content import Content
-from imagefs.build.layout import lay_out
+from imagefs.build.layout import UNIT, lay_out
 from imagefs.format import extents, index
 from imagefs.format.erofs import CHUNK, DeviceSlot, ErofsImage, write
 from imagefs.format.erofs.write import add_device
@@ -77,15 +78,15 @@ def node(mode: int, **facts: Any) -> Inode:
     return Inode(mode, **{"mtime": 1_700_000_000, "mtime_ns": 123_456_789, **facts})
 
 
-def tree() -> Inode:
-    """One inode of every kind, and directories of one block, of a whole one and of several."""
+def tree(chunk: int = CHUNK) -> Inode:
+    """One inode of every kind, and directories of one block, of a whole one and of several. chunk: bytes of a chunk."""
     hard = node(stat.S_IFREG | 0o4755, data=b"several names\n")
     files = {
         b"empty": node(stat.S_IFREG | 0o600, data=b""),
         b"small": node(stat.S_IFREG | 0o644, uid=1000, gid=(1 << 32) - 2, data=bytes(range(256)) * 3, mtime=-1),
         b"chunk": node(stat.S_IFREG | 0o644, size=5000, chunks=(address(1, 3),)),
         b"large": node(
-            stat.S_IFREG | 0o640, size=4 * CHUNK + 1, chunks=[address(1, 32), HOLE, address(2, 0), HOLE, address(1, 80)]
+            stat.S_IFREG | 0o640, size=4 * chunk + 1, chunks=[address(1, 32), HOLE, address(2, 0), HOLE, address(1, 80)]
         ),
         b"hard": hard,
         b"link": node(stat.S_IFLNK | 0o777, data=b"../target", mtime=-(1 << 40), mtime_ns=1),
@@ -191,8 +192,8 @@ def layout_document() -> bytes:
             size = (3000, 4097, 30_000, 65_535, 65_536, 200_000, 131_072)[(number * 5 + folder) % 7]
             children[b"file-%02d" % number] = inode = Inode(stat.S_IFREG | 0o644, size=size)
             contents[inode] = _Bytes(size)  # type: ignore[assignment]  # all that is asked of it
-    sparse = root.children[b"sparse"] = Inode(stat.S_IFREG | 0o644, size=50 * CHUNK)
-    contents[sparse] = _Bytes(50 * CHUNK, [(0, 10), (5 * CHUNK, 9), (30 * CHUNK - 1, 2)])  # type: ignore[assignment]
+    sparse = root.children[b"sparse"] = Inode(stat.S_IFREG | 0o644, size=50 * UNIT)
+    contents[sparse] = _Bytes(50 * UNIT, [(0, 10), (5 * UNIT, 9), (30 * UNIT - 1, 2)])  # type: ignore[assignment]
     lay_out(root, contents)
     lines = []
     for path, inode in walk(root):

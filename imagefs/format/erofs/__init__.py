@@ -1,6 +1,6 @@
 """EROFS: the metadata image that the kernel mounts, with the data in further devices.
 
-Uncompressed, 4 KiB blocks, extended inodes only; regular files are lists of 64 KiB chunks in the devices, or lie inside
+Uncompressed, 4 KiB blocks, extended inodes only; regular files are lists of 16 KiB chunks in the devices, or lie inside
 the image behind their inode when they are tiny. Directories and links lie in the image. `write` lays an image out so
 that equal trees give equal bytes; `read` finds its way back without a kernel.
 """

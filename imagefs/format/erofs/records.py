@@ -35,9 +35,10 @@ __all__ = [
 
 BLOCK_BITS = 12
 BLOCK = 1 << BLOCK_BITS
-CHUNK_BITS = 4
+CHUNK_BITS = 2
 CHUNK = BLOCK << CHUNK_BITS
-"""Bytes of a chunk of a file. A smaller device has one chunk of the least power of two blocks that holds it."""
+"""Bytes of a chunk of a file. A smaller file has one chunk of the least power of two blocks that holds it. Images that
+were built by version 0.1.0 have chunks of 64 KiB: each inode says how long its own are."""
 
 SLOT = 32
 """Inodes begin on multiples of this; the number of an inode is its offset divided by it."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.build.content import Content
-from imagefs.build.layout import Segment, lay_out
+from imagefs.build.layout import UNIT, Segment, lay_out
 from imagefs.format.erofs import BLOCK, CHUNK
 from imagefs.format.index import BLOCK as DATA_BLOCK
 from imagefs.format.inode import HOLE, Inode, address
@@ -63,7 +63,7 @@ def test_segments_are_apart_and_files_stay_inside_blocks(sizes: dict[str, dict[s
     for segment in segments:
         assert segment.at >= end
         assert segment.at % BLOCK == 0
-        if segment.length >= CHUNK:
+        if segment.length >= UNIT:
             assert segment.at % DATA_BLOCK == 0
         else:
             assert segment.at // DATA_BLOCK == (segment.at + segment.length - 1) // DATA_BLOCK
@@ -98,17 +98,21 @@ def _shared_blocks(named: dict[str, Inode]) -> set[frozenset[tuple[str, int]]]:
 
 
 def test_holes_take_no_room() -> None:
-    root, contents, named = tree({"d": {"sparse": 100 * CHUNK}})
+    root, contents, named = tree({"d": {"sparse": 100 * UNIT}})
     file = named["d/sparse"]
-    contents[file] = Bytes(bytes(100 * CHUNK), [(0, 100), (50 * CHUNK + 5, CHUNK)])  # type: ignore[assignment]
+    contents[file] = Bytes(bytes(100 * UNIT), [(0, 100), (50 * UNIT + 5, UNIT)])  # type: ignore[assignment]
     segments = lay_out(root, contents)
     assert [(segment.offset, segment.length, segment.at) for segment in segments] == [
-        (0, CHUNK, 0),
-        (50 * CHUNK, 2 * CHUNK, DATA_BLOCK),
+        (0, UNIT, 0),
+        (50 * UNIT, 2 * UNIT, DATA_BLOCK),
     ]
-    per_block = DATA_BLOCK // BLOCK
-    assert list(file.chunks[:2]) == [address(1, 0), HOLE]
-    assert list(file.chunks[50:53]) == [address(1, per_block), address(1, per_block + CHUNK // BLOCK), HOLE]
+    a_unit, a_chunk = UNIT // CHUNK, CHUNK // BLOCK
+    first, second = range(a_unit), range(2 * a_unit)
+    assert list(file.chunks[: a_unit + 1]) == [*(address(1, at * a_chunk) for at in first), HOLE]
+    assert list(file.chunks[50 * a_unit : 52 * a_unit + 1]) == [
+        *(address(1, DATA_BLOCK // BLOCK + at * a_chunk) for at in second),
+        HOLE,
+    ]
 
 
 def test_a_hardlinked_file_has_one_place() -> None:

@@ -70,14 +70,28 @@ def test_pack() -> None:
     assert index.place(1).stored < index.place(1).length
 
 
-def test_metadata() -> None:
-    image = ErofsImage(golden("metadata.erofs"))
+@pytest.mark.parametrize(("name", "chunk"), [("metadata.erofs", 16 << 10), ("metadata-64k.erofs", 64 << 10)])
+def test_metadata(name: str, chunk: int) -> None:
+    image = ErofsImage(golden(name))
     assert image.devices == list(DEVICES)
-    assert read_back(image) == seen(tree())
+    assert read_back(image) == seen(tree(chunk))
 
 
-def test_hot() -> None:
-    image = ErofsImage(golden("hot.erofs"))
+def test_files_have_the_places_that_they_had_when_chunks_were_longer() -> None:
+    """So blocks that an older version stored are not stored again."""
+    now, then = (
+        {words[0]: words[1:] for words in map(str.split, golden(name).decode().splitlines()) if len(words) == 3}
+        for name in ("layout", "layout-64k")
+    )
+    assert len(then) == 37
+    assert {name: (size, places.split(",")[::4]) for name, (size, places) in now.items()} == {
+        name: (size, places.split(",")) for name, (size, places) in then.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["hot.erofs", "hot-64k.erofs"])
+def test_hot(name: str) -> None:
+    image = ErofsImage(golden(name))
     number = image.lookup(image.stat(image.root), b"f")
     assert number is not None
     chunks = image.chunks(image.stat(number))
@@ -85,7 +99,7 @@ def test_hot() -> None:
     assert list(chunks[1]) == [address(1, 0), address(2, 0)]
 
 
-@pytest.mark.parametrize("name", ["metadata.erofs", "hot.erofs"])
+@pytest.mark.parametrize("name", ["metadata.erofs", "hot.erofs", "metadata-64k.erofs", "hot-64k.erofs"])
 def test_fsck_accepts_the_images(name: str, tmp_path: Path) -> None:
     devices = []
     for device in ErofsImage(golden(name)).devices:

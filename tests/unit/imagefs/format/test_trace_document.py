@@ -19,7 +19,7 @@ _touches = st.builds(
     Touch,
     st.integers(0, 1 << 32),
     _paths,
-    st.integers(0, 1 << 40).map(lambda chunk: chunk << 16),
+    st.integers(0, 1 << 40).map(lambda block: block << 12),
     st.integers(1, 65536),
     st.binary(min_size=16, max_size=16),
 )
@@ -68,6 +68,13 @@ def test_traces_come_back(trace: Trace) -> None:
     assert Trace.from_json(document).to_json() == document
 
 
+@pytest.mark.parametrize(("offset", "version"), [(0, 1), (3 << 16, 1), (16384, 2), (4096, 2)])
+def test_versions_that_know_longer_extents_alone_refuse_others(offset: int, version: int) -> None:
+    trace = replace(SAMPLE, touches=[*SAMPLE.touches, Touch(5, b"lib", offset, 16384, bytes(16))])
+    assert json.loads(trace.to_json())["version"] == version
+    assert Trace.from_json(trace.to_json()) == trace
+
+
 def test_what_was_read_is_what_was_not_only_read_ahead() -> None:
     assert replace(SAMPLE, ahead=(0,)).read == [SAMPLE.touches[1]]
     assert SAMPLE.read == SAMPLE.touches
@@ -110,6 +117,7 @@ BAD = [
         [1, "a", 100, 5, "00" * 16],
         [1, "a", 1 << 70, 5, "00" * 16],
         [1, "a", 0, 0, "00" * 16],
+        [1, "a", 0, 65537, "00" * 16],
         [1, "a", 0, 5, "00" * 15],
     )),
     {"touches": [[2, "a", 0, 5, "00" * 16], [1, "b", 0, 5, "00" * 16]]},

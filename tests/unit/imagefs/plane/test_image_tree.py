@@ -173,7 +173,15 @@ def file_of(*chunks: int, short: int = 0) -> Inode:
 
 
 async def test_neighbours_are_read_at_once_and_holes_not_at_all() -> None:
-    chunks = (address(1, 100), address(1, 116), address(2, 132), HOLE, HOLE, address(1, 0), address(1, 32))
+    chunks = (
+        address(1, 100),
+        address(1, 100 + CHUNK // BLOCK),
+        address(2, 132),
+        HOLE,
+        HOLE,
+        address(1, 0),
+        address(1, 32),
+    )
     devices = FakeDevices()
     tree = ImageTree(image_of(folder(it=file_of(*chunks, short=5))), devices.read)
     node = (await tree.lookup(ROOT, b"it")).id

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagefs.build import layout
 from imagefs.errors import FormatError
+from imagefs.format import erofs
+from imagefs.format.erofs import records
 from imagefs.format.inode import address
 from imagefs.format.plan import PlanRun
 from imagefs.format.trace import Touch, Trace
@@ -132,9 +135,32 @@ def test_content_that_lies_at_several_places_is_matched_where_it_was(tmp_path: P
         found = trace(images, digest, [(path, 0)])
         assert [touch.path for touch in found.touches] == [path]
         target = open_image(images, digest).target
-        assert match(found.touches, target).order == [target.at(path, 0)]
+        assert match(found.touches, target).order == target.at(path, 0, 1)
         elsewhere = [touch._replace(path=b"nowhere/" + path) for touch in found.touches]
-        assert match(elsewhere, target).order == [target.at(b"a", 0)]
+        assert match(elsewhere, target).order == target.at(b"a", 0, 1)
+
+
+def test_traces_fit_images_with_extents_of_another_size(source: Path, images: Images, digest: str) -> None:
+    """Version 0.1.0 built images with chunks of 64 KiB, and traces outlive the program that recorded them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records, "CHUNK_BITS", 4)
+        patch.setattr(erofs, "CHUNK", 64 << 10)
+        patch.setattr(layout, "_PER_CHUNK", 16)
+        older = build_tree(source, images, tag="older")
+    assert images.manifest(older).devices == images.manifest(digest).devices  # the same blocks, stored once
+    reads = [(b"bin/python", 3 << 16), (b"lib/p01/_native.so", 0)]
+    before = trace(images, older, reads)
+    assert [touch.length for touch in before.touches] == [64 << 10] * 2
+    target = open_image(images, digest).target
+    found = match(before.touches, target)
+    assert (found.by_path, found.missing) == (2, 0)
+    assert found.order == [place for path, offset in reads for place in target.at(path, offset, 64 << 10)]
+    assert len(found.order) == 8
+    after = trace(images, digest, [(path, offset + (16 << 10)) for path, offset in reads])
+    assert [touch.length for touch in after.touches] == [16 << 10] * 2
+    target = open_image(images, older).target
+    assert match(after.touches, target).order == match(before.touches, target).order
+    assert len(match(after.touches, target).order) == 2
 
 
 def test_paths_that_lead_nowhere_are_missing(images: Images, digest: str) -> None:
@@ -152,7 +178,7 @@ def test_paths_that_lead_nowhere_are_missing(images: Images, digest: str) -> Non
         (b"x" * 5000, 0),
         (b"d/" * 30_000 + b"d", 0),
     ):
-        assert target.at(path, offset) is None
+        assert target.at(path, offset, 1) == []
         assert match([Touch(0, path or b"?", offset, 1, b"\1" * 16)], target).missing == 1
 
 
