@@ -3,8 +3,8 @@
 A trace of one image is applied to another by content first, else by name. An extent that a rebuild only moved has the
 digest it had. One that it changed is most likely touched where it was touched before: a rebuilt layer changes every
 .pyc (the source's time is in it) and nothing else about how a start goes. So an extent that is nowhere in the new image
-stands for the extents of the new file with the same path that cover the same bytes. So does one of an image that has
-extents of another size.
+stands for the extents of the new file with the same path that cover the same bytes and those around them. So does one
+of an image that has extents of another size.
 
 Several starts become one order. An extent is kept when at least half of the traces, rounded up, touched it: a node that
 did something of its own once does not cost every later start, and one that was interrupted does not take away what all
@@ -28,6 +28,14 @@ from imagefs.trace.imageview import FileExtent, ImageView
 __all__ = ["Matched", "MergedTraces", "PlannedExtent", "combine", "make_plan", "match", "merge", "runs"]
 
 
+CHANGED = 128 << 10
+"""Bytes, on a multiple of as many, that a touch of a file whose content has changed stands for: its parts move in it.
+
+Measured after a patch upgrade of pandas, bytes fetched ahead and recall: with 16 KiB 47.8 MB and 0.839, with 64 KiB
+51.1 and 0.939, with 128 KiB 52.9 and 0.975, with 256 KiB 54.7 and 0.992.
+"""
+
+
 @dataclass(slots=True)
 class Matched:
     """Cold places in order of first touch, none twice; and how many touches were found which way, or not."""
@@ -44,7 +52,7 @@ def match(touches: Iterable[Touch], target: ImageView) -> Matched:
     seen: set[int] = set()
     for touch in touches:
         place = _by_content(touch, target)
-        places = [place] if place is not None else target.at(touch.path, touch.offset, touch.length)
+        places = [place] if place is not None else _by_path(touch, target)
         found.by_digest += place is not None
         found.by_path += place is None and bool(places)
         found.missing += not places
@@ -60,6 +68,14 @@ def _by_content(touch: Touch, target: ImageView) -> int | None:
         return places[0] if places else None
     named = target.at(touch.path, touch.offset, touch.length)
     return next((place for place in named if place in places), places[0])
+
+
+def _by_path(touch: Touch, target: ImageView) -> list[int]:
+    """The places of the bytes at its path, and of those around them."""
+    if not target.at(touch.path, touch.offset, touch.length):
+        return []
+    first = touch.offset - touch.offset % CHANGED
+    return target.at(touch.path, first, max(CHANGED, touch.offset + touch.length - first))
 
 
 _SCALE = 1 << 32
