@@ -150,7 +150,10 @@ class Commit:
                     await self._publish_joined()
             status = self._shown or await self.look()
             self._file.published = self.continued = status
-            contents.observer.publish(self._names.path, status if self._is_ours(status) else None)
+            ours = status if self._is_ours(status) else None
+            contents.observer.publish(self._names.path, ours)
+            if contents.base is not None and ours is not None:
+                contents.base = replace(contents.base, file_id=ours.file_id)
             self._shared.stats.published += 1
             await self._files.forget_record()
             self._schedule_delete()

@@ -45,6 +45,7 @@ class FileContents:
         self.account = shared.budget.account(self.flush)
         self.layout: Layout | None = None
         self.base: UploadBase | None = None
+        self._detached = False
         self.stored: list[UploadBase] = []
         self.head: Column | None = Column()
         self.segments: list[UploadSegment] = []
@@ -86,6 +87,10 @@ class FileContents:
         self.stored, self.segments, self.length = [], [], base.length
         self.moves += 1
 
+    def detach(self) -> None:
+        """The base has lost its name. Nothing more is copied from there, since nothing will be published."""
+        self._detached = True
+
     def replace(self, objects: list[UploadBase]) -> None:
         """The bytes of all that `objects` names lie in these objects now."""
         self.stored, self.segments = objects, []
@@ -95,7 +100,7 @@ class FileContents:
         if self.layout is Layout.PLAIN:
             if self.stream is None:
                 # A published file cannot be appended to, so its copy is.
-                self.stream = self._stream([] if self.base is None else [self.base])
+                self.stream = self._stream([] if self.base is None or self._detached else [self.base])
             self.account.seal(len(data))
             self.stream.add(data)
             return
@@ -238,7 +243,8 @@ class FileContents:
                 if stream.path == self._names.path:
                     self.base = found
                 else:
-                    self.base, self.stored = None, [*self.stored, found]
+                    self.base = None if stream.prefix else self.base
+                    self.stored = [*self.stored, found]
         if self.failure is not None:
             raise self.failure
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from stripefs.store.base import Buffer
+from stripefs.errors import StaleVersion
+from stripefs.store.base import Buffer, Status
+from stripefs.units import shown
 from stripefs.write.layout_policy import Shape
 from stripefs.write.part_upload import HostGroup, PartUpload
 
@@ -23,11 +25,24 @@ _SMALL = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class UploadBase:
-    """`length` bytes of the file are those of the file at `path`, which so many parts were joined to."""
+    """`length` bytes of the file are those of the file at `path`, which so many parts were joined to. file_id: of a
+    published file, whose name others may give to another one; "" where it is not known."""
 
     path: bytes
     length: int
     parts: int = 1
+    file_id: str = ""
+
+    def ensure_same(self, status: Status) -> None:
+        """Raises StaleVersion unless `status` is that of this very file."""
+        if (status.file_id, status.length) != (self.file_id or status.file_id, self.length):
+            raise self.replaced()
+
+    def replaced(self) -> StaleVersion:
+        """The error where another file, or none, has the name by now."""
+        return StaleVersion(
+            f"{shown(self.path)} was unlinked or replaced while it was being written, so its published bytes are gone"
+        )
 
 
 class Column:

@@ -124,7 +124,7 @@ class StreamUpload:
         self.path = b""
         self._new_path = new_path
         self._shared = shared
-        self._prefix = prefix
+        self.prefix = prefix
         self._release = release
         self._fail = fail
         self._queue = Column()
@@ -203,9 +203,10 @@ class StreamUpload:
 
     async def _copy(self, sink: Sink) -> None:
         store = self._shared.store
-        for each in self._prefix:
+        for each in self.prefix:
             handle = await self._call("opening", partial(store.open, each.path))
             try:
+                each.ensure_same(handle.status)
                 for at in range(0, each.length, _COPIED_AT_ONCE):
                     if self._cancelled:
                         return

@@ -161,7 +161,10 @@ class FileUpload:
                 contents.account.acquired()
 
     async def read(self, offset: int, size: int) -> bytes:
-        """Exactly the bytes [offset, min(offset + size, length)) as written so far, published or not."""
+        """Exactly the bytes [offset, min(offset + size, length)) as written so far, published or not.
+
+        Raises StaleVersion for published bytes where the name was unlinked, or is another file's by now.
+        """
         async with self._turn:
             self._check()
             contents = self._contents
@@ -182,17 +185,27 @@ class FileUpload:
 
     async def _fetch(self, path: bytes, offset: int, size: int) -> bytes:
         base = self._contents.base
-        visible = base is not None and path == base.path
-        store = self._shared.view if visible else self._shared.store
+        if base is not None and path != base.path:
+            base = None
+        elif base is not None and self.detached:
+            raise base.replaced()
+        store = self._shared.store if base is None else self._shared.view
 
         def fetch() -> bytes:
             handle = store.open(path)
             try:
+                if base is not None:
+                    base.ensure_same(handle.status)
                 return bytes(handle.read(offset, size))
             finally:
                 handle.close()
 
-        return await self._shared.ops.call("reading back what was written", fetch)
+        try:
+            return await self._shared.ops.call("reading back what was written", fetch)
+        except NotFound:
+            if base is None:
+                raise
+            raise base.replaced() from None
 
     async def sync(self) -> None:
         """fsync: all of it acknowledged by every replica's host, and a record beside the file names it."""
@@ -324,7 +337,7 @@ class FileUpload:
                 names, contents = self._names, self._contents
                 base = contents.base
                 if base is not None and base.path == names.path:
-                    contents.base = UploadBase(path, base.length)
+                    contents.base = dataclasses.replace(base, path=path)
                 old, names.path = names.path, path
                 self._commit.alone = False  # the file there has been renamed over
                 self._register.moved(self, old)
@@ -338,6 +351,7 @@ class FileUpload:
             if self.detached or self._closed:
                 return
             self.detached = True
+            self._contents.detach()
             self._contents.observer.drop()
             self._contents.observer = NO_OBSERVER
             self._register.detached(self)
@@ -371,7 +385,7 @@ class FileUpload:
         if not is_version_of(status, manifest):
             raise StaleVersion(f"{self.path!r} was replaced by somebody else")
         contents = self._contents
-        base = UploadBase(self.path, status.length)
+        base = UploadBase(self.path, status.length, file_id=status.file_id)
         self._file.published = self._commit.continued = status
         if manifest is not None:
             self._shared.ensure_ours(manifest)

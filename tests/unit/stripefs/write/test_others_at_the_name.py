@@ -149,3 +149,23 @@ def _listed(parts_list):
         return parts_list(manifest) or (b"/.stripefs/%b/list-%d" % (manifest.version.encode(), manifest.length), b"x")
 
     return listed
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("other", [False, True], ids=["unlinked", "replaced"])
+async def test_published_bytes_that_lost_their_name_are_not_read_from_another_file(store, layout, other):
+    """Of a file as long, too. What was written since is read back all the same."""
+    async with writing(store, layout=layout) as uploads:
+        upload = await begin_with(uploads, content(MIB))
+        await upload.publish(final=False)
+        store.rename(b"/file", b"/elsewhere")
+        if other:
+            store.put(b"/file", [content(MIB, seed=2)])
+        with pytest.raises(StaleVersion, match="replaced"):
+            await upload.read(0, 100)
+        await upload.detach()
+        await upload.write(MIB, OTHER)
+        with pytest.raises(StaleVersion, match="replaced"):
+            await upload.read(MIB - 10, 20)
+        assert await upload.read(MIB, len(OTHER)) == OTHER
+        await upload.publish(final=True)
