@@ -15,6 +15,7 @@ import trio
 
 from stripefs.errors import DraftLost, NotFound, NotSequential, StaleVersion, StoreError, Unsupported
 from stripefs.format.manifest import Manifest
+from stripefs.format.reserved_names import new_version
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.store.striped_listing import is_version_of
 from stripefs.write.commit import Commit
@@ -261,15 +262,17 @@ class FileUpload:
             contents = self._contents
             contents.give_up(DraftLost(f"{self.path!r} was being begun anew"))  # so it stays if this is cut off
             await self._commit.resolve()
+            version = new_version()
+            # First, since a writer that takes the lock over fences the versions that it names.
+            await self._locks.add_version(version)
             rubbish, folder = await self._rubbish(), self._names.folder
-            self._names.next_version()
+            self._names.begin_version(version)
             self._contents = FileContents(self._shared, contents.wanted, contents.block, self._names, contents.observer)
             self._file = FileState(self._file.attributes, self._file.published)
             self._files = HiddenFiles(self._shared, self._names, self._contents, self._file)
             self._commit = self._commit.restarted(self._files)
             contents.account.close()
             self._durable = -1
-            await self._locks.add_version(self._names.version)
             await self._shared.ops.clear(rubbish, folder)
 
     async def abandon(self, *, recoverable: bool = False) -> None:

@@ -47,9 +47,9 @@ class UploadNames:
         self.versions = [self.version]
         self._next = 0
 
-    def next_version(self) -> None:
+    def begin_version(self, version: str) -> None:
         """Another version begins."""
-        self.version = new_version()
+        self.version = version
         self.versions.append(self.version)
         self._next = 0
 

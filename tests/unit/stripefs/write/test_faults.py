@@ -9,6 +9,7 @@ from stripefs import retry
 from stripefs.errors import HostFailed, NoSpace, QuotaExceeded, ServiceDown, StoreError
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import DraftLost, Layout
+from stripefs.write.file_lock import lock_path, read_lock
 from tests.support.uploads import LAYOUTS, MIB, begin_with, beside, content, hidden, load, save, until, writing
 
 PARTED = [Layout.CONCAT, Layout.STRIPED]
@@ -197,3 +198,24 @@ async def test_many_writers_in_little_memory(store):
         assert (status["published_versions"], status["drafts"], status["lost"]) == (20, [], {})
     for number in range(20):
         assert load(store, b"/file%d" % number) == content(MIB + number * 100_000, seed=number)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_version_that_the_lock_does_not_name_is_not_begun(store, layout):
+    """One that takes the lock over would not fence it."""
+    faulty = FaultyStore(store)
+    async with writing(faulty, layout=layout) as uploads:
+        upload = await begin_with(uploads, DATA)
+        faulty.fail_at(1, "put", kind="quota")
+        with pytest.raises(QuotaExceeded):
+            await upload.rewind()
+        for call in (upload.write(upload.length, b"x"), upload.sync(), upload.publish(final=False)):
+            with pytest.raises(DraftLost):
+                await call
+        await upload.rewind()
+        lock = read_lock(store, lock_path(b"/file"))
+        assert lock is not None
+        assert upload.version in lock.versions
+        await upload.write(0, DATA[:MIB])
+        await upload.publish(final=True)
+    assert load(store, b"/file") == DATA[:MIB]
