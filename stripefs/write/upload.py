@@ -305,7 +305,8 @@ class FileUpload:
                 rubbish = await self._files.unused()
             else:
                 rubbish = await self._rubbish()
-            if rubbish:
+            unused = self._contents.layout is Layout.STRIPED and self._file.published is None  # parts' folder, perhaps
+            if rubbish or unused:
                 await self._shared.ops.clear(rubbish, self._names.folder)
             self._abandoned = True
 
