@@ -28,9 +28,23 @@ FILE = b"/file"
 OWN = 0.9
 """Share of its lease that a writer counts on."""
 
-WRITERS = st.integers(0, 3)
-FAULTS = st.one_of(st.none(), st.tuples(st.sampled_from(["refused", "lost"]), st.integers(1, 8)))
-DEATHS = st.tuples(st.sampled_from(["before", "after"]), st.integers(1, 12))
+PICKS = st.integers(0, 3)
+WAITS = st.sampled_from([1.0, LEASE / 3 - 0.1, 0.95 * LEASE + 0.3, LEASE + 1, LEASE + 1])
+"""Seconds, of which no sum is a lease."""
+
+CALLS = {"take": 13, "renew": 6, "release": 2}
+"""The most calls to the store that each of these makes."""
+
+
+def faults(operation: str) -> st.SearchStrategy[tuple[str, int] | None]:
+    """A fault of one operation: the kind, and the number of the call that meets it."""
+    calls = range(1, CALLS[operation] + 1)
+    return st.sampled_from([None, *((kind, call) for kind in ("refused", "lost") for call in calls)])
+
+
+def deaths(operation: str) -> st.SearchStrategy[tuple[str, int]]:
+    """The end of a process in the middle of an operation."""
+    return st.tuples(st.sampled_from(["before", "after"]), st.integers(1, CALLS[operation]))
 
 
 class Writer:
@@ -52,7 +66,7 @@ class Writer:
 
 class Locks(RuleBasedStateMachine):
     @initialize()
-    def begin(self) -> None:
+    def begin_all(self) -> None:
         self.now = 1000.0
         self.store = MemoryStore(lambda: int(self.now * 1e9))
         self.versions = 0
@@ -65,11 +79,12 @@ class Locks(RuleBasedStateMachine):
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
-    @rule(number=WRITERS, fault=FAULTS)
-    def take(self, number: int, fault: tuple[str, int] | None) -> None:
-        writer = self.writers[number]
-        if writer.lock is not None:
-            return
+    @precondition(lambda self: any(one.lock is None for one in self.writers))
+    @rule(pick=PICKS, fault=faults("take"), step=st.booleans())
+    def take(self, pick: int, fault: tuple[str, int] | None, step: bool) -> None:
+        """step: it begins one at once."""
+        without = [one for one in self.writers if one.lock is None]
+        writer = without[pick % len(without)]
         before = self.stands
         free = before is None or before.mount == writer.mount or self.now - self.renewed > LEASE
         try:
@@ -80,12 +95,13 @@ class Locks(RuleBasedStateMachine):
         assert free
         self.grants.append(writer)
         self.stands, self.renewed = writer, self.now
+        if step:
+            self.begin(writer)
 
-    @rule(number=WRITERS, fault=FAULTS)
-    def renew(self, number: int, fault: tuple[str, int] | None) -> None:
-        writer = self.writers[number]
-        if (lock := writer.lock) is None:
-            return
+    @precondition(lambda self: self.holders)
+    @rule(pick=PICKS, fault=faults("renew"))
+    def renew(self, pick: int, fault: tuple[str, int] | None) -> None:
+        writer, lock = self.holder(pick)
         try:
             self.twice(writer, fault, lock.renew)
         except DraftLost:
@@ -95,11 +111,10 @@ class Locks(RuleBasedStateMachine):
         self.renewed = self.now
         assert lock.left == pytest.approx(OWN * LEASE)
 
-    @rule(number=WRITERS)
-    def add_a_version(self, number: int) -> None:
-        writer = self.writers[number]
-        if (lock := writer.lock) is None:
-            return
+    @precondition(lambda self: self.holders)
+    @rule(pick=PICKS)
+    def add_a_version(self, pick: int) -> None:
+        writer, lock = self.holder(pick)
         self.versions += 1
         version = f"{self.versions:016x}"
         try:
@@ -113,14 +128,13 @@ class Locks(RuleBasedStateMachine):
         assert held is not None
         assert {writer.version, version} <= set(held.versions)
 
-    @rule(number=WRITERS)
-    def ask(self, number: int) -> None:
-        self.assert_held(self.writers[number])
+    @precondition(lambda self: self.holders)
+    @rule(pick=PICKS)
+    def begin_a_step(self, pick: int) -> None:
+        self.begin(self.holder(pick)[0])
 
-    @rule(number=WRITERS)
-    def begin_a_step(self, number: int) -> None:
-        writer = self.writers[number]
-        if writer.stepping is None and self.assert_held(writer):
+    def begin(self, writer: Writer) -> None:
+        if self.assert_held(writer) and writer.stepping is None:
             self.store.put(writer.part, [writer.version.encode()], replace=True)
             writer.stepping, writer.perhaps_fenced = len(self.grants), False
 
@@ -138,33 +152,45 @@ class Locks(RuleBasedStateMachine):
             self.store.rename(writer.part, FILE, replace=True)
             self.published = writer.version
 
-    @rule(number=WRITERS, fault=FAULTS)
-    def release(self, number: int, fault: tuple[str, int] | None) -> None:
-        writer = self.writers[number]
-        if (lock := writer.lock) is None or writer.stepping is not None:
-            return
+    @precondition(lambda self: any(one.stepping is None for one in self.holders))
+    @rule(pick=PICKS, fault=faults("release"))
+    def release(self, pick: int, fault: tuple[str, int] | None) -> None:
+        writer, lock = self.holder(pick, stepping=False)
         self.twice(writer, fault, lock.release)
         lock.release()
         writer.lock = None
         if self.stands is writer:
             self.stands = None
 
-    @rule(number=WRITERS, death=DEATHS, what=st.sampled_from(["take", "renew", "release"]))
-    def die(self, number: int, death: tuple[str, int], what: str) -> None:
-        """In the middle of something. Another writer of its mount takes its place; its last step may still come."""
-        writer = self.writers[number]
-        calls: dict[str, Callable[[], object]] = {"take": lambda: self._take(writer)}
-        if writer.lock is not None:
-            calls = {"renew": writer.lock.renew}
-            if writer.stepping is None:
-                calls["release"] = writer.lock.release
-        if what not in calls:
-            return
+    @precondition(lambda self: any(one.lock is None for one in self.writers))
+    @rule(pick=PICKS, death=deaths("take"))
+    def die_while_taking(self, pick: int, death: tuple[str, int]) -> None:
+        without = [one for one in self.writers if one.lock is None]
+        writer = without[pick % len(without)]
+
+        def take() -> None:
+            self._take(writer)
+            self.grants.append(writer)
+
+        self.die(writer, death, take)
+
+    @precondition(lambda self: self.holders)
+    @rule(pick=PICKS, death=deaths("renew"))
+    def die_while_renewing(self, pick: int, death: tuple[str, int]) -> None:
+        writer, lock = self.holder(pick)
+        self.die(writer, death, lock.renew)
+
+    @precondition(lambda self: any(one.stepping is None for one in self.holders))
+    @rule(pick=PICKS, death=deaths("release"))
+    def die_while_releasing(self, pick: int, death: tuple[str, int]) -> None:
+        writer, lock = self.holder(pick, stepping=False)
+        self.die(writer, death, lock.release)
+
+    def die(self, writer: Writer, death: tuple[str, int], call: Callable[[], object]) -> None:
+        """Another writer of its mount takes its place; its last step may still come."""
         writer.client.kind, writer.client.countdown = death
         with contextlib.suppress(Died, StoreError):
-            calls[what]()
-            if what == "take":
-                self.grants.append(writer)
+            call()
         writer.client.heal()
         held = read_lock(self.store, lock_path(FILE))
         if held is None:
@@ -175,9 +201,10 @@ class Locks(RuleBasedStateMachine):
             for one in [*self.writers, *self.dead]:
                 one.perhaps_fenced |= one is not writer
         self.dead.append(writer)
+        number = self.writers.index(writer)
         self.writers[number] = Writer(number, self)
 
-    @rule(seconds=st.sampled_from([1.0, LEASE / 3 - 0.1, 0.95 * LEASE + 0.3, LEASE + 1]))  # no sum is a lease
+    @rule(seconds=WAITS)
     def wait(self, seconds: float) -> None:
         self.now += seconds
 
@@ -191,6 +218,18 @@ class Locks(RuleBasedStateMachine):
             assert bytes(self.store.get(FILE)) == self.published.encode()
 
     # -- the model ---------------------------------------------------------------------------------------------------
+
+    @property
+    def holders(self) -> list[Writer]:
+        """Those that were granted the lock, and may have lost it."""
+        return [one for one in self.writers if one.lock is not None]
+
+    def holder(self, pick: int, *, stepping: bool = True) -> tuple[Writer, FileLock]:
+        """One of the holders, and its lock. stepping: also one that is in the middle of a step."""
+        some = [one for one in self.holders if stepping or one.stepping is None]
+        writer = some[pick % len(some)]
+        assert writer.lock is not None
+        return writer, writer.lock
 
     def _take(self, writer: Writer) -> FileLock:
         return acquire(writer.client, FILE, [writer.version], writer.owner, clock=lambda: self.now)
@@ -228,4 +267,4 @@ class Locks(RuleBasedStateMachine):
 
 
 TestLocks = Locks.TestCase
-TestLocks.settings = examples(60, steps=40)
+TestLocks.settings = examples(120, steps=40)
