@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from typing import ClassVar, TypeVar
 
 import trio
 
-from stripefs.errors import ServiceDown, StoreError
+from stripefs.errors import NotFound, ServiceDown, StoreError
+from stripefs.format.reserved_names import POOL, is_hidden
 from stripefs.gc.deferred_delete import DeferredDelete
 from stripefs.store.base import Sink, Status, Store
 from stripefs.store.striped import StripedStore
@@ -16,7 +18,7 @@ from stripefs.store.wrapper import Parser, WrappedSink, WrappedStore
 from stripefs.write import UploadManager, WritePolicy
 from tests.support.simulation import Process, Simulation
 
-__all__ = ["Client", "Died", "Mount", "run_program"]
+__all__ = ["Client", "Died", "Mount", "bearing", "hidden_paths", "run_program"]
 
 _T = TypeVar("_T")
 
@@ -188,3 +190,22 @@ def run_program(simulation: Simulation, client: Client, work: Callable[[], _T]) 
     if errors:
         raise errors[0]
     return answers[0]
+
+
+def hidden_paths(store: Store) -> set[bytes]:
+    """Hidden files beside files, and versions of the pool."""
+    found = {
+        folder.rstrip(b"/") + b"/" + status.name
+        for folder in (b"/", b"/d")
+        for batch in store.scandir(folder)
+        for status in batch
+        if is_hidden(status.name) and status.name != POOL[1:]
+    }
+    with contextlib.suppress(NotFound):
+        found |= {POOL + b"/" + status.name for batch in store.scandir(POOL) for status in batch}
+    return found
+
+
+def bearing(paths: Iterable[bytes], versions: Collection[str]) -> list[bytes]:
+    """Those that bear one of these versions."""
+    return [path for path in paths if any(version.encode() in path for version in versions)]

@@ -16,7 +16,7 @@ from stripefs.gc.collect import Collected, Collection
 from stripefs.gc.recover import recover
 from stripefs.gc.rules import AGE, FORCED_AGE, RECOVERABLE
 from stripefs.store.striped import StripedStore
-from tests.model.mounts import Client, Died, run_program
+from tests.model.mounts import Client, Died, hidden_paths, run_program
 from tests.model.uploads import MOUNTS, PATHS, Uploads
 from tests.support.examples import examples
 
@@ -83,9 +83,11 @@ class Collections(Uploads):
         assert (found.trouble, found.recoverable) == ([], [])
         super().judge()
         view = StripedStore(self.store)
-        manifests = [view.manifest(path) for path in PATHS if self.standing(path) is not None]
-        needed = {version for manifest in manifests if manifest is not None for version in manifest.versions}
-        assert self.hidden() == {version_folder(version) for version in needed}
+        standing = [view.manifest(path) for path in PATHS if self.standing(path) is not None]
+        manifests = [manifest for manifest in standing if manifest is not None]
+        needed = {version_folder(part.version) for manifest in manifests for part in manifest.parts}
+        lists = {version_folder(manifest.version) for manifest in manifests}
+        assert needed <= hidden_paths(self.store) <= needed | lists
 
     def _collect(self, client: Client, *, force: bool) -> Collected:
         return Collection(client, StripedStore(client), force=force).run()

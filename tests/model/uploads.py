@@ -16,12 +16,12 @@ from typing import TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stripefs.errors import Busy, NotFound, StoreError
+from stripefs.errors import Busy, NotFound, StaleVersion, StoreError
 from stripefs.format.lock_and_record import LEASE
-from stripefs.format.reserved_names import POOL, is_hidden
+from stripefs.format.reserved_names import version_folder
 from stripefs.store.striped import StripedStore
 from stripefs.write import FileUpload, Layout, NotSequential
-from tests.model.mounts import Died, Mount
+from tests.model.mounts import Died, Mount, bearing, hidden_paths
 from tests.support.memory_store import MemoryStore
 from tests.support.simulation import Simulation
 from tests.support.uploads import KIB, policy
@@ -31,9 +31,11 @@ _T = TypeVar("_T")
 PATHS = (b"/a", b"/d/b")
 MOUNTS = ("left", "right")
 SIZES = st.sampled_from([0, 1, 3000, 40 * KIB, 70 * KIB, 200 * KIB])
+BIG = 200 * KIB
+"""Bytes of a file that no memory holds as a whole, so it is of parts, or goes behind what is published."""
 
 FAULTS = st.one_of(
-    st.none(),
+    *[st.none()] * 3,
     st.tuples(st.sampled_from(["refused", "lost", "away", "before", "after"]), st.integers(1, 14)),
 )
 """Of one operation: the kind, and the number of the call to the store that meets it."""
@@ -47,7 +49,9 @@ GRACE = 300.0
 
 @dataclass(eq=False)
 class Draft:
-    """An upload in the model. synced: what its last fsync promised. failed: an operation of it met a fault."""
+    """An upload in the model. synced: what its last fsync promised. published: the file at its name is its own.
+    failed: an operation of it met a fault. clean: none of its mount did, so it leaves nothing to gc.
+    """
 
     mount: Mount
     path: bytes
@@ -57,6 +61,7 @@ class Draft:
     published: bool = False
     detached: bool = False
     failed: bool = False
+    clean: bool = True
     moved: bool = False
 
 
@@ -91,6 +96,10 @@ class Uploads(RuleBasedStateMachine):
         self.surely_until: dict[bytes, tuple[float, str]] = dict.fromkeys(PATHS, (-1.0, ""))
         """Until when that of one that was killed surely stands, and the mount that may take it at once."""
         self.left: dict[bytes, list[Left]] = {path: [] for path in PATHS}
+        self.finished: set[str] = set()
+        """Versions of uploads that were closed without having met a fault."""
+        self.pooled: set[str] = set()
+        """Versions that were published: their parts stay for readers."""
 
     def _mount(self, name: str) -> Mount:
         return Mount(self.simulation, self.store, name, policy(io_timeout=5.0, grace=GRACE))
@@ -125,8 +134,25 @@ class Uploads(RuleBasedStateMachine):
                 self.lock_may_stay(path)
             return
         assert not must_be_busy
-        self.drafts.append(Draft(mount, path, real, stood if append and stood else b"", synced=b""))
+        self.drafts.append(Draft(mount, path, real, stood if append and stood else b"", published=append))
         self.held_until[path], self.surely_until[path] = -1.0, (-1.0, "")
+
+    @rule(
+        name=st.sampled_from(MOUNTS),
+        path=st.sampled_from(PATHS),
+        layout=st.sampled_from(list(Layout)),
+        then=st.sampled_from(["sync", "publish", "close"]),
+    )
+    def save(self, name: str, path: bytes, layout: Layout, then: str) -> None:
+        """A big file, since most of what can go wrong needs one."""
+        pick = len(self.drafts)
+        self.begin(name, path, layout, append=False, fault=None)
+        if len(self.drafts) > pick:
+            self.write(pick, BIG, fault=None)
+            if then == "sync":
+                self.sync(pick, fault=None)
+            else:
+                self.publish(pick, final=then == "close", fault=None)
 
     @precondition(lambda self: self.drafts)
     @rule(pick=st.integers(0, 9), size=SIZES, fault=FAULTS)
@@ -165,7 +191,8 @@ class Uploads(RuleBasedStateMachine):
         try:
             found = self.call(draft.mount, None, lambda: draft.real.read(offset, size))
         except StoreError as error:
-            self.refused(error, unless=draft.failed)
+            gone = isinstance(error, StaleVersion) and draft.detached and draft.published
+            self.refused(error, unless=draft.failed or gone)
             return
         assert found == draft.data[offset : offset + size]
 
@@ -190,6 +217,7 @@ class Uploads(RuleBasedStateMachine):
         before = set(self.stands[draft.path])
         if not draft.detached:
             self.stands[draft.path] = {*before, draft.data}
+            self.pooled.add(draft.real.version)
         try:
             self.call(draft.mount, fault, lambda: draft.real.publish(final=final), final=final)
         except Died:
@@ -233,50 +261,65 @@ class Uploads(RuleBasedStateMachine):
         draft.failed = draft.failed and draft.real.failure is not None
         assert draft.real.length == 0
 
-    @precondition(lambda self: self.drafts)
+    @precondition(lambda self: any(not draft.detached for draft in self.drafts))
     @rule(pick=st.integers(0, 9))
     def unlink(self, pick: int) -> None:
         """The name goes while it is written, as a mount does it."""
-        draft = self.pick(pick)
+        attached = [draft for draft in self.drafts if not draft.detached]
+        draft = attached[pick % len(attached)]
         if self.standing(draft.path) is not None:
             self.store.remove(draft.path)
         self.stands[draft.path] = {None}
         self.call(draft.mount, None, draft.real.detach)
-        if not draft.detached:
-            draft.detached = True
-            if draft.failed:
-                self.lock_may_stay(draft.path)
+        draft.detached = True
+        if draft.failed:
+            self.lock_may_stay(draft.path)
+        if draft.published and draft.real.layout is Layout.PLAIN:
+            draft.failed = True  # perhaps: its stream may be copying the published bytes
 
-    @precondition(lambda self: any(self.movable(draft) for draft in self.drafts))
-    @rule(fault=FAULTS)
-    def move(self, fault: tuple[str, int] | None) -> None:
-        """A published file gets the other name while it is written."""
-        draft = next(draft for draft in self.drafts if self.movable(draft))
+    @rule(fault=FAULTS, more=SIZES, layout=st.sampled_from(list(Layout)))
+    def move(self, fault: tuple[str, int] | None, more: int, layout: Layout) -> None:
+        """A published file, a new one where there is none, gets the other name while it is written, and is published
+        there with so many bytes more."""
+        if not any(self.movable(draft) for draft in self.drafts):
+            self.save(MOUNTS[0], PATHS[0], layout, "publish")
+        draft = next((draft for draft in self.drafts if self.movable(draft)), None)
+        if draft is None:
+            return
         to = PATHS[1 - PATHS.index(draft.path)]
 
         async def move() -> None:
             async with draft.real.moving(to):
                 self.store.rename(draft.path, to, replace=True)
 
+        if draft.real.dirty and draft.real.layout is Layout.PLAIN:
+            draft.failed = True  # perhaps: its stream may yet open the published bytes by their old name
         old, stood = draft.path, self.standing(draft.path)
         try:
             self.call(draft.mount, fault, move)
         except Died:
+            self.surely_until[old] = self.surely_until[to] = -1.0, ""
             self.lock_may_stay(to)
             self.stands[old], self.stands[to] = {stood, None}, {stood, *self.stands[to]}
             return
         except StoreError as error:
             may_be_busy = isinstance(error, Busy) and self.simulation.now <= self.held_until[to]
             self.refused(error, unless=self.met or draft.failed or may_be_busy)
+            self.surely_until[to] = (-1.0, "") if self.met else self.surely_until[to]
             self.lock_may_stay(to)
             draft.failed = True
             assert self.standing(old) == stood
             return
+        self.held_until[to], self.surely_until[to] = -1.0, (-1.0, "")
         if self.met:
             self.lock_may_stay(old)
         self.stands[old], self.stands[to] = {None}, {stood}
         self.left[old].append(Left(draft.synced, draft.data))
         draft.path, draft.moved = to, True
+        if more:
+            self.write(self.drafts.index(draft), more, fault=None)
+        if draft in self.drafts:
+            self.publish(self.drafts.index(draft), final=False, fault=None)
 
     def movable(self, draft: Draft) -> bool:
         other = PATHS[1 - PATHS.index(draft.path)]
@@ -309,6 +352,20 @@ class Uploads(RuleBasedStateMachine):
         view = StripedStore(self.store)
         listed = {status.name for folder in (b"/", b"/d") for batch in view.scandir(folder) for status in batch}
         assert listed == {b"d", *(path.rsplit(b"/")[-1] for path in PATHS if None not in self.stands[path])}
+
+    @invariant()
+    def nothing_is_left_of_what_has_ended(self) -> None:
+        """Of uploads that met no fault: of a closed one nothing but a published version, of one that was begun anew
+        nothing of what it was before, of one that was unlinked no record."""
+        if not hasattr(self, "store"):
+            return
+        clean = [draft for draft in self.drafts if draft.clean]
+        hidden = hidden_paths(self.store) - {version_folder(version) for version in self.pooled}
+        assert not bearing(hidden, self.finished)
+        unlocked = [path for path in hidden if not path.endswith(b"-lock")]
+        assert not bearing(unlocked, [version for draft in clean for version in draft.real.versions[:-1]])
+        unlinked = [draft.real.version for draft in clean if draft.detached]
+        assert not [path for path in bearing(hidden, unlinked) if b"-record" in path]
 
     def teardown(self) -> None:
         if not hasattr(self, "store"):
@@ -348,6 +405,8 @@ class Uploads(RuleBasedStateMachine):
             raise
         finally:
             self.met = client.heal()
+            for draft in self.drafts:
+                draft.clean &= not (self.met and draft.mount is mount)
 
     @staticmethod
     def refused(error: StoreError, *, unless: bool) -> None:
@@ -370,6 +429,8 @@ class Uploads(RuleBasedStateMachine):
         """It is closed. With a fault its lock may stay."""
         if (self.met or draft.failed) and not draft.detached:
             self.lock_may_stay(draft.path)
+        if draft.clean:
+            self.finished.update(draft.real.versions)
         self.ended(draft, sure=False)
 
     def ended(self, draft: Draft, *, sure: bool) -> None:
@@ -397,17 +458,4 @@ class Uploads(RuleBasedStateMachine):
             found = None
         assert found in self.stands[path], f"{path!r} holds {found and len(found)} bytes that may not stand there"
         self.stands[path] = {found}
-        return found
-
-    def hidden(self) -> set[bytes]:
-        """Hidden files beside files, and versions of the pool."""
-        found = {
-            folder.rstrip(b"/") + b"/" + status.name
-            for folder in (b"/", b"/d")
-            for batch in self.store.scandir(folder)
-            for status in batch
-            if is_hidden(status.name) and status.name != POOL[1:]
-        }
-        with contextlib.suppress(NotFound):
-            found |= {POOL + b"/" + status.name for batch in self.store.scandir(POOL) for status in batch}
         return found
