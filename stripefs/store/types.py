@@ -37,7 +37,8 @@ class Status:
 
     mode holds permission bits only (0o7777). owner and group are names or decimal ids as text, "" where the store has
     none. block_size in bytes is the unit in which the store spreads the file over hosts, 0 where it does not. marked:
-    the store holds the mark of a manifest on this file, whatever its bytes are (capability `marks`).
+    the store holds the mark of a manifest on this file, whatever its bytes are (capability `marks`). encrypted: the
+    store's data hosts hold other bytes than the file has.
     """
 
     name: bytes
@@ -53,6 +54,7 @@ class Status:
     replication: int = 1
     links: int = 1
     marked: bool = False
+    encrypted: bool = False
 
     @property
     def identity(self) -> Identity:

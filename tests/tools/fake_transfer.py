@@ -20,9 +20,12 @@ __all__ = ["Manner", "Talk", "TransferPort", "transfer_port"]
 class Talk:
     """One request for a block's bytes, and the means to answer it well or badly."""
 
-    def __init__(self, port: TransferPort, sock: socket.socket, offset: int, length: int) -> None:
+    def __init__(
+        self, port: TransferPort, sock: socket.socket, stream: io.BufferedReader, offset: int, length: int
+    ) -> None:
         self.port = port
         self.sock = sock
+        self._stream = stream
         self.offset = offset
         self.length = length
         self.begin = offset - offset % port.chunk
@@ -35,6 +38,12 @@ class Talk:
 
     def refuse(self, status: int, message: str = "") -> None:
         self.say(_number(1, status) + (_bytes(5, message.encode()) if message else b""))
+
+    def reset(self) -> None:
+        """Close the connection so that the peer sees a reset."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._stream.close()
+        self.sock.close()
 
     def say(self, message: bytes) -> None:
         self.sock.sendall(_varint(len(message)) + message)
@@ -76,7 +85,7 @@ class TransferPort:
         self.connections = 0
         self.confirmed = 0
         self.address = ""
-        self._open: list[socket.socket] = []
+        self.open: list[socket.socket] = []
         self._over = threading.Event()
 
     def hang(self) -> None:
@@ -84,20 +93,20 @@ class TransferPort:
 
     def drop_connections(self) -> None:
         """Close what is open, as a DataNode does after a while."""
-        for sock in self._open:
+        for sock in self.open:
             sock.shutdown(socket.SHUT_RDWR)
         end = time.monotonic() + 10
-        while self._open and time.monotonic() < end:
+        while self.open and time.monotonic() < end:
             time.sleep(0.001)
 
     def close(self) -> None:
         self._over.set()
-        for sock in list(self._open):
+        for sock in list(self.open):
             sock.close()
 
     def accept(self, sock: socket.socket) -> None:
         self.connections += 1
-        self._open.append(sock)
+        self.open.append(sock)
         threading.Thread(target=self._serve, args=[sock], daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
@@ -108,7 +117,7 @@ class TransferPort:
                 operation = _read(stream.read(_length(stream)))
                 header = _read(_read(operation[1])[1])
                 assert _read(header[1])[1] == b"pool"
-                talk = Talk(self, sock, operation[2], operation[3])
+                talk = Talk(self, sock, stream, operation[2], operation[3])
                 self.asked.append((talk.offset, talk.length))
                 manner = self.manners.pop(0) if self.manners else well
                 manner(talk)
@@ -118,7 +127,7 @@ class TransferPort:
         except OSError:
             pass
         finally:
-            self._open.remove(sock)
+            self.open.remove(sock)
             sock.close()
 
 

@@ -5,9 +5,11 @@ handle           one version of a file: its blocks, reads, and the proof that th
 block_locations  block locations by segments (pure but for the call that fetches), and known DataNodes
 namenode         WebHDFS at the NameNodes: pooled connections, the active one of several, availability
 data_transfer    blocks of chosen DataNodes by HDFS's own protocol
+transfer_hosts   its idle connections, and the DataNodes that refuse it
 transfer_wire    that protocol's messages, packets and checksums (pure)
 datanode         WebHDFS at one DataNode: one range into one buffer
-datanode_read    consecutive reads of one DataNode out of one long answer
+datanode_read    reads from chosen DataNodes: by data transfer, else by WebHDFS
+read_streams     consecutive reads of one DataNode out of one long answer of WebHDFS
 small_reads      reads of a few KiB, asked of several replicas when one is silent
 blockcheck       tells corrupt blocks from blocks whose DataNodes are away
 writer           the choice of a client for placed files, other files, names

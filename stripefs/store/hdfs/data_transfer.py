@@ -5,23 +5,20 @@ time, since that sends its files as they are, and the NameNode two questions a r
 Against hdfs-native it leaves the choice of the replica to the caller, and bytes come into the buffer where they stay.
 
 A DataNode that does not grant a read in this way (`Refused`) may still serve it by WebHDFS, where it finds blocks that
-were moved, and says what is wrong with a file. Where no DataNode grants any, since a firewall or SASL is between, data
-transfer is left alone for a while (`DataTransfer.refused`).
+were moved, and says what is wrong with a file. Where it grants none, or no DataNode does, since a firewall or SASL is
+between, data transfer is left alone for a while (`DataTransfer.refused`).
 """
 
 from __future__ import annotations
 
-import select
 import socket
-import threading
-import time
 
 from stripefs.errors import Abandoned, HostFailed
-from stripefs.retry import Backoff
 from stripefs.store.allocator import aligned
 from stripefs.store.base import Watch
 from stripefs.store.hdfs.datanode import cancellable, silent_after
 from stripefs.store.hdfs.probe import connect, reason
+from stripefs.store.hdfs.transfer_hosts import Connections, Refusals
 from stripefs.store.hdfs.transfer_wire import (
     CHECKSUM_OK,
     HEAD,
@@ -33,23 +30,13 @@ from stripefs.store.hdfs.transfer_wire import (
     read_request,
 )
 
-__all__ = ["DataTransfer", "Refused"]
-
-REUSE = 3.0
-"""Seconds for which a connection is kept: a DataNode closes it after 4 (dfs.datanode.socket.reuse.keepalive)."""
+__all__ = ["BadChecksum", "DataTransfer", "Refused"]
 
 STEP = 1 << 20
 """Bytes that one system call receives at most, and between two reports of progress."""
 
 UNTRIED = 1.0
-"""Seconds for which an answer is waited for as long as no read was ever granted: a firewall may drop what is sent."""
-
-REFUSALS = 3
-"""Refusals in a row after which no read is tried in this way for a while."""
-
-PAUSE, LONGEST_PAUSE = 60.0, 3600.0
-"""Seconds of the first such while, and of the longest one."""
-
+"""Seconds until a DataNode has to answer that has granted no read so far: a firewall may drop what is sent."""
 
 AT_ONCE = 256
 """Packets that one system call receives at most: it takes 1,024 buffers, and a packet has three."""
@@ -58,40 +45,63 @@ AT_ONCE = 256
 class Refused(HostFailed):
     """The DataNode does not grant this read; nothing is known of its data."""
 
+    answered = False
+    """True where the DataNode has said so: most likely it does not have the block any more."""
+    of_connection = False
+    """True where its connection failed, so that the block has no part in it."""
+
+
+class BadChecksum(HostFailed):
+    """Bytes [begin, end) of the block are damaged there."""
+
+    begin = end = 0
+
 
 class DataTransfer:
     """Reads by this protocol of one store. Safe to use from many threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connections = _Connections()
-        self._granted = False
-        self._refusals = 0
-        self._pause = Backoff(PAUSE, LONGEST_PAUSE)
-        self._reason = ""
+        self._connections = Connections()
+        self._refusals = Refusals()
 
-    def refused(self) -> str:
-        """The reason for which no read is tried now, "" for none."""
-        return self._reason if self._refusals >= REFUSALS and self._pause.paused(time.monotonic()) else ""
+    def refused(self, address: str = "") -> str:
+        """The reason for which no read from the DataNode at `address`, or from any, is tried now; "" for none."""
+        return self._refusals.reason(address)
+
+    def paused(self) -> list[str]:
+        """The addresses from which no read is tried now while those of others are."""
+        return self._refusals.paused()
 
     def read(self, piece: Piece, address: str, host: str, watch: Watch | None, timeout: float) -> memoryview:
         """The bytes of `piece`, from the DataNode whose transfer port is at `address`. `host`: its name, for errors.
         `timeout`: seconds without a byte after which it counts as silent.
 
-        Raises Refused, HostFailed for everything else that speaks against the host, Abandoned.
+        Raises Refused, BadChecksum, HostFailed for everything else that speaks against the host, Abandoned.
         """
-        request = _Request(piece, host, timeout, timeout if self._granted else min(timeout, UNTRIED))
+        granting = self._refusals.granting(address)
+        request = _Request(piece, host, timeout, timeout if granting else min(timeout, UNTRIED))
         try:
             sock, packets = self._granted_by(request, address, watch)
         except Refused as error:
-            self._note_refusal(error)
-            if error.stalled and self._granted:  # the host is silent: asking it in another way is of no use
+            if error.stalled and granting:  # the host is silent: asking it in another way is of no use
+                self.count(address, error.message, of_connection=True)
                 raise HostFailed(error.message, host=host, stalled=True) from error
             raise
-        self._note_granted()
-        data = request.receive(sock, packets, watch)
-        self._connections.keep(address, sock)
+        self._refusals.granted(address)
+        data, reusable = request.receive(sock, packets, watch)
+        if reusable:
+            self._connections.keep(address, sock)
+        else:
+            sock.close()
         return data
+
+    def count(self, address: str, reason: str, *, of_connection: bool) -> None:
+        """Count a refusal of the DataNode at `address`, which has served these bytes by WebHDFS. See `Refused`."""
+        self._refusals.refused(address, reason, of_connection=of_connection)
+
+    def forgive(self, address: str) -> None:
+        """The DataNode at `address` failed by WebHDFS too, so its refusals say nothing of data transfer."""
+        self._refusals.forgive(address)
 
     def _granted_by(self, request: _Request, address: str, watch: Watch | None) -> tuple[socket.socket, _Packets]:
         kept = self._connections.take(address)
@@ -107,70 +117,26 @@ class DataTransfer:
     def close(self) -> None:
         self._connections.close()
 
-    def _note_granted(self) -> None:
-        with self._lock:
-            self._granted = True
-            self._refusals = 0
-            self._pause.worked()
-
-    def _note_refusal(self, error: Refused) -> None:
-        with self._lock:
-            self._refusals += 1
-            self._reason = error.message
-            now = time.monotonic()
-            if self._refusals >= REFUSALS and not self._pause.paused(now):
-                self._pause.failed(now)
-
-
-class _Connections:
-    """Idle connections to DataNodes. Safe to use from many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: dict[str, list[tuple[float, socket.socket]]] = {}
-        self._closed = False
-
-    def take(self, address: str) -> socket.socket | None:
-        """One that the DataNode has not closed, None where there is none."""
-        now = time.monotonic()
-        while True:
-            with self._lock:
-                idle = self._idle.get(address)
-                if not idle:
-                    return None
-                since, sock = idle.pop()
-            if now - since < REUSE and not _readable(sock):
-                return sock
-            sock.close()
-
-    def keep(self, address: str, sock: socket.socket) -> None:
-        now = time.monotonic()
-        with self._lock:
-            if self._closed:
-                expired = [sock]
-            else:
-                idle = self._idle.setdefault(address, [])
-                expired = [one for since, one in idle if now - since >= REUSE]
-                idle[:] = [(since, one) for since, one in idle if now - since < REUSE] + [(now, sock)]
-        for one in expired:
-            one.close()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle = [sock for each in self._idle.values() for _, sock in each]
-            self._idle.clear()
-        for sock in idle:
-            sock.close()
-
 
 class _BrokenAnswer(Exception):
     """The DataNode has not answered what it said it would."""
 
 
+class _Declined(Exception):
+    """The DataNode's own reason for which it does not grant a read."""
+
+
+class _Damaged(Exception):
+    """Bytes [begin, end) of the block do not fit their checksums."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        super().__init__(begin, end)
+        self.begin = begin
+        self.end = end
+
+
 class _Request:
-    """A read of one piece from one DataNode. Seconds without a byte: `patience` until it has answered, then
-    `timeout`."""
+    """A read of one piece from one DataNode. `patience`: seconds until it has answered; `timeout`: from then on."""
 
     def __init__(self, piece: Piece, host: str, timeout: float, patience: float) -> None:
         self._piece = piece
@@ -183,7 +149,7 @@ class _Request:
         try:
             return connect(address, self._patience)
         except OSError as error:
-            raise self._failure(Refused, error) from error
+            raise self._refusal(error) from error
 
     def ask(self, sock: socket.socket, watch: Watch | None) -> _Packets:
         """Packets that the DataNode has granted. Raises Refused, Abandoned; the connection is closed then."""
@@ -193,48 +159,71 @@ class _Request:
                 sock.sendall(read_request(self._piece))
                 granted = read_answer(_message(sock))
             if isinstance(granted, str):
-                raise _BrokenAnswer(granted)
-            return _Packets(sock, self._piece, *granted)
-        except (OSError, _BrokenAnswer, ValueError) as error:
+                raise _Declined(granted)
+            packets = _Packets(sock, self._piece, *granted)
+            if self._patience < self._timeout:
+                silent_after(sock, self._timeout)
+        except (OSError, _BrokenAnswer, _Declined, ValueError) as error:
             sock.close()
             self._check(watch, error)
-            raise self._failure(Refused, error) from error
+            raise self._refusal(error) from error
         except BaseException:
             sock.close()
             raise
+        return packets
 
-    def receive(self, sock: socket.socket, packets: _Packets, watch: Watch | None) -> memoryview:
-        """All bytes of the piece, checked. Raises HostFailed, Refused, Abandoned; the connection is closed then."""
+    def receive(self, sock: socket.socket, packets: _Packets, watch: Watch | None) -> tuple[memoryview, bool]:
+        """All bytes of the piece, checked, and whether the connection may be used again.
+
+        Raises BadChecksum, HostFailed, Refused, Abandoned; the connection is closed then.
+        """
         try:
-            if self._patience != self._timeout:
-                silent_after(sock, self._timeout)
-                self._patience = self._timeout
             with cancellable(sock, watch):
                 data = packets.receive(watch)
-                sock.sendall(CHECKSUM_OK)
-            return data
-        except (OSError, _BrokenAnswer, ValueError) as error:
+                reusable = _confirm(sock)
+        except _Damaged as error:
+            sock.close()
+            message = f"block {self._piece.block.id} fails its checksum at byte {error.begin}"
+            failure = BadChecksum(f"DataNode {self._host}: {message}", host=self._host)
+            failure.begin, failure.end = error.begin, error.end
+            raise failure from error
+        except (OSError, _BrokenAnswer) as error:
             sock.close()
             self._check(watch, error)
-            raise self._failure(Refused if isinstance(error, ValueError) else HostFailed, error) from error
+            why, stalled = self._told(error, self._timeout)
+            raise HostFailed(why, host=self._host, stalled=stalled) from error
+        except ValueError as error:
+            sock.close()
+            raise self._refusal(error) from error
         except BaseException:
             sock.close()
             raise
+        # One who cancelled just now may yet shut the connection down.
+        return data, reusable and not (watch is not None and watch.cancelled)
 
     def _check(self, watch: Watch | None, error: Exception) -> None:
         """A connection that cancelling has shut down looks like one that broke."""
         if watch is not None and watch.cancelled:
             raise Abandoned(f"read from DataNode {self._host} was cancelled") from error
 
-    def _failure(self, kind: type[HostFailed], error: Exception) -> HostFailed:
-        stalled = isinstance(error, TimeoutError | BlockingIOError)
-        why = reason(error, self._patience) if isinstance(error, OSError) else str(error)
-        return kind(f"DataNode {self._host}: {why}", host=self._host, stalled=stalled)
+    def _refusal(self, error: Exception) -> Refused:
+        why, stalled = self._told(error, self._patience)
+        refusal = Refused(why, host=self._host, stalled=stalled)
+        refusal.answered = isinstance(error, _Declined)
+        refusal.of_connection = isinstance(error, OSError)
+        return refusal
+
+    def _told(self, error: Exception, waited: float) -> tuple[str, bool]:
+        """The line for an error after `waited` seconds at most, and True if the host was silent."""
+        why = reason(error, waited) if isinstance(error, OSError) else str(error)
+        return f"DataNode {self._host}: {why}", isinstance(error, TimeoutError | BlockingIOError)
 
 
 class _Packets:
-    """The packets of a granted request, whose data begins at `begin` of the block. Raises OSError, _BrokenAnswer, and
-    ValueError for what is no such answer."""
+    """The packets of a granted request, whose data begins at `begin` of the block.
+
+    Raises OSError, _BrokenAnswer, _Damaged, and ValueError for what is no such answer.
+    """
 
     def __init__(self, sock: socket.socket, piece: Piece, sums: PacketSums, begin: int) -> None:
         if not 0 <= piece.offset - begin < sums.chunk:
@@ -256,6 +245,8 @@ class _Packets:
             left = len(buffer) - received
             if size <= skip:
                 raise _BrokenAnswer(f"its answer ended {left} bytes early")
+            if size - skip - left >= self._sums.chunk:  # which is memory that no reader has accounted for
+                raise ValueError("it answered more than it was asked for")
             if skip or size > left:
                 whole = memoryview(bytearray(size))
                 wanted = min(size - skip, left)
@@ -284,19 +275,12 @@ class _Packets:
         _fill(self._sock, views)
         for number, part in enumerate(parts):
             if not self._sums.fit(crcs[length * number :][:length], part):
-                raise _BrokenAnswer(f"block {self._piece.block.id} fails its checksum at byte {self._begin}")
+                raise _Damaged(self._begin, self._begin + size)
             self._begin += size
             head = heads[HEAD * number :][:HEAD]
             if number < len(parts) - 1 and data_length(head, self._begin, self._sums) != size:
                 raise ValueError("it sent packets of several sizes")
         return head
-
-
-def _readable(sock: socket.socket) -> bool:
-    """True of an idle connection once the DataNode has closed it."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))
 
 
 def _fill(sock: socket.socket, views: list[memoryview]) -> None:
@@ -312,6 +296,15 @@ def _fill(sock: socket.socket, views: list[memoryview]) -> None:
             count -= len(views.pop(0))
         if count:
             views[0] = views[0][count:]
+
+
+def _confirm(sock: socket.socket) -> bool:
+    """Tell the DataNode that all came. False where the connection has ended, which takes nothing from the bytes."""
+    try:
+        sock.sendall(CHECKSUM_OK)
+    except OSError:
+        return False
+    return True
 
 
 def _message(sock: socket.socket) -> bytes:

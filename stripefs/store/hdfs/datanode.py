@@ -3,7 +3,7 @@
 The socket is read directly: MSG_WAITALL with a receive time-out of the kernel's takes one system call where
 http.client takes a poll and a read for every 64 to 200 KiB (measured: a third less client CPU). A DataNode
 closes the connection after each answer, so there is nothing to pool; the next bytes of a file may come out of the same
-answer, though (`datanode_read`).
+answer, though (`read_streams`).
 """
 
 from __future__ import annotations

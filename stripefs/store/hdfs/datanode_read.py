@@ -1,20 +1,4 @@
-"""Reads from chosen DataNodes by WebHDFS; consecutive reads share one long answer instead of a request each.
-
-A request costs a DataNode two round trips to the NameNode and some ms of CPU. Reading a striped file through 64 MiB of
-memory takes ranges of 2 MiB: as requests of their own 4.1 to 8.5 s of DataNode CPU per GB, JVMs warm or fresh, as
-streams 2.1 to 2.6 (8 DataNodes and the client on 2 busy cores); reads at 0.83 to 0.51 of the hosts' rate come at 0.97
-to 0.92 of it.
-
-    joining     a read that begins where the last one in line of its stream ends goes in line behind it, and takes its
-                bytes when they are next. Reads of several threads may come in another order than they were meant in:
-                one that is a little ahead of the line waits for the one between, for a moment
-    opening     a read whose reader said that it goes on opens a stream, as far as it said and the host has the bytes
-    alone       every other read asks for exactly its range
-
-A stream ends with its last byte, when a read of it fails or is cancelled, when nobody has taken anything for IDLE, when
-its place is needed, or with its file. Then those in line fail as it did, or ask for their own ranges where nothing
-speaks against the host. The kernel holds twice WINDOW at most that nobody has taken, and that is lost with a stream;
-the DataNode waits meanwhile, with a connection and a thread.
+"""Reads from chosen DataNodes: by data transfer, and by WebHDFS where a DataNode does not grant that.
 
 `where` is an HDFS path in plain text, of an inode mostly (`wire.inode_path`).
 """
@@ -22,293 +6,26 @@ the DataNode waits meanwhile, with a connection and a thread.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import closing
 
-from stripefs.errors import Abandoned, HostFailed, StoreError
+from stripefs.errors import HostFailed, StoreError
 from stripefs.store.base import Block, Buffer, Watch
 from stripefs.store.hdfs.block_locations import DataNodes
-from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
+from stripefs.store.hdfs.data_transfer import BadChecksum, DataTransfer, Refused
 from stripefs.store.hdfs.datanode import Answer
 from stripefs.store.hdfs.namenode import NameNodeRest, RpcAddress
+from stripefs.store.hdfs.read_streams import Ask, ReadStreams
 from stripefs.store.hdfs.transfer_wire import BlockName, Piece
 from stripefs.store.hdfs.wire import located_of, request_target
 
-__all__ = ["IDLE", "MOST", "WINDOW", "Ask", "DataNodeReader", "Key", "ReadStream", "ReadStreams"]
+__all__ = ["DataNodeReader"]
 
-MOST = 32
-"""Streams that are open at once: as many as a reader has threads."""
-
-IDLE = 2.0
-"""Seconds without a read after which a stream is closed: longer than a consumer pauses between two windows, short
-enough that a DataNode's threads are not held by readers who have gone."""
-
-WINDOW = 512 << 10
-"""Bytes on their way or in the kernel that a stream asks for; the kernel takes up to twice as many. 50 MB/s at a round
-trip of 10 ms, which is a hundred times what it is within a cluster."""
-
-NEAR = 2
-"""A read that begins up to so many times its length ahead of the line is one of several that were begun together."""
-
-ORDER = 0.1
-"""Seconds such a read waits for those between: threads that begin at once come within a few ms of each other."""
-
-ALIVE = 0.25
-"""Seconds between two signs of life that reads in line give while the stream moves."""
-
-Ask = Callable[[int, int, int], Answer]
-"""(offset, length, window) -> the answer to a request for these bytes, not asked for yet."""
-
-Key = tuple[Hashable, str]
-"""Whose the stream is, and the host."""
-
-
-class ReadStream:
-    """Bytes [begin, end) of a file from one host. `position`: the next to come; `tail`: where the line ends."""
-
-    def __init__(self, key: Key, answer: Answer, begin: int, end: int, lock: threading.RLock) -> None:
-        self.key = key
-        self.answer = answer
-        self.begin = self.position = self.tail = begin
-        self.end = end
-        self.stop = end
-        """The bytes are not taken from here on."""
-        self.taking = False
-        self.moved = time.monotonic()
-        """Time at which bytes came last, or a read began or ended."""
-        self.lost: StoreError | None = None
-        self.gone = False
-        self.changed = threading.Condition(lock)
-
-    @property
-    def idle(self) -> bool:
-        return not self.taking and self.position == self.tail
-
-    def fits(self, offset: int, length: int) -> bool:
-        """True if a read may go in line, now or when those between have."""
-        return not self.gone and self.stop == self.end and self.tail <= offset and offset + length <= self.end
-
-
-class ReadStreams:
-    """The open streams of a store. Safe to use from many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()  # a watch may be cancelled, and call us, while we register with it
-        self._streams: dict[Key, list[ReadStream]] = {}
-        self._sweeping = False
-        self._swept = threading.Condition(self._lock)
-        self._closed = False
-
-    def read(self, key: Key, ask: Ask, offset: int, length: int, end: int, watch: Watch | None) -> memoryview:
-        """`length` > 0 bytes from `offset` of the file at the host that `key` stands for.
-
-        end: up to where its reader will go on at this host, offset + length or less when that is not known. Raises what
-        `Answer.take` raises.
-        """
-        stream = self._join(key, ask, offset, length, end, watch)
-        if stream is not None and self._turn(stream, offset, watch):
-            return self._take(stream, offset, length, watch)
-        with closing(ask(offset, length, 0)) as answer:
-            return answer.take(length, watch)
-
-    def all(self) -> list[ReadStream]:
-        """The streams that are open now."""
-        with self._lock:
-            return [stream for streams in self._streams.values() for stream in streams]
-
-    def drop(self, owner: Hashable) -> None:
-        """Close the streams whose key is (owner, …); reads of them that are under way fail."""
-        with self._lock:
-            for stream in [one for one in self.all() if one.key[0] == owner]:
-                self._end(stream, None)
-
-    def close(self) -> None:
-        """Close all streams, and open none any more."""
-        with self._lock:
-            self._closed = True
-            for stream in self.all():
-                self._end(stream, None)
-            self._swept.notify()
-
-    # -- going in line -----------------------------------------------------------------------------------------------
-
-    def _join(self, key: Key, ask: Ask, offset: int, length: int, end: int, watch: Watch | None) -> ReadStream | None:
-        """The stream in whose line the read is now, opened for it where that is worth it; None for a read alone."""
-        near = NEAR * length
-        with self._lock:
-            mine = self._streams.get(key, ())
-            ahead = [one for one in mine if one.fits(offset, length) and offset - one.tail <= near]
-            if ahead:
-                return self._queued(min(ahead, key=lambda one: offset - one.tail), offset, length, watch)
-            if any(0 <= one.begin - (offset + length) <= near for one in mine):
-                return None  # the first of several, overtaken by the others
-            if end <= offset + length or self._closed or not self._room():
-                return None
-            stream = ReadStream(key, ask(offset, end - offset, WINDOW), offset, end, self._lock)
-            stream.tail = offset + length
-            self._streams.setdefault(key, []).append(stream)
-            self._start_sweeper()
-            return stream
-
-    def _queued(self, stream: ReadStream, offset: int, length: int, watch: Watch | None) -> ReadStream | None:
-        deadline = time.monotonic() + ORDER
-        with _woken(watch, stream.changed):
-            while stream.tail < offset and not stream.gone and (left := deadline - time.monotonic()) > 0:
-                stream.changed.wait(left)
-                _demand(watch)
-        if stream.tail == offset and stream.fits(offset, length):
-            stream.tail = offset + length
-            stream.changed.notify_all()
-            return stream
-        if stream.idle:  # the bytes between came another way, so nobody will take them
-            self._end(stream, None)
-        return None
-
-    def _turn(self, stream: ReadStream, offset: int, watch: Watch | None) -> bool:
-        """Wait until the bytes at `offset` are next, and begin to take; False where they will not come.
-
-        Raises HostFailed where the host failed those before, Abandoned.
-        """
-        with self._lock:
-            try:
-                with _woken(watch, stream.changed):
-                    return self._waited(stream, offset, watch)
-            except Abandoned:
-                stream.stop = min(stream.stop, offset)
-                if not stream.taking and stream.position == stream.stop:
-                    self._end(stream, None)
-                stream.changed.notify_all()
-                raise
-
-    def _waited(self, stream: ReadStream, offset: int, watch: Watch | None) -> bool:
-        seen = 0.0
-        while stream.taking or stream.position != offset:
-            if isinstance(stream.lost, HostFailed):
-                lost = stream.lost
-                raise HostFailed(lost.message, host=lost.host, stalled=lost.stalled, hint=lost.hint)
-            if stream.gone or offset >= stream.stop:
-                return False
-            stream.changed.wait(ALIVE)
-            _demand(watch)
-            if watch is not None and stream.moved > seen:
-                watch.progress(0)
-                seen = stream.moved
-        stream.taking = not stream.gone
-        return stream.taking
-
-    def _take(self, stream: ReadStream, offset: int, length: int, watch: Watch | None) -> memoryview:
-        failure: StoreError | None = None
-        done = False
-        try:
-            data = stream.answer.take(length, _ProgressWatch(stream, watch))
-            done = True
-        except StoreError as error:
-            failure = error
-            raise
-        finally:
-            with self._lock:
-                stream.taking = False
-                stream.moved = time.monotonic()
-                stream.position += length * done
-                if not done or stream.gone or stream.position >= stream.stop:
-                    self._end(stream, failure)
-                stream.changed.notify_all()
-        return data
-
-    # -- ending; all with the lock held ------------------------------------------------------------------------------
-
-    def _end(self, stream: ReadStream, why: StoreError | None) -> None:
-        if not stream.gone:
-            stream.gone, stream.lost = True, why
-            mine = self._streams[stream.key]
-            mine.remove(stream)
-            if not mine:
-                del self._streams[stream.key]
-            stream.changed.notify_all()
-        if stream.taking:
-            stream.answer.shut()
-        else:
-            stream.answer.close()
-
-    def _room(self) -> bool:
-        """True if one more may be opened; the one that has been idle longest goes where there are too many."""
-        if len(self.all()) < MOST:
-            return True
-        idle = min((one for one in self.all() if one.idle), key=lambda one: one.moved, default=None)
-        if idle is not None:
-            self._end(idle, None)
-        return idle is not None
-
-    def _start_sweeper(self) -> None:
-        if not self._sweeping:
-            self._sweeping = True
-            threading.Thread(target=self._sweep, name="streams", daemon=True).start()
-
-    def _sweep(self) -> None:
-        """Close what is idle; ends with the last stream."""
-        with self._lock:
-            while self._streams:
-                self._swept.wait(IDLE / 4)
-                before = time.monotonic() - IDLE
-                for stream in self.all():
-                    if stream.idle and stream.moved < before:
-                        self._end(stream, None)
-            self._sweeping = False
-
-
-class _ProgressWatch:
-    """The watch of who takes: those in line see when bytes came."""
-
-    def __init__(self, stream: ReadStream, watch: Watch | None) -> None:
-        self._stream = stream
-        self._watch = watch
-
-    @property
-    def cancelled(self) -> bool:
-        return self._watch is not None and self._watch.cancelled
-
-    def progress(self, received: int) -> None:
-        self._stream.moved = time.monotonic()
-        if self._watch is not None:
-            self._watch.progress(received)
-
-    def unconfirmed(self) -> None:
-        if self._watch is not None:
-            self._watch.unconfirmed()
-
-    def served_by(self, host: str) -> None:
-        if self._watch is not None:
-            self._watch.served_by(host)
-
-    def on_cancel(self, close: Callable[[], None] | None) -> None:
-        if self._watch is not None:
-            self._watch.on_cancel(close)
-
-
-@contextmanager
-def _woken(watch: Watch | None, changed: threading.Condition) -> Iterator[None]:
-    """With the lock of `changed` held: cancelling `watch` wakes who waits for it."""
-
-    def wake() -> None:
-        with changed:
-            changed.notify_all()
-
-    if watch is None:
-        yield
-        return
-    watch.on_cancel(wake)
-    try:
-        _demand(watch)
-        yield
-    finally:
-        watch.on_cancel(None)
-
-
-def _demand(watch: Watch | None) -> None:
-    if watch is not None and watch.cancelled:
-        raise Abandoned("read was cancelled before its turn")
+REPORT_EVERY = 60.0
+"""Seconds between two reports of one damaged replica; a NameNode has it replaced within some."""
 
 
 class DataNodeReader:
@@ -323,19 +40,29 @@ class DataNodeReader:
         self.streams = ReadStreams()
         self.transfer: DataTransfer | None = None
         """Reads by the data transfer protocol, where the cluster has that."""
+        self._reported: dict[tuple[str, object], float] = {}
+        """By host and block of a damaged replica: when it was reported last."""
 
     @property
     def by_name(self) -> bool:
         """True if DataNodes serve blocks by their names, so that no NameNode is needed."""
         return self.transfer is not None and not self.transfer.refused()
 
-    def blocks(self, where: str, offset: int, length: int) -> Sequence[Block]:
-        """The blocks that overlap a range, in order, with all their replicas. Raises what NameNodeRest.ask does."""
+    def blocks(self, where: str, offset: int, length: int, *, named: bool = True) -> Sequence[Block]:
+        """The blocks that overlap a range, in order, with all their replicas. Raises what NameNodeRest.ask does.
+
+        named: False for those that WebHDFS alone can read.
+        """
         located = located_of(self._rest.ask("GET_BLOCK_LOCATIONS", where, offset=offset, length=length))
         for block in located:
             self._datanodes.learn(block.replicas)
         return [
-            Block(block.offset, block.length, tuple(replica.name for replica in block.replicas), block.name)
+            Block(
+                block.offset,
+                block.length,
+                tuple(replica.name for replica in block.replicas),
+                block.name if named else None,
+            )
             for block in located
         ]
 
@@ -349,38 +76,90 @@ class DataNodeReader:
         end: int,
         host: str,
         watch: Watch | None,
+        moved: Callable[[], None],
     ) -> Buffer:
         """`length` > 0 bytes from `offset`, which lies in `block`, from `host` alone. Raises what
         `datanode.Answer.take` raises.
 
         `owner` stands for the open file; `end`: up to where its reader will go on at this host, see `ReadStreams.read`.
+        `moved` is called where the host seems not to have the block any more.
         """
-        data = self._by_name(block, offset, length, host, self._timeout, watch)
-        if data is not None:
-            return data
-        ask = self._asking(where, host, self._timeout)
-        return self.streams.read((owner, host), ask, offset, length, end, watch)
+
+        def by_web() -> memoryview:
+            ask = self._asking(where, host, self._timeout)
+            return self.streams.read((owner, host), ask, offset, length, end, watch)
+
+        return self._read(where, block, offset, length, host, watch, self._timeout, by_web, moved)
+
+    def _read(
+        self,
+        where: str,
+        block: Block,
+        offset: int,
+        length: int,
+        host: str,
+        watch: Watch | None,
+        timeout: float,
+        by_web: Callable[[], memoryview],
+        moved: Callable[[], None],
+    ) -> memoryview:
+        """By data transfer, and where that is refused by WebHDFS."""
+        piece = _piece_of(block, offset, length)
+        if self.transfer is None or piece is None:
+            return by_web()
+        address = self._datanodes.transfer_address(host)
+        refused: tuple[str, bool] | None = None  # not the exception, which keeps what it has read
+        if not self.transfer.refused(address):
+            try:
+                return self.transfer.read(piece, address, host, watch, timeout)
+            except Refused as refusal:
+                refused = refusal.message, refusal.of_connection
+                if refusal.answered:
+                    moved()
+            except BadChecksum as damage:
+                self._report(where, block, damage)
+                raise
+        try:
+            data = by_web()
+        except HostFailed:
+            self.transfer.forgive(address)
+            raise
+        if refused is not None:
+            self.transfer.count(address, refused[0], of_connection=refused[1])
+        return data
 
     def fetch_once(self, where: str, block: Block, offset: int, length: int, host: str, timeout: float) -> Buffer:
         """As `fetch`, by a request of its own; `timeout`: seconds without a byte after which the host is silent."""
-        data = self._by_name(block, offset, length, host, timeout, None)
-        if data is not None:
-            return data
+        return self._read(
+            where,
+            block,
+            offset,
+            length,
+            host,
+            None,
+            timeout,
+            lambda: self._once(where, offset, length, host, timeout),
+            lambda: None,
+        )
+
+    def _once(self, where: str, offset: int, length: int, host: str, timeout: float) -> memoryview:
         with closing(self._asking(where, host, timeout)(offset, length, 0)) as answer:
             return answer.take(length, None)
 
-    def _by_name(
-        self, block: Block, offset: int, length: int, host: str, timeout: float, watch: Watch | None
-    ) -> Buffer | None:
-        """The bytes by data transfer, None where they do not come in this way."""
-        begin = offset - block.offset
-        if not self.by_name or not isinstance(block.name, BlockName) or begin + length > block.length:
-            return None
-        assert self.transfer is not None
-        address = self._datanodes.transfer_address(host)
-        with contextlib.suppress(Refused):
-            return self.transfer.read(Piece(block.name, begin, length), address, host, watch, timeout)
-        return None
+    def _report(self, where: str, block: Block, damage: BadChecksum) -> None:
+        """Let the DataNode meet the damage itself, by WebHDFS in a thread: as a client of HDFS it tells the NameNode,
+        which replaces the replica. WebHDFS has no operation that tells it directly."""
+        replica, now = (damage.host, block.name), time.monotonic()
+        if len(block.hosts) < 2 or now - self._reported.get(replica, -math.inf) < REPORT_EVERY:
+            return
+        self._reported[replica] = now
+        length = min(damage.end, block.length) - damage.begin
+
+        def read() -> None:
+            with contextlib.suppress(StoreError):  # another read will meet the damage and report it
+                self._once(where, block.offset + damage.begin, length, damage.host, self._timeout)
+
+        threading.Thread(target=read, name="report of damage", daemon=True).start()
 
     def _asking(self, where: str, host: str, timeout: float) -> Ask:
         address = self._datanodes.address(host)
@@ -401,3 +180,11 @@ class DataNodeReader:
         self.streams.close()
         if self.transfer is not None:
             self.transfer.close()
+
+
+def _piece_of(block: Block, offset: int, length: int) -> Piece | None:
+    """These bytes of the block; None where it has no name, or not all of them."""
+    begin = offset - block.offset
+    if not isinstance(block.name, BlockName) or begin + length > block.length:
+        return None
+    return Piece(block.name, begin, length)

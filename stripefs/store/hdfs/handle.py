@@ -131,7 +131,9 @@ class HdfsHandle(Handle):
         """Offsets of blocks that are read from the pinned file."""
         self._confirm = GroupCommit(self._check_version)
         self._locations = BlockLocations(
-            status.length, status.block_size, lambda offset, length: cluster.reads.blocks(self._where, offset, length)
+            status.length,
+            status.block_size,
+            lambda offset, length: cluster.reads.blocks(self._where, offset, length, named=not status.encrypted),
         )
         self._pinned: PinnedFile | None = None
         self._named = False
@@ -212,10 +214,17 @@ class HdfsHandle(Handle):
         if not host and not ahead and (place := self._place(block, offset, length)) and len(place.hosts) > 1:
             with contextlib.suppress(HostFailed, *([ServiceDown] if self._named else [])):
                 return self._read_any(block, place)
-        for name in [host] if host else self._cluster.health.order(block.hosts, time.monotonic()):
+
+        def moved() -> None:
+            self._locations.refresh(offset)
+
+        names = self._cluster.health.order(block.hosts, time.monotonic())
+        if host:
+            names = [host] if host in names or not names else names[:1]  # the block was moved to these
+        for name in names:
             end = min(offset + length + ahead, _reach(blocks, name)) if ahead else 0
             try:
-                data = self._cluster.reads.fetch(self, self._where, block, offset, length, end, name, watch)
+                data = self._cluster.reads.fetch(self, self._where, block, offset, length, end, name, watch, moved)
             except NotFound as error:
                 raise self._gone(error) from error
             except ServiceDown as error:
@@ -237,6 +246,8 @@ class HdfsHandle(Handle):
                         return self._read_corrupt(block, offset, length, watch)
             else:
                 self._failed.pop(block.offset, None)
+                if host and name != host and watch is not None:
+                    watch.served_by(name)
                 return data
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
 

@@ -63,6 +63,7 @@ __all__ = ["HdfsStore"]
 
 _TRANSPORTS = ("auto", "native", "webhdfs", "libhdfs")
 _OPEN_ATTEMPTS = 3
+_SOME = 3  # reasons of hosts that one line of facts has room for
 _AUTO_RULE = "auto prefers it: half the client CPU of hdfs-native, and the replica is ours to choose"
 
 
@@ -100,15 +101,15 @@ class HdfsStore(Store):
             self._root_status = self.stat(b"/")
             self._inodes = self._web and self._probe_inodes()
             self._pinning: PinnedClient | None = self._pinning_client()
+            self.chooses_host = self._inodes and settings.transport in ("auto", "webhdfs")
+            if self.chooses_host and settings.transport == "auto":
+                self._connect_data_transfer()
         except BaseException:
             self._rest.close()
             if self._native is not None:
                 self._native.close()
             raise
-        self.chooses_host = self._inodes and settings.transport in ("auto", "webhdfs")
         self.finds_blocks = self._inodes
-        if self.chooses_host and settings.transport == "auto":
-            self._connect_data_transfer()
         self.capabilities = Capabilities(
             locations=self.finds_blocks,
             choose_host=self.chooses_host,
@@ -306,6 +307,8 @@ class HdfsStore(Store):
             )
         if refused:
             facts["off: data transfer"] = refused
+        elif transfer is not None and (paused := transfer.paused()):
+            facts["off: data transfer from some DataNodes"] = "; ".join(map(transfer.refused, paused[:_SOME]))
         return facts | {f"off: {what}": why for what, why in self._off.items()}
 
     def close(self) -> None:

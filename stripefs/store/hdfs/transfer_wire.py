@@ -49,6 +49,7 @@ _T = TypeVar("_T", int, bytes)
 
 _CRC32, _CRC32C = 1, 2  # ChecksumTypeProto
 _ONES = 0xFFFFFFFF
+_AT_ONCE = 64 << 10  # bytes checked by one call, a packet of most DataNodes; zeros of this size stay with each thread
 
 HEAD = _LENGTHS.size + _HEADER.size
 """Bytes before the checksums of a packet."""
@@ -156,6 +157,7 @@ class PacketSums:
             raise ValueError(f"checksums of kind {kind} over {chunk} bytes")
         self.chunk = chunk
         self._crc: Callable[..., int] = zlib.crc32 if kind == _CRC32 else crc32c.crc32c
+        self._chunks = max(1, _AT_ONCE // chunk)  # checked by one call
         self._zeros = _zeros(kind, chunk)
 
     def length(self, data: int) -> int:
@@ -164,6 +166,15 @@ class PacketSums:
 
     def fit(self, crcs: memoryview, data: memoryview) -> bool:
         """True if `crcs` are those of `data`, which begins with a chunk."""
+        chunks = self._chunks
+        if len(crcs) <= 4 * chunks:
+            return self._fit(crcs, data)
+        return all(
+            self._fit(crcs[4 * at :][: 4 * chunks], data[self.chunk * at :][: self.chunk * chunks])
+            for at in range(0, len(crcs) // 4, chunks)
+        )
+
+    def _fit(self, crcs: memoryview, data: memoryview) -> bool:
         words = array("I", bytes(crcs))
         words.byteswap()
         rest = len(data) % self.chunk

@@ -147,6 +147,7 @@ def _status(document: Mapping[str, Any], name: bytes | None) -> Status:
         block_size=int(document["blockSize"]),
         replication=int(document["replication"]),
         marked=document["blockSize"] == MANIFEST_BLOCK_SIZE,
+        encrypted=bool(document.get("encBit")),
     )
 
 

@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 import stripefs
+from stripefs.errors import HostFailed
+from stripefs.settings import StoreSettings
+from stripefs.store.hdfs import HdfsStore
+from tests.support.waiting import eventually
 from tests.tools.command import Place
 from tests.tools.hdfs import HdfsInstance
 
@@ -92,3 +96,22 @@ def test_a_corrupt_replica_does_not_end_the_wait_for_another(
         wanted = pool.submit(file.pread, offset=MIB, length=MIB)
         fault_hdfs.restart(node)
         assert wanted.result() == DATA[MIB : 2 * MIB]
+
+
+def test_a_corrupt_replica_is_replaced(fault_hdfs: HdfsInstance, replicas: list[Path]) -> None:
+    """Its DataNode is led to the damage, and reports it. Until then reads from there fail."""
+    damage(replicas[0])
+    store = HdfsStore(StoreSettings(url=f"{fault_hdfs.url}{FOLDER}"))
+    handle = store.open(NAME.encode())
+    [block] = handle.locate(MIB, 1)
+    [host] = [name for name in block.hosts if fault_hdfs.node_at(name) in replicas[0].parts]
+    with pytest.raises(HostFailed, match="fails its checksum"):
+        handle.read(MIB, MIB, host=host)
+
+    def replaced() -> bool:
+        [now] = store.reads.blocks(f"{FOLDER}{NAME}", MIB, 1)
+        return host not in now.hosts and len(now.hosts) == len(block.hosts)
+
+    eventually(replaced, "another replica in place of the damaged one")
+    handle.close()
+    store.close()

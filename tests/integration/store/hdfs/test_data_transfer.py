@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,11 +12,14 @@ from contextlib import contextmanager
 import pytest
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion
-from stripefs.store.hdfs import HdfsStore, data_transfer, namenode
+from stripefs.store.hdfs import HdfsStore, block_locations, data_transfer, namenode, transfer_hosts
+from stripefs.store.hdfs import store as hdfs_store
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.transfer_wire import BlockName, Piece
 from tests.support.stores import RecordingWatch
+from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import FakeCluster, Request, closed_port, good, settings_for
+from tests.tools.fake_hdfs import Manner as HttpManner
 from tests.tools.fake_transfer import Manner, Talk, TransferPort, transfer_port
 
 DATA = random.Random(26).randbytes((2 << 20) + 777)
@@ -99,7 +103,7 @@ def test_connections_are_kept_for_a_while(
     transfer: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read(transfer, port, 0, 1000)
-    monkeypatch.setattr(data_transfer, "REUSE", 0.0)
+    monkeypatch.setattr(transfer_hosts, "REUSE", 0.0)
     read(transfer, port, 0, 1000)
     assert port.connections == 2
 
@@ -169,6 +173,11 @@ def _of_too_much(talk: Talk) -> None:
     talk.sock.sendall(b"".join(talk.packets()[:-1]) + talk.packet(talk.end, bytes(512)))
 
 
+def _of_one_large_packet(talk: Talk) -> None:
+    talk.grant()
+    talk.sock.sendall(talk.packet(0, talk.port.data[: 1 << 20]) + talk.packet(1 << 20, b""))
+
+
 @pytest.mark.parametrize(
     ("manner", "why"),
     [
@@ -180,6 +189,7 @@ def _of_too_much(talk: Talk) -> None:
         (_of_no_such_protocol, "field|message|broke off"),
         (_of_other_bytes, "other bytes than it was asked for"),
         (_of_two_sizes, "several sizes"),
+        (_of_one_large_packet, "more than it was asked for"),
         (_of_too_much, "more than it was asked for"),
     ],
 )
@@ -191,28 +201,63 @@ def test_reads_that_are_not_granted(transfer: DataTransfer, port: TransferPort, 
     assert read(transfer, port, 0, 131_072) == DATA[:131_072]
 
 
+def refused_read(transfer: DataTransfer, port: TransferPort) -> Refused:
+    """A read that is refused, whose bytes then came by WebHDFS."""
+    with pytest.raises(Refused) as caught:
+        read(transfer, port, 0, 1000)
+    transfer.count(port.address, caught.value.message, of_connection=caught.value.of_connection)
+    return caught.value
+
+
 def test_nothing_is_tried_after_three_refusals(transfer: DataTransfer, port: TransferPort) -> None:
-    port.manners = [_refusing, _refusing]
-    for _ in range(2):
-        with pytest.raises(Refused):
-            read(transfer, port, 0, 1000)
-    read(transfer, port, 0, 1000)
     port.manners = [_refusing] * 3
     for _ in range(3):
         assert not transfer.refused()
-        with pytest.raises(Refused):
-            read(transfer, port, 0, 1000)
+        assert refused_read(transfer, port).answered
     assert "Replica not found" in transfer.refused()
+
+
+def test_blocks_that_were_moved_do_not_end_it(transfer: DataTransfer, port: TransferPort) -> None:
+    read(transfer, port, 0, 1000)
+    port.manners = [_refusing] * 5
+    for _ in range(5):
+        refused_read(transfer, port)
+    assert not transfer.refused(port.address)
+
+
+def test_a_datanode_whose_port_was_closed_is_the_only_one_left_alone(
+    transfer: DataTransfer, port: TransferPort
+) -> None:
+    read(transfer, port, 0, 1000)
+    port.address, real = closed_port(), port.address
+    for _ in range(3):
+        assert not refused_read(transfer, port).answered
+    assert transfer.refused(port.address)
+    assert transfer.paused() == [port.address]
+    port.address = real
+    assert not transfer.refused(port.address)
+    assert not transfer.refused()
 
 
 def test_a_pause_ends(transfer: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
     port.manners = [_refusing] * 3
     for _ in range(3):
-        with pytest.raises(Refused):
-            read(transfer, port, 0, 1000)
-    clock = data_transfer.time.monotonic() + data_transfer.PAUSE
-    monkeypatch.setattr(data_transfer.time, "monotonic", lambda: clock)
+        refused_read(transfer, port)
+    clock = time.monotonic() + transfer_hosts.PAUSE
+    monkeypatch.setattr(transfer_hosts.time, "monotonic", lambda: clock)
     assert not transfer.refused()
+
+
+def test_a_datanode_that_fell_silent_three_times_is_read_in_another_way(
+    transfer: DataTransfer, port: TransferPort
+) -> None:
+    read(transfer, port, 0, 1000)
+    port.manners = [lambda talk: talk.port.hang()] * 3
+    for _ in range(3):
+        assert not transfer.refused(port.address)
+        with pytest.raises(HostFailed):
+            read(transfer, port, 0, 1000)
+    assert "no answer" in transfer.refused(port.address)
 
 
 def test_a_port_where_nothing_listens(transfer: DataTransfer, port: TransferPort) -> None:
@@ -253,6 +298,63 @@ def test_a_datanode_that_falls_silent(transfer: DataTransfer, port: TransferPort
     assert caught.value.stalled
 
 
+def test_the_first_bytes_may_come_slowly_once_they_are_granted(
+    port: TransferPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_transfer, "UNTRIED", 0.05)
+    transfer = DataTransfer()
+
+    def pause(talk: Talk) -> None:
+        select.select([talk.sock], [], [], 0.2)  # one that gives up ends the connection
+        talk.sock.sendall(b"".join(talk.packets())[100_000:])
+
+    port.manners = [_pausing(pause)]
+    assert read(transfer, port, 0, 200_000, timeout=30.0) == DATA[:200_000]
+    transfer.close()
+
+
+def test_a_datanode_that_ends_before_it_hears_that_all_came(transfer: DataTransfer, port: TransferPort) -> None:
+    gone = threading.Event()
+
+    def reset(talk: Talk) -> None:
+        talk.grant()
+        talk.sock.sendall(b"".join(talk.packets()))
+        talk.reset()
+        gone.set()
+
+    class Waiting(RecordingWatch):
+        def progress(self, received: int) -> None:
+            assert gone.wait(10)
+
+    port.manners = [reset]
+    assert read(transfer, port, 0, 1000, Waiting()) == DATA[:1000]
+    assert read(transfer, port, 0, 1000) == DATA[:1000]
+    assert port.connections == 2
+
+
+def test_a_read_that_is_cancelled_when_all_is_here(transfer: DataTransfer, port: TransferPort) -> None:
+    """Its connection may yet be shut down, and is not to be another read's."""
+
+    class Late(RecordingWatch):
+        def progress(self, received: int) -> None:
+            self.whole = True
+
+        def on_cancel(self, close: Callable[[], None] | None) -> None:
+            self.cancelled = close is None and hasattr(self, "whole")
+
+    assert read(transfer, port, 0, 1000, Late()) == DATA[:1000]
+    assert read(transfer, port, 0, 1000) == DATA[:1000]
+    assert port.connections == 2
+
+
+def test_connections_that_nobody_takes_are_closed(
+    transfer: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer_hosts, "REUSE", 0.05)
+    read(transfer, port, 0, 1000)
+    eventually(lambda: not port.open, "the end of the connection")
+
+
 def test_a_read_that_is_cancelled(port: TransferPort) -> None:
     transfer = DataTransfer()
     watch = RecordingWatch()
@@ -291,8 +393,9 @@ def test_progress_is_told(transfer: DataTransfer, port: TransferPort) -> None:
 
 
 @contextmanager
-def hdfs(port: TransferPort, **more: object) -> Iterator[tuple[FakeCluster, HdfsStore]]:
-    with FakeCluster.running(DATA, good) as cluster:
+def hdfs(port: TransferPort, *manners: HttpManner, **more: object) -> Iterator[tuple[FakeCluster, HdfsStore]]:
+    """`manners` of the DataNodes by WebHDFS, one that answers well unless given. The first one has the port."""
+    with FakeCluster.running(DATA, *(manners or [good])) as cluster:
         fake = cluster.namenode
         cluster.datanodes[0].name = fake.replicas[0]["name"] = port.address
         defaults = {"blockSize": 1, "replication": 1, **more}
@@ -362,6 +465,34 @@ def test_clusters_that_webhdfs_is_for(port: TransferPort, more: dict[str, object
         assert store.describe()["off: data transfer"]
 
 
+@contextmanager
+def two_replicas(port: TransferPort) -> Iterator[tuple[FakeCluster, HdfsStore, TransferPort]]:
+    """The same store with the block on a second DataNode too."""
+    with transfer_port(DATA) as other, hdfs(port, good, good) as (cluster, store):
+        cluster.datanodes[1].name = cluster.namenode.replicas[1]["name"] = other.address
+        yield cluster, store, other
+
+
+def test_a_namenode_that_goes_away_at_the_last_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of the store that could not be made."""
+    closed = []
+
+    class Native:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr(hdfs_store, "NativeClient", Native)
+    with FakeCluster.running(DATA, good) as cluster:
+        refusal = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported")
+        cluster.namenode.operations["GETSERVERDEFAULTS"] = lambda request: request.refuse(*refusal)
+        with pytest.raises(ServiceDown, match="StandbyException"):
+            HdfsStore(settings_for(cluster, transport="auto"))
+    assert len(closed) == 1
+
+
 def test_a_corrupt_replica_counts_as_a_failed_host(port: TransferPort) -> None:
     with hdfs(port) as (cluster, store):
         port.manners = [_flipped(31 + 512 + 5)]
@@ -425,3 +556,83 @@ class LaterWatch(RecordingWatch):
 
     def unconfirmed(self) -> None:
         self.told += 1
+
+
+def test_the_datanode_of_a_corrupt_replica_is_led_to_the_damage(port: TransferPort) -> None:
+    """It reports damage that its own client meets. Once for all reads that meet it."""
+    with two_replicas(port) as (cluster, store, other):
+        port.manners = [_flipped((64 << 10) + 512 + 31 + 31 + 512 + 9)] * 2
+        for _ in range(2):
+            with pytest.raises(HostFailed, match="fails its checksum"):
+                read_file(store, port.address, 0, 1 << 20)
+        [query] = eventually(lambda: cluster.datanodes[0].served, "the request to the DataNode")
+        assert (int(query["offset"]), int(query["length"])) == (64 << 10, 64 << 10)
+        assert not cluster.datanodes[1].served
+        assert read_file(store, other.address, 0, 1 << 20) == DATA[: 1 << 20]
+        assert len(cluster.datanodes[0].served) == 1
+
+
+def test_a_block_that_was_moved_is_read_where_it_is_now(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_locations, "_FRESH", -1.0)
+    with two_replicas(port) as (cluster, store, other):
+        replicas = cluster.namenode.replicas
+        here, there = replicas
+        replicas[:] = [here]
+        handle = store.open(b"/file")
+        assert [block.hosts for block in handle.locate(0, len(DATA))] == [(port.address,)]
+        replicas[:] = [there]
+        port.manners = [_refusing] * 2
+        for round_ in range(3):
+            watch = RecordingWatch()
+            assert handle.read_on(0, 5000, 0, host=port.address, watch=watch) == DATA[:5000]
+            assert watch.served == [other.address] * (round_ > 0)
+        handle.close()
+        assert len(cluster.datanodes[0].served) == 1, "the first read, by WebHDFS, which finds the block"
+        assert len(port.asked) == 1
+        assert len(other.asked) == 2
+
+
+def test_an_encrypted_file_is_read_by_webhdfs(port: TransferPort) -> None:
+    """It may be the first one, long after the store was made."""
+    with hdfs(port) as (cluster, store):
+        status = cluster.namenode.status() | {"encBit": True}
+        cluster.namenode.status = lambda: status  # type: ignore[method-assign]
+        assert read_file(store, port.address, 0, 1 << 20) == DATA[: 1 << 20]
+        assert not port.asked
+
+
+def test_a_datanode_that_was_down_is_read_by_data_transfer_again(port: TransferPort) -> None:
+    """However long it was: its closed port said nothing of data transfer, since its web port was closed too."""
+    with hdfs(port) as (cluster, store):
+        port.manners = [lambda talk: None] * 3
+        cluster.datanodes[0].manner = lambda request, wanted: request.reset()
+        for _ in range(3):
+            with pytest.raises(HostFailed):
+                read_file(store, port.address, 0, 1000)
+        assert read_file(store, port.address, 0, 1000) == DATA[:1000]
+        assert len(port.asked) == 4
+
+
+def test_a_datanode_that_was_frozen_is_read_by_data_transfer_again(port: TransferPort) -> None:
+    with hdfs(port) as (cluster, store):
+        read_file(store, port.address, 0, 1000)
+        port.manners = [lambda talk: talk.port.hang()] * 3
+        cluster.datanodes[0].manner = lambda request, wanted: request.reset()
+        for _ in range(4):  # the last one by WebHDFS
+            with pytest.raises(HostFailed):
+                read_file(store, port.address, 0, 1000)
+        assert len(cluster.datanodes[0].served) == 1
+        assert read_file(store, port.address, 0, 1000) == DATA[:1000]
+        assert len(port.asked) == 5
+
+
+def test_a_datanode_that_is_left_alone_is_told_of(port: TransferPort) -> None:
+    with two_replicas(port) as (_, store, other):
+        read_file(store, other.address, 0, 1000)
+        port.manners = [lambda talk: None] * 3
+        for _ in range(4):
+            assert read_file(store, port.address, 0, 1000) == DATA[:1000]
+        assert len(port.asked) == 3
+        facts = store.describe()
+        assert facts["transport"] == "data transfer"
+        assert "closed the connection" in facts["off: data transfer from some DataNodes"]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from stripefs.errors import StaleVersion
-from stripefs.store.hdfs import datanode_read
+from stripefs.store.hdfs import read_streams
 from tests.integration.store.hdfs.flow import DATA, MIB, RANGE, STEP, Flow, in_line, world
 from tests.support.stores import RecordingWatch
 from tests.support.waiting import eventually
@@ -80,7 +80,7 @@ def test_reads_that_begin_together_go_in_line() -> None:
 
 
 def test_a_read_that_came_too_early_waits_for_those_between(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datanode_read, "ORDER", 30.0)
+    monkeypatch.setattr(read_streams, "ORDER", 30.0)
     with world(Flow()) as one:
         assert one.read(0)
         early = [one.begin(3 * RANGE), one.begin(2 * RANGE)]
@@ -90,7 +90,7 @@ def test_a_read_that_came_too_early_waits_for_those_between(monkeypatch: pytest.
 
 
 def test_a_gap_that_nobody_fills_ends_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datanode_read, "ORDER", 0.01)
+    monkeypatch.setattr(read_streams, "ORDER", 0.01)
     flow = Flow()
     with world(flow) as one:
         assert one.read(0)
@@ -109,7 +109,7 @@ def test_the_first_of_several_comes_last() -> None:
 
 
 def test_an_idle_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datanode_read, "IDLE", 0.05)
+    monkeypatch.setattr(read_streams, "IDLE", 0.05)
     flow = Flow()
     with world(flow) as one:
         assert one.read(0)
@@ -119,7 +119,7 @@ def test_an_idle_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_that_is_taken_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datanode_read, "IDLE", 0.05)
+    monkeypatch.setattr(read_streams, "IDLE", 0.05)
     flow = Flow(hold_at=RANGE // 2)
     with world(flow) as one:
         slow = one.begin(0)
@@ -131,7 +131,7 @@ def test_one_that_is_taken_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_more_than_so_many_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datanode_read, "MOST", 2)
+    monkeypatch.setattr(read_streams, "MOST", 2)
     with world(Flow()) as one:
         for offset in (0, 8 * MIB, 16 * MIB):
             assert one.read(offset)
@@ -145,7 +145,7 @@ def test_no_more_than_so_many_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_place_is_taken_from_who_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datanode_read, "MOST", 1)
+    monkeypatch.setattr(read_streams, "MOST", 1)
     flow = Flow(hold_at=RANGE // 2)
     with world(flow) as one:
         slow = one.begin(0)
@@ -169,11 +169,11 @@ def test_what_is_sent_and_not_taken_is_bounded() -> None:
         while before < flow.sent:
             before = flow.sent
             time.sleep(0.2)
-        assert taken < flow.sent <= taken + 2 * datanode_read.WINDOW + 4 * STEP
+        assert taken < flow.sent <= taken + 2 * read_streams.WINDOW + 4 * STEP
 
 
 def test_those_in_line_show_that_bytes_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datanode_read, "ALIVE", 0.01)
+    monkeypatch.setattr(read_streams, "ALIVE", 0.01)
     flow = Flow(hold_at=RANGE // 2)
     with world(flow) as one:
         watch = RecordingWatch()

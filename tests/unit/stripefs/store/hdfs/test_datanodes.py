@@ -21,3 +21,19 @@ def test_block_locations_tell_where_a_datanode_is_now(by_hostname: bool) -> None
         assert nodes.address(NAME) == f"{hostname if by_hostname else ip}:{port}"
     nodes.learn([Replica(NAME, ip="10.0.0.3", hostname="c", web_port=0)])
     assert nodes.address(NAME).endswith(":9871"), "no address is no news"
+
+
+@pytest.mark.parametrize(
+    ("by_hostname", "name", "address"),
+    [
+        (False, NAME, NAME),
+        (True, NAME, "a.example:9866"),
+        (False, "2001:db8::1:9866", "2001:db8::1:9866"),
+        (True, "2001:db8::1:9866", "a.example:9866"),
+    ],
+)
+def test_transfer_ports_are_reached_by_address_or_by_name(by_hostname: bool, name: str, address: str) -> None:
+    nodes = DataNodes(cast("NameNodeRest", None), by_hostname=by_hostname)
+    assert nodes.transfer_address(name) == name, "until block locations tell of it"
+    nodes.learn([Replica(name, ip="10.0.0.9", hostname="a.example", web_port=0)])
+    assert nodes.transfer_address(name) == address

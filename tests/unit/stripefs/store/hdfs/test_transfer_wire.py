@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -47,6 +48,21 @@ def test_only_the_right_bytes_fit(data: bytes, kind: int, chunk: int, more: st.D
     other[bit // 8] ^= 1 << bit % 8
     assert not sums.fit(memoryview(other), memoryview(data))
     assert sums.fit(memoryview(crcs), memoryview(data))
+
+
+@pytest.mark.parametrize("chunk", [512, 1 << 20])
+def test_large_packets_take_little_memory(chunk: int) -> None:
+    """Those of a DataNode with a large io.file.buffer.size: zeros of a packet stay with each thread that reads."""
+    data = bytes(8 << 20)
+    crcs = sums_of(2, chunk, data)
+    sums = PacketSums(2, chunk)
+    tracemalloc.start()
+    try:
+        assert sums.fit(memoryview(crcs), memoryview(data))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 19
+    finally:
+        tracemalloc.stop()
+    assert not sums.fit(memoryview(crcs), memoryview(data[:-1] + b"x"))
 
 
 def test_two_chunks_that_changed_places_do_not_fit() -> None:
