@@ -79,14 +79,14 @@ __all__ = [
 class StripefsError(Exception):
     """Base of all errors raised on purpose. `errno` is what a system call answers, `exit_code` what a command does.
 
-    told: another program has said it on our standard error, so a command is not to say it again.
+    reported: another program has said it on our standard error, so a command is not to say it again.
     """
 
     errno: int = _errno.EIO
     exit_code: int = 1
     logged: bool = False
     """True if a mount logs it although programs are used to its errno."""
-    told: bool = False
+    reported: bool = False
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)

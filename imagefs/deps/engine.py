@@ -58,13 +58,13 @@ _T = TypeVar("_T")
 
 class Miss(NamedTuple):
     """The reason for a miss. absent: maybe because the store has no such snapshot, or a broken one, so one may be
-    published. mountable: whether one that another host publishes would be of use here. doubted: the store has one, of
+    published. mountable: whether one that another host publishes would be of use here. damaged: the store has one, of
     which this host could not read a block."""
 
     reason: str
     absent: bool
     mountable: bool = True
-    doubted: bool = False
+    damaged: bool = False
 
 
 def missed(error: Exception) -> Miss:
@@ -74,7 +74,7 @@ def missed(error: Exception) -> Miss:
     unmountable = isinstance(error, MountError)
     broken = isinstance(error, NotFound | DamagedObject)
     return Miss(
-        str(error), absent=unmountable or broken, mountable=not unmountable, doubted=isinstance(error, DamagedBlock)
+        str(error), absent=unmountable or broken, mountable=not unmountable, damaged=isinstance(error, DamagedBlock)
     )
 
 
@@ -113,7 +113,7 @@ def hit_or_install(
         tell(f"miss {name[:SHORT]}: waiting for what another host installs{f' ({who})' if who else ''}")
 
     with waits:
-        lease = InstallLease(store, name, patience if found.mountable else 0.0, waiting, doubted=found.doubted)
+        lease = InstallLease(store, name, patience if found.mountable else 0.0, waiting, damaged=found.damaged)
     with lease:
         if not lease.published:
             return install(f"{found.reason}{lease.remark}", lease)

@@ -125,7 +125,7 @@ class _HostStart:
 
     def run(self) -> int:
         try:
-            with self._target.turn(self._wait_for_turn):
+            with self._target.locked(self._wait_for_turn):
                 return self._run()
         except (TargetRefused, CommandNotFound, CommandNotExecutable):
             raise
@@ -296,7 +296,7 @@ class _HostStart:
             probe=probe if request.probe else (),
             setuid=request.setuid,
             wheels=request.wheels,
-            doubted=lease.doubted,
+            damaged=lease.damaged,
         )
 
     def _publish_after_all(self) -> None:

@@ -1,7 +1,7 @@
 """An installer run as its user wrote it, and what it left running.
 
 It has the terminal, the standard streams, the group of processes and the signals that it would have without us. Between
-it and us stands a process that becomes the parent of whatever it leaves behind (`imagefs.deps.reaper`): as long as
+it and us stands a process that becomes the parent of whatever it leaves behind (`imagefs.deps.subreaper`): as long as
 something of it runs, nobody knows whether the files are as they will stay.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
-from imagefs.deps import reaper
+from imagefs.deps import subreaper
 from imagefs.deps.check.report import Finding, outcome_findings
 from imagefs.errors import SnapshotError
 
@@ -83,7 +83,7 @@ def install(command: Sequence[str], env: Mapping[str, str]) -> InstallOutcome:
     with _Signals() as signals, open(reader, encoding="utf-8") as report:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", reaper.__file__, str(writer), str(os.getpid()), *command],
+                [sys.executable, "-I", "-S", subreaper.__file__, str(writer), str(os.getpid()), *command],
                 env=env,
                 pass_fds=(writer, *left_open),
             )
@@ -111,7 +111,7 @@ def _left_open() -> Iterator[int]:
 
 
 def read_end(told: str, seconds: float) -> InstallOutcome:
-    """From the last line of a reaper's report, "" for none."""
+    """From the last line of a subreaper's report, "" for none."""
     if not told:  # whoever waited for it was killed, and it with that
         return InstallOutcome(128 + signal.SIGKILL, (), seconds)
     end = json.loads(told)
@@ -141,7 +141,7 @@ class _Signals:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._kept: list[tuple[int, bool]] = []  # with whether the terminal has sent it to the whole group
-        handlers = {number: signal.getsignal(number) for number in reaper.FORWARDED}
+        handlers = {number: signal.getsignal(number) for number in subreaper.FORWARDED}
         self._before = {
             number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)
         }

@@ -109,7 +109,7 @@ class InstallLease:
     """The place of a host among those that want one snapshot, as long as this lasts.
 
     published: another host did it. may_publish: this one may, because it leads, or because the store has no locks and
-    the first who is done publishes. doubted: the store has a snapshot that seems whole, and was not when it was read.
+    the first who is done publishes. damaged: the store has a snapshot that seems whole, and was not when it was read.
     remark: what people should know of it, "" for nothing.
     """
 
@@ -120,10 +120,10 @@ class InstallLease:
         patience: float,
         waiting: Callable[[str], None],
         *,
-        doubted: bool = False,
+        damaged: bool = False,
     ) -> None:
         self.published = False
-        self.doubted = doubted
+        self.damaged = damaged
         self.may_publish = False
         self.remark = ""
         self._name = name
@@ -133,7 +133,7 @@ class InstallLease:
         try:
             with signals_for_main():
                 self._repository = open_repository(settings, make=True)
-            self._held = acquire_or_wait(self._snapshots(self._repository), name, patience, waiting, doubted=doubted)
+            self._held = acquire_or_wait(self._snapshots(self._repository), name, patience, waiting, damaged=damaged)
             self.published, self.may_publish = self._held is None, self._held is not None
         except LeaseTimeout:
             self.remark = f", and who installs it did not publish it within {patience:g} s"
@@ -182,7 +182,7 @@ def acquire(snapshots: Snapshots, name: str, owner: str = "") -> RenewedLock:
 
 
 def acquire_or_wait(
-    snapshots: Snapshots, name: str, patience: float, waiting: Callable[[str], None], *, doubted: bool = False
+    snapshots: Snapshots, name: str, patience: float, waiting: Callable[[str], None], *, damaged: bool = False
 ) -> RenewedLock | None:
     """The lead, or None once the snapshot was published by the one who had it.
 
@@ -203,7 +203,7 @@ def acquire_or_wait(
                 waiting(error.by)
                 told = True
         else:
-            if doubted or not _is_usable(snapshots, name):
+            if damaged or not _is_usable(snapshots, name):
                 return found
             found.release()  # the one before was done in the meantime
             return None

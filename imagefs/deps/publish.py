@@ -83,7 +83,7 @@ class PublishJob(NamedTuple):
     probe: Sequence[Any] = ()
     setuid: bool = False
     wheels: Sequence[Sequence[Any]] = ()
-    doubted: bool = False
+    damaged: bool = False
     hint: Sequence[str] = ()
 
     @property
@@ -179,7 +179,7 @@ def _publish(job: PublishJob, images: Images, still_leads: Callable[[], None], p
     verdict = _verdict(job, place)
     if not verdict.publish:
         return PublishOutcome(False, verdict.lines, time.time())
-    if job.doubted:  # the bytes that this host could not use decide, and not only how many there are
+    if job.damaged:  # the bytes that this host could not use decide, and not only how many there are
         images.damaged_packs = snapshots.damaged_packs(job.name)
     if snapshots.is_usable(job.name):
         return PublishOutcome(True, verdict.lines, time.time())

@@ -144,8 +144,8 @@ class TargetDirectory:
         self._mark = Path(cache, "deps/targets", hashlib.sha256(os.fsencode(path)).hexdigest())
 
     @contextlib.contextmanager
-    def turn(self, waiting: Callable[[], None]) -> Iterator[None]:
-        """Hold the turn: no other process of this cache mounts there, installs or looks meanwhile. `waiting` is called
+    def locked(self, waiting: Callable[[], None]) -> Iterator[None]:
+        """Hold its lock: no other process of this cache mounts there, installs or looks meanwhile. `waiting` is called
         when that lasts."""
         os.makedirs(self.cache, 0o700, exist_ok=True)  # as the daemon makes it: its files are nobody else's business
         self._mark.parent.mkdir(parents=True, exist_ok=True)

@@ -66,7 +66,7 @@ class Runtime(NamedTuple):
         error = _meaning(message, command) or RunError(f"{self.name} could not start the container: {message}")
         if not message:
             return RunError(f"{self.name} could not start the container")
-        error.told = True
+        error.reported = True
         return error
 
 

@@ -108,7 +108,7 @@ class _CacheStart:
                 return self._image.run(options, above, marked=True, beside=beside, on_ready=lambda: None)
             self._say("miss", f"{found.reason}; the job compiles, and its caches are kept when it is ready")
             store, cache = self._store._asdict(), self._image.client.settings.cache
-            job = Publication(store, cache, self._key, FOLDER, 0.0, doubted=found.doubted)
+            job = Publication(store, cache, self._key, FOLDER, 0.0, damaged=found.damaged)
             publishing = Publishing(job, f"{self._folder}/upper", f"{self._folder}/copy", self._tell)
             beside, status = {FOLDER: self._show_empty}, 1
             try:

@@ -107,7 +107,7 @@ def _told(error: Exception, program: str, *, debug: bool) -> BaseException:
         from stripefs.extras import missing
 
         cause = missing(cause) or cause
-    if isinstance(cause, StripefsError) and cause.told:
+    if isinstance(cause, StripefsError) and cause.reported:
         return cause
     if isinstance(cause, StripefsError):
         tell(cause.message, cause.hint, program=program)

@@ -24,7 +24,7 @@ from imagefs.containers import AttachedImage
 from imagefs.daemon import leftovers
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
-from imagefs.deps import bytecode, inventory, reaper
+from imagefs.deps import bytecode, inventory, subreaper
 from imagefs.deps.capture import CapturedTree, capture_upper, is_captured
 from imagefs.deps.check.distributions import check_consistent, describe_site
 from imagefs.deps.check.report import Finding
@@ -108,7 +108,7 @@ class ContainerInstallation:
         paths: absolute, of files and directories of the host that are shown there. compiles: whether it is to make
         bytecode itself, if it likes to. Raises RunError and OSError.
         """
-        with open(reaper.__file__, encoding="utf-8") as file:
+        with open(subreaper.__file__, encoding="utf-8") as file:
             program = [self._python, "-I", "-S", "-B", "-c", file.read(), f"{EXCHANGE}/report", "0"]
         environ = self._environ
         if not compiles:  # the installer's own modules are the image's, and their bytecode is none of its packages

@@ -348,7 +348,7 @@ class _ContainerStart:
             inside,
             setuid=request.setuid,
             wheels=answer.wheels,
-            doubted=lease.doubted,
+            damaged=lease.damaged,
             hint=self._key.hint_for(answer, self._name) or (),
         )
         with publications.publish_beside(job, self._tell, wait=request.wait, held=[image.held]):

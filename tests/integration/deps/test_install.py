@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from imagefs.deps import reaper
+from imagefs.deps import subreaper
 from imagefs.deps.install import install, installer_environment
 from imagefs.errors import SnapshotError
 from tests.support.waiting import eventually, gone
@@ -238,9 +238,9 @@ def test_a_signal_before_the_command_runs_ends_us(tmp_path: Path) -> None:
 
 
 def test_signal_handlers_are_as_before() -> None:
-    before = [signal.getsignal(number) for number in reaper.FORWARDED]
+    before = [signal.getsignal(number) for number in subreaper.FORWARDED]
     install(["true"], os.environ)
-    assert [signal.getsignal(number) for number in reaper.FORWARDED] == before
+    assert [signal.getsignal(number) for number in subreaper.FORWARDED] == before
 
 
 def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_an_installer_that_takes_our_place(service: Service, tmp_path: Path, tar
 class Published:
     """The place of a host that waited for another, which has published."""
 
-    def __init__(self, store: object, name: str, patience: float, waiting: object, *, doubted: bool) -> None:
+    def __init__(self, store: object, name: str, patience: float, waiting: object, *, damaged: bool) -> None:
         self.published = True
         waiting("host-b")  # type: ignore[operator]
 

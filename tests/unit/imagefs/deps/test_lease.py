@@ -121,9 +121,9 @@ def test_who_comes_when_it_was_just_published(snapshots: Snapshots, tmp_path: Pa
 
 def test_one_who_could_not_read_it_leads_although_it_seems_whole(snapshots: Snapshots, tmp_path: Path) -> None:
     publish(snapshots, tmp_path / "tree")
-    found = acquire_or_wait(snapshots, NAME, 10.0, lambda _who: None, doubted=True)
+    found = acquire_or_wait(snapshots, NAME, 10.0, lambda _who: None, damaged=True)
     assert found is not None
-    assert acquire_or_wait(snapshots, NAME, 10.0, lambda _who: None, doubted=True) is None
+    assert acquire_or_wait(snapshots, NAME, 10.0, lambda _who: None, damaged=True) is None
     found.release()
 
 

@@ -103,7 +103,7 @@ def test_what_another_version_left_nobody_goes_on_with(tmp_path: Path) -> None:
     key = {"salt": 1}
     name, settings = key_digest(key), DaemonSettings(cache=str(tmp_path / "cache"), runtime=str(tmp_path / "runtime"))
     target = TargetDirectory(str(tmp_path / "target"), settings.cache)
-    with target.turn(pytest.fail):
+    with target.locked(pytest.fail):
         target.begin(name, [])
         Path(target.path, "module.py").touch()
         target.finish(inventory.take(target.path), name)

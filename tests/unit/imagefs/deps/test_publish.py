@@ -33,7 +33,7 @@ def job(tmp_path: Path) -> PublishJob:
     folder = tmp_path / "deps"
     job = PublishJob({}, str(tmp_path / "cache"), KEY, str(folder), 2.5)
     target = TargetDirectory(job.target, job.cache)
-    with target.turn(lambda: None):
+    with target.locked(lambda: None):
         target.begin(job.name, [])
         site = folder / "heavy-1.0.dist-info"
         site.mkdir()
@@ -77,7 +77,7 @@ def test_a_pack_with_other_bytes_is_replaced_once_somebody_could_not_read_it(
     images: Images, job: PublishJob, tmp_path: Path
 ) -> None:
     require(f"packaging\nSummary: {random.Random(1).randbytes(20_000).hex()}", job)  # more than is kept in the metadata
-    doubting = job._replace(tolerant=True, doubted=True)
+    doubting = job._replace(tolerant=True, damaged=True)
     first = publish.publish(job._replace(tolerant=True), images, leads)
     again = publish.publish(doubting, images, leads)
     assert (again.published, again.image) == (True, "")  # it was no fault of the store

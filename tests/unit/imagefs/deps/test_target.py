@@ -22,7 +22,7 @@ GONE = (US[0], US[1] + 1)
 @pytest.fixture
 def target(tmp_path: Path) -> TargetDirectory:
     target = TargetDirectory(str(tmp_path / "deps"), str(tmp_path / "cache"))
-    with target.turn(lambda: None):
+    with target.locked(lambda: None):
         return target
 
 
@@ -207,7 +207,7 @@ def test_its_folder_is_its_owners_alone(tmp_path: Path) -> None:
     target = TargetDirectory(str(tmp_path / "deps"), str(tmp_path / "cache"))
     before = os.umask(0)
     try:
-        with target.turn(lambda: None):
+        with target.locked(lambda: None):
             target.begin(KEY, [])
     finally:
         os.umask(before)
@@ -217,9 +217,9 @@ def test_its_folder_is_its_owners_alone(tmp_path: Path) -> None:
 def test_the_turn_is_for_one_at_a_time(target: TargetDirectory) -> None:
     script = (
         "import sys; from imagefs.deps.target import TargetDirectory\n"
-        "with TargetDirectory(*sys.argv[1:]).turn(lambda: print('waits', flush=True)): print('has it')"
+        "with TargetDirectory(*sys.argv[1:]).locked(lambda: print('waits', flush=True)): print('has it')"
     )
-    with target.turn(lambda: None):
+    with target.locked(lambda: None):
         other = subprocess.Popen(
             [sys.executable, "-c", script, target.path, target.cache], stdout=subprocess.PIPE, text=True
         )

@@ -62,9 +62,9 @@ def test_arguments_that_the_kernel_takes(arguments: list[str], environment: list
 
 def test_what_a_runtime_said_is_not_told_again(tmp_path: Path) -> None:
     silent = Runtime("/usr/bin/runc", "runc").failure(str(tmp_path), "x")
-    assert (silent.told, silent.message, silent.exit_code) == (False, "runc could not start the container", 125)
+    assert (silent.reported, silent.message, silent.exit_code) == (False, "runc could not start the container", 125)
     (tmp_path / "log").write_text('{"level":"error","msg":"mount"}')
-    assert Runtime("/usr/bin/runc", "runc").failure(str(tmp_path), "x").told
+    assert Runtime("/usr/bin/runc", "runc").failure(str(tmp_path), "x").reported
 
 
 def test_which_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Runs an installer and all that it starts: a program of its own, so that whatever daemonises becomes its child.
 
-    python -I -S reaper.py REPORT PARENT COMMAND…
+    python -I -S subreaper.py REPORT PARENT COMMAND…
 
 REPORT is a descriptor, or the path of a file, to which it writes one line of JSON when the command runs, `{}`, and
 another in the end: `status`, as a shell would say it, and `survivors`, pid and command line of processes that still ran
