@@ -158,7 +158,12 @@ def _absolute(given: str) -> str:
     path = os.path.expanduser(given)
     if path.startswith("~"):
         raise ConfigError(f"{given!r} is no path: there is no such user")
-    path = "/" + "/".join(name for name in os.path.join(os.getcwd(), path).split("/") if name not in ("", "."))
+    if given and not path.startswith("/"):
+        try:
+            path = f"{os.getcwd()}/{path}"
+        except FileNotFoundError:
+            raise ConfigError(f"{given!r} is no path: the working directory is gone") from None
+    path = "/" + "/".join(name for name in path.split("/") if name not in ("", "."))
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -168,6 +168,7 @@ def as_striped(status: Status, seen: ListedHeader) -> Status:
         replication=status.replication,
         links=status.links,
         marked=True,
+        encrypted=status.encrypted,
     )
 
 

@@ -170,7 +170,7 @@ def test_a_listing_given_up_while_the_next_page_is_fetched(inner: LocalStore) ->
 @pytest.mark.parametrize("seen", [ListedHeader(5, 4096, "0.1"), ListedHeader(), ListedHeader(damage="spoilt")])
 def test_what_has_not_changed_is_not_made_again(seen: ListedHeader) -> None:
     kept = HeaderCache()
-    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True, encrypted=True)
     assert kept.listed(b"/", status) is None
     first = kept.keep(b"/", status, seen)
     assert first == listed_as(status, seen)
@@ -192,7 +192,7 @@ def test_what_has_not_changed_is_not_made_again(seen: ListedHeader) -> None:
 )
 def test_what_a_manifest_leaves_as_it_is_is_shown_as_it_is_now(seen: ListedHeader, change: dict[str, Any]) -> None:
     kept = HeaderCache()
-    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True, encrypted=True)
     kept.keep(b"/", status, seen)
     changed = dataclasses.replace(status, **change)
     for now in (changed, status):
@@ -222,7 +222,7 @@ def test_without_ids_the_path_tells_files_apart() -> None:
 
 
 def test_a_manifest_changes_three_things_of_a_status() -> None:
-    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True, encrypted=True)
     for field in dataclasses.fields(Status):
         assert getattr(status, field.name) != field.default
     assert as_striped(status, ListedHeader(5, 4096, "0.1")) == dataclasses.replace(
