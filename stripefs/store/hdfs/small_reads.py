@@ -2,7 +2,7 @@
 
 hdfs-native picks the replica of a read by itself. It waits for a silent DataNode until its time-out is over, it keeps
 no record of that, and no request can leave a DataNode out. So a small read by hdfs-native that has no answer after
-PATIENCE seconds is asked of every replica by WebHDFS, and the first answer counts. A replica that sends nothing for
+PATIENCE seconds is asked of every replica by itself, and the first answer counts. A replica that sends nothing for
 SILENT seconds is noted as failed. While any DataNode is avoided, small files with a replica there are read from their
 other replicas at once.
 
