@@ -203,7 +203,7 @@ class HdfsHandle(Handle):
         self._cluster.reads.release(self)
 
     def _read_chosen(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> Buffer:
-        """By WebHDFS from `host`; where it is "", from the replicas of the first byte in turn."""
+        """From `host`, or where the block is by now; where it is "", from the replicas of the first byte in turn."""
         failure: HostFailed | None = None
         ahead = min(ahead, STREAM)
         # Also tells the store where the DataNodes are reached.
@@ -268,7 +268,7 @@ class HdfsHandle(Handle):
         return SmallRange(self._where, block, offset, length)
 
     def _read_corrupt(self, block: Block, offset: int, length: int, watch: Watch | None) -> Buffer:
-        """From the pinned file, bytes of a block that no host serves by WebHDFS. Raises what `_read_pinned` raises."""
+        """From the pinned file, bytes of a block that no host serves. Raises what `_read_pinned` raises."""
         self._failed.pop(block.offset, None)
         self._corrupt.discard(block.offset)
         try:
