@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from hdfscluster import instance, network
-from hdfscluster.config import Spec, parse_size
+from hdfscluster.config import NAMENODE, STANDBY, Spec, parse_size
 from hdfscluster.errors import ClusterError
 from hdfscluster.jars import ensure_jars
 
@@ -69,6 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("--replication", type=int, default=1, metavar="N")
     start.add_argument("--permissions", action="store_true", help="let the NameNode check permissions")
     start.add_argument("--no-webhdfs", action="store_true", help="make all web ports unreachable")
+    start.add_argument("--standby", action="store_true", help="with a second NameNode, nn2, which can take over")
+    start.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="properties",
+        metavar="KEY=VALUE",
+        help="a property of Hadoop, for all nodes and clients; may be repeated",
+    )
     start.add_argument("--json", action="store_true", help="print what `status --json` prints")
 
     commands.add_parser("stop", parents=[common], help="stop it and remove all it left, data included")
@@ -84,6 +93,8 @@ def _parser() -> argparse.ArgumentParser:
         to_nodes.add_argument("nodes", metavar="NODE", nargs="+", help="nn or dn3")
     safe = commands.add_parser("safemode", parents=[common], help="let the NameNode refuse changes, as for maintenance")
     safe.add_argument("wanted", choices=("on", "off"))
+    active = commands.add_parser("active", parents=[common], help="make one of two NameNodes the active one")
+    active.add_argument("node", choices=(NAMENODE, STANDBY))
     commands.add_parser("wait", parents=[common], help="wait until the NameNode and every node that runs serve")
     rate = commands.add_parser("rate", parents=[common], help="change the cap of every DataNode")
     rate.add_argument("rate", type=_rate, metavar="MB/s", help="0: no cap")
@@ -110,6 +121,8 @@ def _start(options: argparse.Namespace) -> None:
         replication=options.replication,
         permissions=options.permissions,
         webhdfs=not options.no_webhdfs,
+        standby=options.standby,
+        properties=tuple(options.properties),
     )
     spec = instance.start(spec, _say)
     if options.json:
@@ -133,7 +146,7 @@ def _status(options: argparse.Namespace) -> None:
         _print_json(facts)
         return
     print(f"{facts['url']}  web {facts['http']}  conf {facts['conf']}  {'ready' if facts['ready'] else 'not ready'}")
-    for node in [facts["namenode"], *facts["datanodes"]]:
+    for node in [facts["namenode"], *facts["standby"], *facts["datanodes"]]:
         live = "" if "live" not in node else "  live" if node["live"] else "  not live"
         address = node.get("rpc") or node.get("transfer")
         print(f"{node['node']:5} {node['state']:8} pid {node['pid'] or '-':<8} {address:22} http {node['http']}{live}")
@@ -150,6 +163,10 @@ def _to_nodes(options: argparse.Namespace) -> None:
 
 def _safemode(options: argparse.Namespace) -> None:
     instance.set_safemode(instance.find_spec(options.name, options.state), on=options.wanted == "on")
+
+
+def _active(options: argparse.Namespace) -> None:
+    instance.set_active(instance.find_spec(options.name, options.state), options.node)
 
 
 def _wait(options: argparse.Namespace) -> None:
@@ -177,6 +194,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "resume": _to_nodes,
     "restart": _to_nodes,
     "safemode": _safemode,
+    "active": _active,
     "rate": _set_rate,
     "report-bytes": _report_bytes,
     "wait": _wait,

@@ -2,8 +2,8 @@
 
 An instance owns 198.18.0.0/24 + 256 * subnet, out of the range that RFC 2544 sets apart for test networks. It is cut
 into links of four addresses: link 0 joins the host (.1) and the NameNode (.2), link i joins the NameNode's namespace,
-which routes, (.4i+1) and DataNode i (.4i+2). Ports differ from DataNode to DataNode, so that a client that guesses
-one from another is found out.
+which routes, (.4i+1) and DataNode i (.4i+2); the link behind the last DataNode's is the standby NameNode's. Ports
+differ from DataNode to DataNode, so that a client that guesses one from another is found out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,25 @@ from xml.sax.saxutils import escape
 
 from hdfscluster.errors import ClusterError
 
-__all__ = ["MAX_DATANODES", "NAMENODE", "SUBNETS", "Node", "Spec", "load_spec", "parse_size", "write_site_files"]
+__all__ = [
+    "MAX_DATANODES",
+    "NAMENODE",
+    "STANDBY",
+    "SUBNETS",
+    "Node",
+    "Spec",
+    "load_spec",
+    "parse_size",
+    "write_site_files",
+]
 
 NAMENODE = "nn"
+STANDBY = "nn2"
 MAX_DATANODES = 62  # links of four addresses in a /24, less the NameNode's
 SUBNETS = tuple(IPv4Network("198.18.0.0/15").subnets(new_prefix=24))
+
+_SERVICE = "pair"
+"""The name under which clients know two NameNodes."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _SIZE = re.compile(r"([0-9]+)\s*(|[KMG]iB|[KMG])", re.IGNORECASE)
@@ -46,7 +60,11 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """All that `start` was asked for. rate in bytes a second for one DataNode and direction, 0 for no limit."""
+    """All that `start` was asked for. rate in bytes a second for one DataNode and direction, 0 for no limit.
+
+    standby: a second NameNode shares the edits of the first, and takes over when it is told to. properties: KEY=VALUE,
+    for the site files of all nodes and of clients, over what the instance sets itself.
+    """
 
     name: str = "default"
     state: str = ""
@@ -57,18 +75,24 @@ class Spec:
     replication: int = 1
     permissions: bool = False
     webhdfs: bool = True
+    standby: bool = False
+    properties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ClusterError(f"{self.name!r} cannot name an instance: use up to 40 letters, digits, '.', '_' and '-'")
-        if not 1 <= self.datanodes <= MAX_DATANODES:
-            raise ClusterError(f"--datanodes must be 1 to {MAX_DATANODES}, not {self.datanodes}")
+        most = MAX_DATANODES - self.standby
+        if not 1 <= self.datanodes <= most:
+            raise ClusterError(f"--datanodes must be 1 to {most}, not {self.datanodes}")
         if not 1 <= self.replication <= self.datanodes:
             raise ClusterError(f"--replication must be 1 to --datanodes ({self.datanodes}), not {self.replication}")
         if self.block_size < 4096 or self.block_size % 512:
             raise ClusterError("--block-size must be at least 4 KiB and a multiple of 512 bytes")
         if self.rate < 0:
             raise ClusterError("--rate must not be negative; 0 means no limit")
+        for each in self.properties:
+            if not each.partition("=")[0].strip() or "=" not in each:
+                raise ClusterError(f"--set takes KEY=VALUE, not {each!r}")
 
     @property
     def folder(self) -> Path:
@@ -92,12 +116,16 @@ class Spec:
         ports = {"rpc": 8020, "http": 9870}
         return Node(NAMENODE, f"hdfs-{self.name}-{NAMENODE}", str(self._at(2)), self.host_address, ports)
 
+    @property
+    def name_nodes(self) -> list[Node]:
+        """The NameNode, and the standby."""
+        standby = self._linked(STANDBY, self.datanodes + 1, {"rpc": 8021, "http": 9871})
+        return [self.namenode, *[standby] * self.standby]
+
     def datanode(self, number: int) -> Node:
         """DataNode `number`, counted from 1."""
-        name = f"dn{number}"
         ports = {"transfer": 9900 + number, "http": 10000 + number, "ipc": 10100 + number}
-        base = 4 * number
-        return Node(name, f"hdfs-{self.name}-{name}", str(self._at(base + 2)), str(self._at(base + 1)), ports)
+        return self._linked(f"dn{number}", number, ports)
 
     @property
     def data_nodes(self) -> list[Node]:
@@ -105,7 +133,7 @@ class Spec:
 
     @property
     def nodes(self) -> list[Node]:
-        return [self.namenode, *self.data_nodes]
+        return [*self.name_nodes, *self.data_nodes]
 
     def node(self, name: str) -> Node:
         for node in self.nodes:
@@ -123,7 +151,7 @@ class Spec:
 
     @property
     def url(self) -> str:
-        return f"hdfs://{self.namenode.endpoint('rpc')}"
+        return f"hdfs://{_SERVICE}" if self.standby else f"hdfs://{self.namenode.endpoint('rpc')}"
 
     @property
     def client_conf(self) -> Path:
@@ -138,6 +166,10 @@ class Spec:
     def save(self) -> None:
         (self.folder / "spec.json").write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
 
+    def _linked(self, name: str, link: int, ports: dict[str, int]) -> Node:
+        base = 4 * link
+        return Node(name, f"hdfs-{self.name}-{name}", str(self._at(base + 2)), str(self._at(base + 1)), ports)
+
     def _at(self, offset: int) -> IPv4Address:
         return self.network[offset]
 
@@ -145,8 +177,9 @@ class Spec:
 def load_spec(folder: Path) -> Spec | None:
     """The spec that `start` left in `folder`, None where there is no readable one."""
     try:
-        return Spec(**json.loads((folder / "spec.json").read_text()))
-    except (OSError, ValueError, TypeError):
+        facts = json.loads((folder / "spec.json").read_text())
+        return Spec(**facts | {"properties": tuple(facts["properties"])})
+    except (OSError, ValueError, TypeError, KeyError):
         return None
 
 
@@ -160,18 +193,19 @@ def parse_size(text: str) -> int:
 
 def write_site_files(spec: Spec) -> None:
     """The configuration folder of every node and the one for clients, plus what all nodes share."""
+    chosen: Site = {key: value for key, _, value in (each.partition("=") for each in spec.properties)}
     for node in spec.nodes:
-        own = _namenode_site(spec) if node.name == NAMENODE else _datanode_site(spec, node)
+        own = _namenode_site(spec, node) if node in spec.name_nodes else _datanode_site(spec, node)
         folder = spec.conf(node)
         folder.mkdir(parents=True)
-        _write_site(folder / "core-site.xml", _core_site(spec) | {"hadoop.tmp.dir": f"{spec.folder}/tmp"})
-        _write_site(folder / "hdfs-site.xml", _common_site(spec) | own)
+        _write_site(folder / "core-site.xml", _core_site(spec) | {"hadoop.tmp.dir": f"{spec.folder}/tmp"} | chosen)
+        _write_site(folder / "hdfs-site.xml", _common_site(spec) | own | chosen)
         (folder / "log4j.properties").write_text(_LOGGING)
         # JMX shows counters as old as this, in seconds; the default is 10.
         (folder / "hadoop-metrics2.properties").write_text("*.period=1\n")
     spec.client_conf.mkdir()
-    _write_site(spec.client_conf / "core-site.xml", _core_site(spec))
-    _write_site(spec.client_conf / "hdfs-site.xml", _client_site(spec))
+    _write_site(spec.client_conf / "core-site.xml", _core_site(spec) | chosen)
+    _write_site(spec.client_conf / "hdfs-site.xml", _client_site(spec) | chosen)
     # Without this file the JVMs ask a name server for every address, which a namespace cannot reach: 30 s stalls.
     hosts = ["127.0.0.1 localhost", f"127.0.0.1 {socket.gethostname()}", f"{spec.host_address} client.{spec.name}.hdfs"]
     hosts += [f"{node.address} {node.name}.{spec.name}.hdfs" for node in spec.nodes]
@@ -194,11 +228,29 @@ def _client_site(spec: Spec) -> Site:
     return {
         "dfs.replication": spec.replication,
         "dfs.blocksize": spec.block_size,
-        "dfs.namenode.rpc-address": spec.namenode.endpoint("rpc"),
-        "dfs.namenode.http-address": spec.namenode.endpoint("http"),
+        **_namenode_addresses(spec),
         # Two or three DataNodes leave no spare for a broken pipeline: appending goes on with those that are left.
         "dfs.client.block.write.replace-datanode-on-failure.best-effort": "true",
     }
+
+
+def _namenode_addresses(spec: Spec) -> Site:
+    if not spec.standby:
+        return {
+            "dfs.namenode.rpc-address": spec.namenode.endpoint("rpc"),
+            "dfs.namenode.http-address": spec.namenode.endpoint("http"),
+        }
+    proxies = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+    site: Site = {
+        "dfs.nameservices": _SERVICE,
+        f"dfs.ha.namenodes.{_SERVICE}": ",".join(node.name for node in spec.name_nodes),
+        f"dfs.client.failover.proxy.provider.{_SERVICE}": proxies,
+        "ha.failover-controller.cli-check.rpc-timeout.ms": 60_000,
+    }
+    for node in spec.name_nodes:
+        site[f"dfs.namenode.rpc-address.{_SERVICE}.{node.name}"] = node.endpoint("rpc")
+        site[f"dfs.namenode.http-address.{_SERVICE}.{node.name}"] = node.endpoint("http")
+    return site
 
 
 def _common_site(spec: Spec) -> Site:
@@ -208,10 +260,17 @@ def _common_site(spec: Spec) -> Site:
     }
 
 
-def _namenode_site(spec: Spec) -> Site:
+def _namenode_site(spec: Spec, node: Node) -> Site:
+    shared: Site = {
+        "dfs.ha.namenode.id": node.name,
+        "dfs.namenode.shared.edits.dir": f"file://{spec.folder}/edits",
+        "dfs.ha.fencing.methods": "shell(/bin/true)",  # a NameNode that is to be away is killed
+        "dfs.ha.tail-edits.period": 1,
+    }
     return {
-        "dfs.namenode.http-bind-host": spec.web_host(spec.namenode),
-        "dfs.namenode.name.dir": f"file://{spec.folder}/nn",
+        **(shared if spec.standby else {}),
+        "dfs.namenode.http-bind-host": spec.web_host(node),
+        "dfs.namenode.name.dir": f"file://{spec.folder}/{node.name}",
         "dfs.namenode.fs-limits.min-block-size": 4096,
         "dfs.namenode.datanode.registration.ip-hostname-check": "false",
         "dfs.namenode.safemode.extension": 0,

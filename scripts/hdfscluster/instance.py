@@ -32,6 +32,7 @@ __all__ = [
     "pause",
     "restart",
     "resume",
+    "set_active",
     "set_rate",
     "start",
     "state_folder",
@@ -80,9 +81,14 @@ def start(spec: Spec, say: Say) -> Spec:
             write_site_files(spec)
             say(f"starting a NameNode and {spec.datanodes} DataNodes")
             process.format_namenode(spec, jars)
-            for node in spec.nodes:
+            first = [spec.namenode, *spec.data_nodes]
+            for node in first:
                 process.launch(spec, node, jars)
-            await_ready(spec, say, spec.nodes)
+            await_ready(spec, say, first)
+            if spec.standby:
+                process.copy_to_standby(spec, jars)
+                process.launch(spec, spec.name_nodes[1], jars)
+                process.administer_pair(spec, jars, "-transitionToActive", NAMENODE)
             complaint = write_archive(spec, jars, process.JVM_OPTIONS)
             if complaint:
                 say(f"the next start will be no faster: no class archive: {complaint}")
@@ -122,6 +128,7 @@ def describe(spec: Spec) -> dict[str, Any]:
         "permissions": spec.permissions,
         "webhdfs": spec.webhdfs,
         "namenode": _describe_node(spec, spec.namenode, processes),
+        "standby": [_describe_node(spec, node, processes) for node in spec.name_nodes[1:]],
         "datanodes": datanodes,
     }
 
@@ -158,6 +165,15 @@ def restart(spec: Spec, nodes: Sequence[Node], say: Say) -> None:
 def set_safemode(spec: Spec, *, on: bool) -> None:
     """As an administrator does: what reads goes on, and what changes a name or begins a block is refused."""
     process.administer(spec, ensure_jars(), "-safemode", "enter" if on else "leave")
+
+
+def set_active(spec: Spec, name: str) -> None:
+    """Make this NameNode of two the active one; the other becomes the standby where it runs."""
+    jars = ensure_jars()
+    for node in spec.name_nodes:
+        if node.name != name and _running(process.find(spec.name), node.name):
+            process.administer_pair(spec, jars, "-transitionToStandby", node.name)
+    process.administer_pair(spec, jars, "-transitionToActive", "--forceactive", name)
 
 
 def await_ready(spec: Spec, say: Say, launched: Sequence[Node] = ()) -> None:

@@ -71,9 +71,10 @@ def claim(spec: Spec) -> None:
 
 
 def build(spec: Spec) -> None:
-    """Add each DataNode's namespace, link and token buckets to what `claim` made."""
-    for node in spec.data_nodes:
-        _add_datanode(spec, node)
+    """Add the other nodes' namespaces and links, and the DataNodes' token buckets, to what `claim` made."""
+    for node in spec.nodes:
+        if node != spec.namenode:
+            _add_linked(spec, node)
     set_rate(spec, spec.rate)
 
 
@@ -90,7 +91,7 @@ def remove(name: str) -> None:
 
 
 def namespaces_of(name: str) -> list[str]:
-    pattern = re.compile(rf"hdfs-{re.escape(name)}-(nn|dn[0-9]+)")
+    pattern = re.compile(rf"hdfs-{re.escape(name)}-(nn2?|dn[0-9]+)")
     listed: list[dict[str, Any]] = json.loads(_ip("-json", "netns", "list") or "[]")
     return sorted(entry["name"] for entry in listed if pattern.fullmatch(entry["name"]))
 
@@ -125,7 +126,7 @@ def count_bytes(spec: Spec) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _add_datanode(spec: Spec, node: Node) -> None:
+def _add_linked(spec: Spec, node: Node) -> None:
     router = spec.namenode.namespace
     _add_namespace(node.namespace)
     _ip("-n", router, "link", "add", node.name, "type", "veth", "peer", "name", _INNER, "netns", node.namespace)

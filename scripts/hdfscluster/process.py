@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hdfscluster.archive import archive_options
-from hdfscluster.config import NAMENODE, Node, Spec
+from hdfscluster.config import Node, Spec
 from hdfscluster.errors import ClusterError
 
 __all__ = [
     "JVM_OPTIONS",
     "Process",
     "administer",
+    "administer_pair",
     "check_java",
     "check_memory",
+    "copy_to_standby",
     "find",
     "format_namenode",
     "kill_all",
@@ -69,7 +71,7 @@ def check_java() -> None:
 def check_memory(spec: Spec) -> None:
     """Refuse what would drive the machine out of memory: each JVM needs about 200 MB."""
     available = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    needed = _RESIDENT * (spec.datanodes + 1)
+    needed = _RESIDENT * len(spec.nodes)
     if available is not None and int(available[1]) << 10 < needed:
         raise ClusterError(
             f"{spec.datanodes} DataNodes need about {needed >> 20} MiB of memory and {int(available[1]) >> 10} MiB "
@@ -98,7 +100,7 @@ def find(instance: str) -> dict[str, Process]:
 
 def launch(spec: Spec, node: Node, jars: Path) -> None:
     """Start the JVM of `node` in its namespace, detached from this command."""
-    role = "namenode.NameNode" if node.name == NAMENODE else "datanode.DataNode"
+    role = "namenode.NameNode" if node in spec.name_nodes else "datanode.DataNode"
     # Not `ip netns exec`: it gives the JVM a mount namespace of its own, which would keep alive every mount there is.
     command = ["nsenter", f"--net=/run/netns/{node.namespace}", *_java(spec, node, jars)]
     command += [*archive_options(spec, node, jars), f"{_SERVER}.{role}"]
@@ -110,9 +112,17 @@ def launch(spec: Spec, node: Node, jars: Path) -> None:
 
 def format_namenode(spec: Spec, jars: Path) -> None:
     """Write the NameNode's first, empty image."""
-    node = spec.namenode
-    command = [*_java(spec, node, jars), *archive_options(spec, node, jars)]
-    command += [f"{_SERVER}.namenode.NameNode", "-format", "-nonInteractive"]
+    _prepare(spec, spec.namenode, jars, "-format")
+
+
+def copy_to_standby(spec: Spec, jars: Path) -> None:
+    """Write the standby's first image, as the NameNode, which runs, has it."""
+    _prepare(spec, spec.name_nodes[1], jars, "-bootstrapStandby")
+
+
+def _prepare(spec: Spec, node: Node, jars: Path, option: str) -> None:
+    command = ["nsenter", f"--net=/run/netns/{node.namespace}", *_java(spec, node, jars)]
+    command += [*archive_options(spec, node, jars), f"{_SERVER}.namenode.NameNode", option, "-nonInteractive"]
     with spec.log(node).open("ab") as log:
         done = subprocess.run(
             command,
@@ -124,22 +134,31 @@ def format_namenode(spec: Spec, jars: Path) -> None:
             check=False,
         )
     if done.returncode:
-        raise ClusterError(f"the NameNode could not be formatted: {last_words(spec, node)}")
+        raise ClusterError(f"the image of {node.name} could not be made: {last_words(spec, node)}")
 
 
 def administer(spec: Spec, jars: Path, *words: str) -> None:
     """`hdfs dfsadmin WORDS`."""
+    _run_tool(spec, jars, "DFSAdmin", "-fs", spec.url, *words)
+
+
+def administer_pair(spec: Spec, jars: Path, *words: str) -> None:
+    """`hdfs haadmin WORDS`."""
+    _run_tool(spec, jars, "DFSHAAdmin", *words)
+
+
+def _run_tool(spec: Spec, jars: Path, tool: str, *words: str) -> None:
     node = spec.namenode
     command = [word for word in _java(spec, node, jars) if not word.startswith(_MARK)]  # it is none of the nodes
     done = subprocess.run(
-        [*command, "org.apache.hadoop.hdfs.tools.DFSAdmin", "-fs", spec.url, *words],
+        [*command, f"org.apache.hadoop.hdfs.tools.{tool}", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        raise ClusterError(f"dfsadmin {' '.join(words)}: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        raise ClusterError(f"{tool} {' '.join(words)}: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
 
 
 def last_words(spec: Spec, node: Node) -> str:
@@ -169,7 +188,7 @@ def resume(process: Process) -> None:
 
 
 def _java(spec: Spec, node: Node, jars: Path) -> list[str]:
-    heap = 384 if node.name == NAMENODE else 256
+    heap = 384 if node in spec.name_nodes else 256
     # The jars first: an archive of their classes counts only where the class path begins with them.
     classes = f"{jars}/*:{spec.conf(node)}:{spec.folder}/web"
     return [

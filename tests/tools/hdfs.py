@@ -75,6 +75,10 @@ class HdfsInstance:
         """Let the NameNode refuse changes, or take them again."""
         self._run("safemode", "on" if on else "off")
 
+    def make_active(self, node: str) -> None:
+        """Make this NameNode of two the active one."""
+        self._run("active", node)
+
     def bytes_sent(self) -> dict[str, int]:
         """Bytes each DataNode has put on its link, by node."""
         return {node: counts["sent"] for node, counts in json.loads(self._run("report-bytes")).items()}

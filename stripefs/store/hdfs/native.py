@@ -365,7 +365,8 @@ def translate(error: Exception, where: str) -> StoreError:
         return Exists(f"{where} exists already")
     if isinstance(error, OSError):
         return ServiceDown(f"{where}: the NameNode cannot be reached: {_first_line(error)}")
-    return StoreError(f"{where}: hdfs-native: {_first_line(error)}")
+    hint = "give --hdfs-transport webhdfs, which needs no keys here" if "KMS" in text else ""
+    return StoreError(f"{where}: hdfs-native: {_first_line(error)}", hint=hint)
 
 
 def _brief(reason: str) -> str:

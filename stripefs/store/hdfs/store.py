@@ -99,6 +99,10 @@ class HdfsStore(Store):
             if make:
                 self._need_native().make_directory(self._full(b"/"))
             self._root_status = self.stat(b"/")
+            if self._root_status.encrypted and settings.transport == "auto" and self._native is not None:
+                self._native.close()
+                self._native = None
+                self._off["native"] = "this is an encryption zone, whose keys DataNodes ask for by WebHDFS"
             self._inodes = self._web and self._probe_inodes()
             self._pinning: PinnedClient | None = self._pinning_client()
             self.chooses_host = self._inodes and settings.transport in ("auto", "webhdfs")
@@ -368,9 +372,17 @@ class HdfsStore(Store):
         if self._settings.transport == "webhdfs":
             self._off["native"] = "--hdfs-transport webhdfs"
             return None
-        return NativeClient(
-            self._target, timeout=self._settings.host_timeout, by_hostname=self._settings.use_datanode_hostname
-        )
+        try:
+            return NativeClient(
+                self._target, timeout=self._settings.host_timeout, by_hostname=self._settings.use_datanode_hostname
+            )
+        except ServiceDown:
+            raise
+        except StoreError as error:  # such as key servers that it does not know, which WebHDFS asks itself
+            if self._settings.transport != "auto":
+                raise
+            self._off["native"] = error.message
+            return None
 
     def _connect_data_transfer(self) -> None:
         defaults = self._rest.defaults()
