@@ -11,6 +11,9 @@ import pytest
 
 import stripefs
 from stripefs.settings import StoreSettings
+from stripefs.store.base import Store
+from stripefs.store.hdfs.datanode_write import DataNodeSink
+from stripefs.store.hdfs.transfer_write import TransferSink
 from stripefs.store.url import open_store
 from tests.support.python_api import LAYOUTS, content
 from tests.tools.hdfs import COMMAND, HdfsInstance, hdfs_instance
@@ -36,10 +39,14 @@ def use_all_layouts(instance: HdfsInstance, path: str) -> None:
             assert fs.read_bytes(name) == data
 
 
+def opened(instance: HdfsInstance, path: str) -> Store:
+    return open_store(StoreSettings(f"{instance.url}{path}", hadoop_conf=str(instance.conf), hdfs_user="root"))
+
+
 def transport_of(instance: HdfsInstance, path: str = "/") -> dict[str, str]:
-    store = open_store(StoreSettings(f"{instance.url}{path}", hadoop_conf=str(instance.conf), hdfs_user="root"))
+    store = opened(instance, path)
     try:
-        return store.describe()
+        return dict(store.describe())
     finally:
         store.close()
 
@@ -96,14 +103,27 @@ def test_a_standby_takes_over_under_readers_and_writers() -> None:
             assert held.pread(offset=5 * MIB, length=MIB) == DATA[5 * MIB : 6 * MIB]
 
 
-def test_tokens_and_encrypted_data_transfer() -> None:
-    cipher = "dfs.encrypt.data.transfer.cipher.suites=AES/CTR/NoPadding"  # the default is slow
-    wanted = ("dfs.block.access.token.enable=true", "dfs.encrypt.data.transfer=true", cipher)
-    with hdfs_instance("sealed", "--datanodes", "2", "--rate", "0", *(f"--set={each}" for each in wanted)) as instance:
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_block_tokens_and_encrypted_data_transfer(encrypted: bool) -> None:
+    properties = ["dfs.block.access.token.enable=true"]
+    if encrypted:  # in a way that is faster than the default
+        properties += ["dfs.encrypt.data.transfer=true", "dfs.encrypt.data.transfer.cipher.suites=AES/CTR/NoPadding"]
+    options = ("--datanodes", "3", "--rate", "0", "--replication", "2", *(f"--set={each}" for each in properties))
+    with hdfs_instance("sealed", *options) as instance:
         use_all_layouts(instance, "/")
-        facts = transport_of(instance)
-    assert facts["transport"] == "webhdfs"
-    assert facts["off: data transfer"] == "the cluster encrypts data transfer"
+        store = opened(instance, "/")
+        host = store.hosts()[0].name
+        sink = store.create(b"/.placed", host=host, length=len(DATA))
+        assert isinstance(sink, DataNodeSink if encrypted else TransferSink)
+        assert sink.complete([DATA]).length == len(DATA)
+        handle = store.open(b"/.placed")
+        assert all(host in block.hosts and len(block.hosts) == 2 for block in handle.locate(0, len(DATA)))
+        handle.close()
+        facts = store.describe()
+        store.close()
+    if encrypted:
+        assert facts["transport"] == "webhdfs"
+        assert facts["off: data transfer"] == "the cluster encrypts data transfer"
 
 
 def test_erasure_coding_and_encryption_zones(tmp_path: Path) -> None:

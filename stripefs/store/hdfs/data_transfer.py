@@ -30,7 +30,7 @@ from stripefs.store.hdfs.transfer_wire import (
     read_request,
 )
 
-__all__ = ["BadChecksum", "DataTransfer", "Refused"]
+__all__ = ["UNTRIED", "BadChecksum", "BrokenAnswer", "DataTransfer", "Refused", "receive_message"]
 
 STEP = 1 << 20
 """Bytes that one system call receives at most, and between two reports of progress."""
@@ -95,6 +95,14 @@ class DataTransfer:
             sock.close()
         return data
 
+    def granting(self, address: str) -> bool:
+        """True if the DataNode at `address` has granted a read or a write, and has not been given up since."""
+        return self._refusals.granting(address)
+
+    def granted(self, address: str) -> None:
+        """Note that it has granted one."""
+        self._refusals.granted(address)
+
     def count(self, address: str, reason: str, *, of_connection: bool) -> None:
         """Count a refusal of the DataNode at `address`, which has served these bytes by WebHDFS. See `Refused`."""
         self._refusals.refused(address, reason, of_connection=of_connection)
@@ -118,7 +126,7 @@ class DataTransfer:
         self._connections.close()
 
 
-class _BrokenAnswer(Exception):
+class BrokenAnswer(Exception):
     """The DataNode has not answered what it said it would."""
 
 
@@ -157,13 +165,13 @@ class _Request:
             silent_after(sock, self._patience)
             with cancellable(sock, watch):
                 sock.sendall(read_request(self._piece))
-                granted = read_answer(_message(sock))
+                granted = read_answer(receive_message(sock))
             if isinstance(granted, str):
                 raise _Declined(granted)
             packets = _Packets(sock, self._piece, *granted)
             if self._patience < self._timeout:
                 silent_after(sock, self._timeout)
-        except (OSError, _BrokenAnswer, _Declined, ValueError) as error:
+        except (OSError, BrokenAnswer, _Declined, ValueError) as error:
             sock.close()
             self._check(watch, error)
             raise self._refusal(error) from error
@@ -187,7 +195,7 @@ class _Request:
             failure = BadChecksum(f"DataNode {self._host}: {message}", host=self._host)
             failure.begin, failure.end = error.begin, error.end
             raise failure from error
-        except (OSError, _BrokenAnswer) as error:
+        except (OSError, BrokenAnswer) as error:
             sock.close()
             self._check(watch, error)
             why, stalled = self._told(error, self._timeout)
@@ -222,7 +230,7 @@ class _Request:
 class _Packets:
     """The packets of a granted request, whose data begins at `begin` of the block.
 
-    Raises OSError, _BrokenAnswer, _Damaged, and ValueError for what is no such answer.
+    Raises OSError, BrokenAnswer, _Damaged, and ValueError for what is no such answer.
     """
 
     def __init__(self, sock: socket.socket, piece: Piece, sums: PacketSums, begin: int) -> None:
@@ -244,7 +252,7 @@ class _Packets:
             skip = self._piece.offset + received - self._begin  # bytes of the same chunk before the first one
             left = len(buffer) - received
             if size <= skip:
-                raise _BrokenAnswer(f"its answer ended {left} bytes early")
+                raise BrokenAnswer(f"its answer ended {left} bytes early")
             if size - skip - left >= self._sums.chunk:  # which is memory that no reader has accounted for
                 raise ValueError("it answered more than it was asked for")
             if skip or size > left:
@@ -284,13 +292,13 @@ class _Packets:
 
 
 def _fill(sock: socket.socket, views: list[memoryview]) -> None:
-    """Receive into all of `views`, in order. Raises OSError, _BrokenAnswer."""
+    """Receive into all of `views`, in order. Raises OSError, BrokenAnswer."""
     views = [view for view in views if view]
     missing = sum(map(len, views))
     while missing:
         count = sock.recvmsg_into(views, 0, socket.MSG_WAITALL)[0]
         if not count:
-            raise _BrokenAnswer(f"it broke off with {missing} bytes of a packet missing")
+            raise BrokenAnswer(f"it broke off with {missing} bytes of a packet missing")
         missing -= count
         while views and count >= len(views[0]):
             count -= len(views.pop(0))
@@ -307,8 +315,8 @@ def _confirm(sock: socket.socket) -> bool:
     return True
 
 
-def _message(sock: socket.socket) -> bytes:
-    """A message of Protocol Buffers with its length before it. Raises OSError, _BrokenAnswer, ValueError."""
+def receive_message(sock: socket.socket) -> bytes:
+    """A message of Protocol Buffers with its length before it. Raises OSError, BrokenAnswer, ValueError."""
     length = shift = 0
     more = True
     while more:

@@ -29,7 +29,7 @@ from stripefs.store.hdfs.datanode import read_head, refusal, silent_after
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.probe import connect, reason
 
-__all__ = ["PATIENCE", "DataNodeSink"]
+__all__ = ["PATIENCE", "DataNodeSink", "unsent_bytes"]
 
 PATIENCE = 3
 """Time-outs of reading for which a DataNode may be silent while it writes: 15 s by default. It waits by itself, without
@@ -204,9 +204,9 @@ class DataNodeSink(Sink):
 
     def _wait_until_writable(self) -> None:
         """Until it may be that more can be sent."""
-        unsent, moved = _unsent(self._sock), time.monotonic()
+        unsent, moved = unsent_bytes(self._sock), time.monotonic()
         while not self._ready(select.POLLOUT, self._timeout / _LOOKS):
-            left, now = _unsent(self._sock), time.monotonic()
+            left, now = unsent_bytes(self._sock), time.monotonic()
             if left < unsent:
                 unsent, moved = left, now
                 self._silent_since = None
@@ -334,6 +334,6 @@ class DataNodeSink(Sink):
             self._sock.close()
 
 
-def _unsent(sock: socket.socket) -> int:
+def unsent_bytes(sock: socket.socket) -> int:
     """Bytes that its peer has not acknowledged yet."""
     return int(struct.unpack("@i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0])

@@ -82,17 +82,18 @@ class PipelineHealth:
 
     def silent_hosts(self, path: str, first: str) -> list[str]:
         """The silent ones among `first`, where `path` is being written, and the other DataNodes of its last block."""
-        return self._ask(dict.fromkeys([first, *self.of(path)[1]]))
+        return self.without_sign(dict.fromkeys([first, *self.of(path)[1]]))
 
     def silent(self, names: Iterable[str]) -> list[str]:
         """The DataNodes of `names` that are known to be silent, and are so still."""
         now = time.monotonic()
         found_at = {name: self._health.silent_since(name) for name in names}
         known = {name: now - since > _TRUSTED for name, since in found_at.items() if since is not None}
-        found = set(self._ask([name for name, old in known.items() if old]))
+        found = set(self.without_sign([name for name, old in known.items() if old]))
         return [name for name, old in known.items() if not old or name in found]
 
-    def _ask(self, names: Iterable[str]) -> list[str]:
+    def without_sign(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that give no sign of life now."""
         names = list(names)
         if not names:
             return []

@@ -138,6 +138,7 @@ class HdfsStore(Store):
             self._native,
             self._datanodes if self.chooses_host else None,
             lambda full: self._stat(full, full.rpartition("/")[2].encode()),
+            transfer=self.reads.transfer,
             rpc=self._rpc,
             target=self._target,
             health=self.health,

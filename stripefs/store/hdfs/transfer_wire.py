@@ -1,4 +1,4 @@
-"""HDFS's data transfer protocol on the wire, pure: the request for a block's bytes, its answer, packets, and checksums.
+"""HDFS's data transfer protocol on the wire, pure: requests to read and write a block, answers, packets, checksums.
 
 Source: DataTransferProtocol, datatransfer.proto, hdfs.proto and PacketHeader of Hadoop 3.4.
 
@@ -13,24 +13,31 @@ import struct
 import threading
 import zlib
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import crc32c
+
+from stripefs.store.hdfs.protobuf import bytes_field, delimited, field, fields, number_field
 
 __all__ = [
     "CHECKSUM_OK",
     "HEAD",
     "LONGEST",
     "BlockName",
+    "ChunkSums",
     "PacketSums",
     "Piece",
+    "acknowledged",
     "block_name_of",
     "data_length",
+    "packet_head",
     "read_answer",
     "read_request",
     "refusal_of",
+    "write_answer",
+    "write_request",
 ]
 
 CHECKSUM_OK = bytes([2, 0x08, 6])
@@ -41,11 +48,13 @@ LONGEST = 16 << 20
 
 _VERSION = 28  # DataTransferProtocol.DATA_TRANSFER_VERSION
 _READ_BLOCK = 81  # Op.READ_BLOCK
+_WRITE_BLOCK = 80  # Op.WRITE_BLOCK
+_NEW_BLOCK = 6  # OpWriteBlockProto.BlockConstructionStage.PIPELINE_SETUP_CREATE
+_NO_TOKEN = bytes_field(1, b"") + bytes_field(2, b"") + bytes_field(3, b"") + bytes_field(4, b"")
 _CLIENT = b"stripefs"
 _LENGTHS = struct.Struct(">iH")  # bytes of a packet but for its header and this word; bytes of the header
 _HEADER = struct.Struct("<BqBqB?Bi")  # PacketHeaderProto: offset in the block, sequence number, last, bytes of data
 _TAGS = (0x09, 0x11, 0x18, 0x25)
-_T = TypeVar("_T", int, bytes)
 
 _CRC32, _CRC32C = 1, 2  # ChecksumTypeProto
 _ONES = 0xFFFFFFFF
@@ -102,13 +111,70 @@ def refusal_of(defaults: Mapping[str, Any]) -> str:
 def read_request(piece: Piece) -> bytes:
     """The operation that asks for `piece`: OpReadBlockProto, with version, operation and length before it."""
     block = piece.block
-    extended = (
-        _bytes(1, block.pool.encode()) + _number(2, block.id) + _number(3, block.stamp) + _number(4, block.length)
-    )
-    no_token = _bytes(1, b"") + _bytes(2, b"") + _bytes(3, b"") + _bytes(4, b"")
-    header = _bytes(1, _bytes(1, extended) + _bytes(2, no_token)) + _bytes(2, _CLIENT)
-    operation = _bytes(1, header) + _number(2, piece.offset) + _number(3, piece.length)
-    return struct.pack(">HB", _VERSION, _READ_BLOCK) + _varint(len(operation)) + operation
+    extended = bytes_field(1, block.pool.encode()) + number_field(2, block.id)
+    extended += number_field(3, block.stamp) + number_field(4, block.length)
+    operation = number_field(2, piece.offset) + number_field(3, piece.length)
+    return _request(_READ_BLOCK, extended, b"", _CLIENT, operation)
+
+
+def write_request(
+    block: bytes,
+    stamp: int,
+    token: bytes,
+    client: bytes,
+    onward: Sequence[bytes],
+    sums: ChunkSums,
+    storage_types: Sequence[int],
+    storage_ids: Sequence[bytes],
+) -> bytes:
+    """The operation that begins a new block: OpWriteBlockProto. `onward`: DatanodeInfoProtos of the further replicas.
+    storage_types, storage_ids: of all replicas, or none."""
+    operation = b"".join(bytes_field(2, each) for each in onward)
+    operation += number_field(4, _NEW_BLOCK) + number_field(5, 1 + len(onward))
+    operation += number_field(6, 0) + number_field(7, 0) + number_field(8, stamp)
+    operation += bytes_field(9, number_field(1, sums.kind) + number_field(2, sums.chunk))
+    if storage_types:
+        operation += number_field(11, storage_types[0])
+        operation += b"".join(number_field(12, each) for each in storage_types[1:])
+        operation += bytes_field(16, storage_ids[0]) + b"".join(bytes_field(17, each) for each in storage_ids[1:])
+    return _request(_WRITE_BLOCK, block, token, client, operation)
+
+
+def _request(code: int, block: bytes, token: bytes, client: bytes, operation: bytes) -> bytes:
+    header = bytes_field(1, bytes_field(1, block) + bytes_field(2, token or _NO_TOKEN)) + bytes_field(2, client)
+    return struct.pack(">HB", _VERSION, code) + delimited(bytes_field(1, header) + operation)
+
+
+def write_answer(answer: bytes) -> tuple[str, str]:
+    """A BlockOpResponseProto for a new block: the reason of a refusal, and the DataNode (ip:port) of a further replica
+    that could not be reached. "" for none. Raises ValueError for another shape."""
+    told = dict(fields(answer))
+    status = field(told, 1, int)
+    if not status:
+        return "", ""
+    first_bad = field(told, 2, bytes, b"").decode("utf-8", "replace")
+    return field(told, 5, bytes, b"").decode("utf-8", "replace") or f"it answered status {status}", first_bad
+
+
+def acknowledged(message: bytes) -> tuple[int, int | None]:
+    """A PipelineAckProto: the sequence number of a packet, and the number of the replica that has failed, None for
+    none. Raises ValueError."""
+    number, replies = None, []
+    for which, value in fields(message):
+        if which == 1 and isinstance(value, int):
+            number = (value >> 1) ^ -(value & 1)
+        elif which == 2 and isinstance(value, int):
+            replies.append(value)
+    if number is None:
+        raise ValueError("an acknowledgement of nothing")
+    return number, next((at for at, status in enumerate(replies) if status), None)
+
+
+def packet_head(number: int, offset: int, length: int, sums: int) -> bytes:
+    """The head of the packet `number` that holds `length` bytes from `offset` of the block on, and `sums` bytes of
+    checksums; the last packet of a block is the one without data."""
+    header = _HEADER.pack(_TAGS[0], offset, _TAGS[1], number, _TAGS[2], not length, _TAGS[3], length)
+    return _LENGTHS.pack(4 + sums + length, len(header)) + header
 
 
 def read_answer(answer: bytes) -> tuple[PacketSums, int] | str:
@@ -116,13 +182,13 @@ def read_answer(answer: bytes) -> tuple[PacketSums, int] | str:
 
     That offset is where the chunk of the first byte asked for begins. Raises ValueError for another shape.
     """
-    told = dict(_fields(answer))
-    status = _field(told, 1, int)
+    told = dict(fields(answer))
+    status = field(told, 1, int)
     if status:
-        return _field(told, 5, bytes, b"").decode("utf-8", "replace") or f"it answered status {status}"
-    info = dict(_fields(_field(told, 4, bytes)))
-    checksum = dict(_fields(_field(info, 1, bytes)))
-    return PacketSums(_field(checksum, 1, int), _field(checksum, 2, int)), _field(info, 2, int)
+        return field(told, 5, bytes, b"").decode("utf-8", "replace") or f"it answered status {status}"
+    info = dict(fields(field(told, 4, bytes)))
+    checksum = dict(fields(field(info, 1, bytes)))
+    return PacketSums(field(checksum, 1, int), field(checksum, 2, int)), field(info, 2, int)
 
 
 def data_length(head: memoryview, begin: int, sums: PacketSums) -> int:
@@ -144,6 +210,34 @@ def data_length(head: memoryview, begin: int, sums: PacketSums) -> int:
     return int(data)
 
 
+class ChunkSums:
+    """Makes the CRCs of `chunk` bytes each, big-endian. kind: ChecksumTypeProto. Raises ValueError.
+
+    0.34 CPU s for a GB in chunks of 512 bytes (AMD EPYC).
+    """
+
+    def __init__(self, kind: int, chunk: int) -> None:
+        self.kind, self.chunk = kind, chunk
+        self._crc = _crc_of(kind, chunk)
+        self._chunks = struct.Struct(f"{chunk}s")
+
+    def of(self, data: memoryview) -> bytes:
+        """The CRCs of `data`, which begins with a chunk."""
+        whole = len(data) - len(data) % self.chunk
+        crc = self._crc
+        words = array("I", [crc(each) for (each,) in self._chunks.iter_unpack(data[:whole])])
+        if whole < len(data):
+            words.append(crc(data[whole:]))
+        words.byteswap()
+        return words.tobytes()
+
+
+def _crc_of(kind: int, chunk: int) -> Callable[..., int]:
+    if kind not in (_CRC32, _CRC32C) or not 0 < chunk <= LONGEST or chunk % 4:
+        raise ValueError(f"checksums of kind {kind} over {chunk} bytes")
+    return zlib.crc32 if kind == _CRC32 else crc32c.crc32c
+
+
 class PacketSums:
     """CRCs of `chunk` bytes each, big-endian, checked for many chunks at once. kind: ChecksumTypeProto.
 
@@ -153,10 +247,8 @@ class PacketSums:
     """
 
     def __init__(self, kind: int, chunk: int) -> None:
-        if kind not in (_CRC32, _CRC32C) or not 0 < chunk <= LONGEST or chunk % 4:
-            raise ValueError(f"checksums of kind {kind} over {chunk} bytes")
         self.chunk = chunk
-        self._crc: Callable[..., int] = zlib.crc32 if kind == _CRC32 else crc32c.crc32c
+        self._crc = _crc_of(kind, chunk)
         self._chunks = max(1, _AT_ONCE // chunk)  # checked by one call
         self._zeros = _zeros(kind, chunk)
 
@@ -224,57 +316,3 @@ _zeros_by_kind: dict[tuple[int, int], _Zeros] = {}
 
 def _zeros(kind: int, chunk: int) -> _Zeros:
     return _zeros_by_kind.setdefault((kind, chunk), _Zeros(chunk))
-
-
-# Protocol Buffers: the few kinds of fields that these messages have.
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    at = 0
-    while at < len(message):
-        tag, at = _read_varint(message, at)
-        value, at = _read_varint(message, at)
-        if tag & 7 == 2:
-            if at + value > len(message):
-                raise ValueError("a message that ends within a field")
-            yield tag >> 3, message[at : at + value]
-            at += value
-        elif tag & 7 == 0:
-            yield tag >> 3, value
-        else:
-            raise ValueError(f"a field of wire type {tag & 7}")
-
-
-def _field(fields: Mapping[int, int | bytes], number: int, kind: type[_T], default: _T | None = None) -> _T:
-    value = fields.get(number, default)
-    if not isinstance(value, kind):
-        raise ValueError(f"no field {number} in a message")
-    return value
-
-
-def _read_varint(message: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while at < len(message):
-        value |= (message[at] & 0x7F) << shift
-        shift += 7
-        at += 1
-        if message[at - 1] < 0x80:
-            return value, at
-    raise ValueError("a message that ends within a number")
-
-
-def _varint(value: int) -> bytes:
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    digits.append(value)
-    return bytes(digits)
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value

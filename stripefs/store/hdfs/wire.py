@@ -221,7 +221,8 @@ def _refused_change(name: str, reason: str, where: str) -> StoreError | None:
         return NameTooLong(f"{where}: {reason}")
     if name == "PathIsNotEmptyDirectoryException" or "destination directory is not empty" in reason:
         return NotEmpty(f"{where} is a directory that is not empty")
-    if name == "NotReplicatedYetException":  # a replica that its DataNode has not reported yet; it will
+    # A replica that its DataNode has yet to report; a file that the NameNode has given to nobody meanwhile.
+    if name in ("NotReplicatedYetException", "LeaseExpiredException"):
         return Transient(f"{where}: {reason}")
     if name in _WRITTEN:
         return Busy(f"{where} is being written by another client")

@@ -36,13 +36,17 @@ from stripefs.errors import (
 )
 from stripefs.retry import HostHealth
 from stripefs.store.base import Attributes, Buffer, Host, Identity, Kind, Sink, Status
+from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
 from stripefs.store.hdfs.hadoop_conf import Target
 from stripefs.store.hdfs.namenode import NameNodeRest, RpcAddress
+from stripefs.store.hdfs.namenode_rpc import CallsRefused, NameNodeRpc
 from stripefs.store.hdfs.namespace import Namespace, WebNamespaceCalls
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.native_write import NativeNamespaceCalls, NativeSink
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
+from stripefs.store.hdfs.transfer_wire import ChunkSums
+from stripefs.store.hdfs.transfer_write import Placement, TransferSink
 from stripefs.store.hdfs.wire import Replica, request_target, temporary_path
 
 __all__ = ["DOCUMENT", "DataNodeDirectory", "HdfsWriter"]
@@ -72,6 +76,8 @@ class DataNodeDirectory(Protocol):
 
     def address(self, name: str) -> str: ...
 
+    def transfer_address(self, name: str) -> str: ...
+
     def learn(self, replicas: Iterable[Replica]) -> None: ...
 
     def known(self) -> Sequence[Host]: ...
@@ -81,7 +87,8 @@ class HdfsWriter:
     """Paths are HDFS's, in plain text; the store's own root stays where it is.
 
     rest is None where WebHDFS does not answer, native where the transport leaves it out, datanodes where files cannot
-    be placed. `stat` is the store's; timeout that of one silent host, in seconds.
+    be placed, transfer where the cluster has no data transfer for us. `stat` is the store's; timeout that of one silent
+    host, in seconds.
     """
 
     def __init__(
@@ -91,6 +98,7 @@ class HdfsWriter:
         datanodes: DataNodeDirectory | None,
         stat: Callable[[str], Status],
         *,
+        transfer: DataTransfer | None = None,
         rpc: RpcAddress,
         target: Target,
         health: HostHealth,
@@ -102,6 +110,10 @@ class HdfsWriter:
         self._pipelines = None
         if rest is not None and datanodes is not None:
             self._pipelines = PipelineHealth(rest, datanodes, health, timeout)
+        self._transfer: Placement | None = None
+        if transfer is not None and rest is not None and datanodes is not None and self._pipelines is not None:
+            self._transfer = _placement(rest, datanodes, transfer, self._pipelines, target, timeout)
+        self._without_transfer: dict[str, None] = {}  # directories with erasure coding, or encrypted
         self._stat = stat
         self._root = target.root.decode() or "/"
         self._user = target.user
@@ -139,7 +151,7 @@ class HdfsWriter:
 
     def _placed(
         self, path: str, host: str, block_size: int, replication: int, length: int | None, *, document: bool = False
-    ) -> DataNodeSink:
+    ) -> Sink:
         """A new file at `host`. Raises NotFound, at the latest when it is closed, where the directory is missing.
 
         The host of a document may not be silent for longer than a reader's: there are others, and a lock that is to be
@@ -151,19 +163,50 @@ class HdfsWriter:
         if self._pipelines.silent([host]):
             raise HostFailed(f"DataNode {host} is silent", host=host, stalled=True)
         block_size, replication = self._shape(block_size, replication)
-        return DataNodeSink(
-            address,
-            self._target(path, block_size, replication),
-            path,
-            name=host,
-            timeout=self._timeout,
-            patience=1 if document else PATIENCE,
-            length=length,
-            block_size=block_size,
-            pipelines=self._pipelines,
-            confirm=lambda: self._written(path),
-            discard=lambda at_most: self._discard(path, at_most),
-        )
+
+        def by_web() -> DataNodeSink:
+            return DataNodeSink(
+                address,
+                self._target(path, block_size, replication),
+                path,
+                name=host,
+                timeout=self._timeout,
+                patience=patience,
+                length=length,
+                block_size=block_size,
+                pipelines=pipelines,
+                confirm=lambda: self._written(path),
+                discard=lambda at_most: self._discard(path, at_most),
+            )
+
+        patience, pipelines = 1 if document else PATIENCE, self._pipelines
+        by = self._transfer
+        if by is None or not length or _folder(path) in self._without_transfer or not block_size or not replication:
+            return by_web()
+        if by.transfer.refused(self._datanodes.transfer_address(host)):
+            return by_web()
+        try:
+            return TransferSink(
+                by,
+                path,
+                host=host,
+                length=length,
+                block_size=block_size,
+                replication=replication,
+                patience=patience,
+                confirm=lambda: self._written(path),
+                discard=lambda at_most: self._discard(path, at_most),
+                instead=by_web,
+            )
+        except Unsupported as error:
+            _log.info("%s is written by WebHDFS: %s", path, error)
+            if isinstance(error, CallsRefused):
+                self._transfer = None
+            else:
+                if len(self._without_transfer) >= _HIDDEN:
+                    self._without_transfer.clear()
+                self._without_transfer[_folder(path)] = None
+            return by_web()
 
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool, parents: bool = True) -> Status | None:
         pieces = list(data)
@@ -295,6 +338,8 @@ class HdfsWriter:
         """Let go of what is laid aside."""
         if self._pipelines is not None:
             self._pipelines.close()
+        if self._transfer is not None:
+            self._transfer.rpc.close()
 
     def _refuse_root(self, *paths: str) -> None:
         if self._root in paths:
@@ -363,6 +408,24 @@ class HdfsWriter:
         """
         found = self._rest.defaults() if self._rest is not None else None
         return (0, 0) if found is None else (int(found["blockSize"]), int(found["replication"]))
+
+
+def _placement(
+    rest: NameNodeRest,
+    datanodes: DataNodeDirectory,
+    transfer: DataTransfer,
+    pipelines: PipelineHealth,
+    target: Target,
+    timeout: float,
+) -> Placement | None:
+    """The services of files that are written by data transfer; None where the cluster wants no checksums of ours."""
+    defaults = rest.defaults() or {}
+    try:
+        sums = ChunkSums(int(defaults["checksumType"]), int(defaults["bytesPerChecksum"]))
+    except (KeyError, TypeError, ValueError):
+        return None
+    rpc = NameNodeRpc([namenode.rpc for namenode in target.namenodes], target.user, timeout)
+    return Placement(rpc, transfer, datanodes, pipelines, sums, timeout)
 
 
 def _folder(path: str) -> str:

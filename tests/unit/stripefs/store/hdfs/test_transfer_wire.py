@@ -12,14 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.store.hdfs.transfer_wire import (
+    HEAD,
     BlockName,
+    ChunkSums,
     PacketSums,
     Piece,
+    acknowledged,
     block_name_of,
     data_length,
+    packet_head,
     read_answer,
     read_request,
     refusal_of,
+    write_answer,
 )
 
 LOCATED: dict[str, Any] = {
@@ -50,6 +55,31 @@ def test_only_the_right_bytes_fit(data: bytes, kind: int, chunk: int, more: st.D
     assert sums.fit(memoryview(crcs), memoryview(data))
 
 
+@given(st.binary(max_size=3000), st.sampled_from([1, 2]), st.sampled_from([4, 64, 512]), st.integers(0, 2**40))
+def test_packets_that_are_written_are_those_that_are_read(data: bytes, kind: int, chunk: int, offset: int) -> None:
+    crcs = ChunkSums(kind, chunk).of(memoryview(data))
+    assert crcs == sums_of(kind, chunk, data)
+    head = packet_head(3, offset, len(data), len(crcs))
+    assert len(head) == HEAD
+    assert data_length(memoryview(head), offset, PacketSums(kind, chunk)) == len(data)
+
+
+def test_acknowledgements() -> None:
+    assert acknowledged(b"\x08\x0e\x10\x00\x10\x00") == (7, None)
+    assert acknowledged(b"\x08\x0e\x10\x00\x10\x01") == (7, 1)
+    assert acknowledged(b"\x08\x01") == (-1, None)  # a sign of life
+    with pytest.raises(ValueError, match="of nothing"):
+        acknowledged(b"\x10\x00")
+
+
+def test_answers_to_a_new_block() -> None:
+    assert write_answer(b"\x08\x00") == ("", "")
+    assert write_answer(b"\x08\x01\x12\x03a:1") == ("it answered status 1", "a:1")
+    assert write_answer(b"\x08\x05\x2a\x02no") == ("no", "")
+    with pytest.raises(ValueError, match="no field 1"):
+        write_answer(b"")
+
+
 @pytest.mark.parametrize("chunk", [512, 1 << 20])
 def test_large_packets_take_little_memory(chunk: int) -> None:
     """Those of a DataNode with a large io.file.buffer.size: zeros of a packet stay with each thread that reads."""
@@ -74,8 +104,9 @@ def test_two_chunks_that_changed_places_do_not_fit() -> None:
 
 @pytest.mark.parametrize(("kind", "chunk"), [(0, 512), (3, 512), (2, 0), (2, 510), (2, 1 << 30)])
 def test_sums_that_are_not_known(kind: int, chunk: int) -> None:
-    with pytest.raises(ValueError, match="checksums of kind"):
-        PacketSums(kind, chunk)
+    for sums in (PacketSums, ChunkSums):
+        with pytest.raises(ValueError, match="checksums of kind"):
+            sums(kind, chunk)
 
 
 def test_the_name_of_a_block() -> None:
