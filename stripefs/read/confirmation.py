@@ -2,8 +2,10 @@
 
 HDFS has to be asked after a read if the file is still the one that was opened. A question for each range is 40 a second
 for a client that reads 320 MB/s, and 1,000 such clients are more than a NameNode answers. So ranges of read-ahead wait
-for a question together, at most `TOGETHER` seconds. Their DataNodes read on meanwhile, and a reader who comes to one of
-them, or is about to, has the question asked at once.
+for a question together, at most `TOGETHER` seconds. A reader who comes to one of them, or is about to, has the question
+asked at once, but for one case: as long as more read-ahead is on its way than ranges wait for the question, the
+DataNodes have enough to do, and the reader gets as many bytes a second when it waits too. So the first range of a file,
+its end and scattered reads are confirmed at once, and so is a window that is full of ranges that have come.
 
 All of it runs on trio's thread; the question blocks a thread of a lane.
 """
@@ -17,7 +19,7 @@ from collections.abc import Callable
 import trio
 
 from stripefs.executor import Executor
-from stripefs.read.planner import Attempt
+from stripefs.read.planner import Attempt, FilePlan, RangeState
 from stripefs.store.base import Buffer, Handle
 
 __all__ = ["TOGETHER", "Confirmations"]
@@ -25,7 +27,7 @@ __all__ = ["TOGETHER", "Confirmations"]
 log = logging.getLogger(__name__)
 
 TOGETHER = 0.5
-"""Seconds from one question to the next that nobody waits for: 1,000 clients ask 2,000 times a second."""
+"""Seconds from one question to the next while read-ahead is on its way: 1,000 clients ask 2,000 times a second."""
 
 
 class Confirmations:
@@ -53,12 +55,14 @@ class Confirmations:
         self._running = False
         self._asked = -math.inf
         self._urgent = trio.Event()
+        self._added = trio.Event()
 
     def add(self, attempt: Attempt, data: Buffer) -> None:
         """All bytes of the attempt are here."""
         self._landed.append((attempt, data))
         if attempt.range.demanded or attempt.range.waiters:
             self._urgent.set()
+        self._added.set()
         if not self._running:
             self._running = True
             self._start(self._what, self._run)
@@ -73,6 +77,9 @@ class Confirmations:
             while self._landed:
                 with trio.move_on_at(self._asked + TOGETHER):
                     await self._urgent.wait()
+                    while _ahead(self._landed[0][0].range.file) > len(self._landed):
+                        self._added = trio.Event()
+                        await self._added.wait()
                 self._urgent = trio.Event()
                 landed, self._landed = self._landed, []
                 self._asked = trio.current_time()
@@ -92,3 +99,9 @@ class Confirmations:
         except Exception as error:  # noqa: BLE001  # the border: readers get all that a client raises as an error
             return error
         return None
+
+
+def _ahead(file: FilePlan) -> int:
+    """The number of ranges of the file that no reader waits for and whose bytes are on their way."""
+    fetched = (each for each in file.ranges.values() if each.state is RangeState.FETCHING and not each.demanded)
+    return sum(not each.waiters and not any(attempt.landed_at for attempt in each.attempts) for each in fetched)

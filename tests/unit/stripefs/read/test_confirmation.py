@@ -1,11 +1,17 @@
 """Bytes that have to be confirmed are shown after a question that began when they were here; one serves for many."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import trio
+import trio.testing
 
 from stripefs.errors import ServiceDown, StaleVersion
+from stripefs.executor import Executor
+from stripefs.read import confirmation
+from stripefs.read.confirmation import Confirmations
+from stripefs.read.planner import RangeState
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
 from tests.unit.stripefs.read.reading import MIB, reading
 
@@ -68,6 +74,63 @@ async def test_few_questions_confirm_many_ranges(asked, content):
         await read_through(file, content)
         assert 0 < asked.asked < len(file.handle.landed) / 2
         await file.aclose()
+
+
+async def test_a_reader_waits_while_more_read_ahead_is_on_its_way_than_has_come(monkeypatch, nursery):
+    monkeypatch.setattr(confirmation, "TOGETHER", 1e6)
+    asked, answered, file = [], [], SimpleNamespace(ranges={})
+    handle = SimpleNamespace(confirm=lambda: asked.append(len(answered)))
+
+    def start(_what, work):
+        nursery.start_soon(work)
+
+    def ended(attempt, data):
+        answered.append(data)
+
+    def fetching(*, demanded=False, waiters=0):
+        """The attempt for one more range."""
+        attempt = SimpleNamespace(landed_at=0.0)
+        state = RangeState.FETCHING
+        attempt.range = SimpleNamespace(
+            file=file, state=state, demanded=demanded, waiters=waiters, attempts=[attempt], offset=len(file.ranges)
+        )
+        file.ranges[attempt.range.offset] = attempt.range
+        return attempt
+
+    def lands(attempt):
+        attempt.landed_at = 1.0
+        one.add(attempt, attempt.range.offset)
+
+    async def settle(count):
+        with trio.fail_after(20):
+            while len(answered) < count:
+                await trio.sleep(0.001)
+        await trio.testing.wait_all_tasks_blocked()
+        for offset in answered:
+            file.ranges.pop(offset, None)
+
+    one = Confirmations("file", handle, Executor(5.0), start, ended, 5.0)
+    head, *ahead = [fetching(demanded=True), *(fetching() for _ in range(5))]
+    lands(head)
+    await settle(1)
+    ahead[0].range.waiters = 1
+    lands(ahead[0])
+    lands(ahead[1])
+    await settle(1)
+    assert asked == [0]
+    lands(ahead[2])
+    await settle(4)
+    assert asked == [0, 1]
+    lands(ahead[3])
+    fetching(demanded=True)
+    fetching(waiters=1)
+    ahead[4].range.state = RangeState.FAILED
+    await settle(4)
+    assert asked == [0, 1]
+    one.hurry()
+    await settle(5)
+    assert asked == [0, 1, 4]
+    assert answered == [0, 1, 2, 3, 4]
 
 
 async def test_bytes_of_another_version_are_not_shown(asked, content):
