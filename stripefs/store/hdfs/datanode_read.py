@@ -42,6 +42,8 @@ class DataNodeReader:
         """Reads by the data transfer protocol, where the cluster has that."""
         self._reported: dict[tuple[str, object], float] = {}
         """By host and block of a damaged replica: when it was reported last."""
+        self._web_only: set[str] = set()
+        """Open files that data transfer cannot read: they have no checksums (dfs.checksum.type NULL)."""
 
     @property
     def by_name(self) -> bool:
@@ -105,7 +107,7 @@ class DataNodeReader:
     ) -> memoryview:
         """By data transfer, and where that is refused by WebHDFS."""
         piece = _piece_of(block, offset, length)
-        if self.transfer is None or piece is None:
+        if self.transfer is None or piece is None or where in self._web_only:
             return by_web()
         address = self._datanodes.transfer_address(host)
         refused: tuple[str, bool] | None = None  # not the exception, which keeps what it has read
@@ -116,6 +118,8 @@ class DataNodeReader:
                 refused = refusal.message, refusal.of_connection
                 if refusal.answered:
                     moved()
+                if isinstance(refusal.__cause__, ValueError):
+                    self._web_only.add(where)
             except BadChecksum as damage:
                 self._report(where, block, damage)
                 raise
@@ -172,8 +176,9 @@ class DataNodeReader:
 
         return ask
 
-    def release(self, owner: Hashable) -> None:
-        """The file is closed: end what is kept open for it."""
+    def release(self, owner: Hashable, where: str) -> None:
+        """The file is closed: end what is kept open for it, and forget what is known of it."""
+        self._web_only.discard(where)
         self.streams.drop(owner)
 
     def close(self) -> None:

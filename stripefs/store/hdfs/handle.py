@@ -200,7 +200,7 @@ class HdfsHandle(Handle):
     def close(self) -> None:
         self._closed = True
         self._pinned = None
-        self._cluster.reads.release(self)
+        self._cluster.reads.release(self, self._where)
 
     def _read_chosen(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> Buffer:
         """From `host`, or where the block is by now; where it is "", from the replicas of the first byte in turn."""

@@ -457,6 +457,22 @@ def test_what_is_refused_comes_by_webhdfs(port: TransferPort) -> None:
         assert "Replica not found" in facts["off: data transfer"]
 
 
+def test_a_file_without_checksums_is_asked_for_once_by_each_opening(port: TransferPort) -> None:
+    with hdfs(port) as (cluster, store):
+        port.kind = 0
+        for opened in range(1, 3):
+            handle = store.open(b"/file")
+            for at in range(4):
+                assert handle.read_on(at << 19, 1 << 19, 0, host=port.address) == DATA[at << 19 :][: 1 << 19]
+            assert handle.read(700, 1000) == DATA[700:1700]
+            handle.close()
+            assert len(port.asked) == opened
+        assert len(cluster.datanodes[0].served) == 10
+        port.kind = 2
+        assert read_file(store, port.address, 0, 1 << 19) == DATA[: 1 << 19]
+        assert len(port.asked) == 3
+
+
 @pytest.mark.parametrize("more", [{"encryptDataTransfer": True}, {"keyProviderUri": "kms://http@kms:9600/kms"}])
 def test_clusters_that_webhdfs_is_for(port: TransferPort, more: dict[str, object]) -> None:
     with hdfs(port, **more) as (_, store):
