@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import logging
 import stat
+import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -47,6 +48,8 @@ _log = logging.getLogger(__name__)
 _UNKNOWN_SPACE = Space(capacity=1 << 50, free=1 << 50, files=0)
 """Space that df shows where the store cannot say: 1 PiB, all free. With zeros df hides the mount and kubelet evicts
 pods."""
+
+_MOST_DIRECTORIES = 1000
 
 _SPACE_TTL = 10.0
 _SPACE_TIMEOUT = 3.0
@@ -125,6 +128,7 @@ class Tree:
         self.attr_timeout = attr_timeout
         self._unpublished = unpublished
         self._changed_at = -1.0  # the time of the last change through this mount
+        self._directories: dict[bytes, tuple[Status, float]] = {}  # statuses that may be younger than attr_timeout
         self._mask = ~umask & 0o7777
         self._open_files = OpenFiles(self.state, self.calls, reader, self._confirm, attr_timeout)
         self._listings: dict[int, DirectoryListing] = {}
@@ -170,7 +174,14 @@ class Tree:
         node = self.node(node_id)
         if node.status is not None:
             return self.attributes(node_id, node.status)
-        return self.attributes(node_id, await self.current_status(node))
+        # The kernel forgets the attributes of a directory with each change of its names, and asks before the next one.
+        known, seen = self._directories.get(self.state.path(node_id), (None, 0.0))
+        left = self.attr_timeout - (trio.current_time() - seen)
+        if known is None or left <= 0:
+            return self.attributes(node_id, await self.current_status(node))
+        attributes = self.attributes(node_id, known)
+        attributes.valid = left
+        return attributes
 
     async def readlink(self, node_id: int) -> bytes:
         node = self.node(node_id)
@@ -329,7 +340,13 @@ class Tree:
         async def ask() -> Status:
             return await self.calls.call(f"look up {path!r}", self._stat_blocking, path)
 
-        return await self.calls.shared(("stat", path), ask)
+        began = trio.current_time()
+        status = await self.calls.shared(("stat", path), ask)
+        if status.kind is Kind.DIRECTORY and began > self._changed_at:
+            if len(self._directories) >= _MOST_DIRECTORIES:
+                self._directories.clear()
+            self._directories[path] = status, began
+        return status
 
     async def find(self, path: bytes) -> Status | None:
         """As `stat`, None where there is nothing."""
@@ -357,6 +374,12 @@ class Tree:
         """This mount has changed, or may have changed, what is at `path`."""
         self.outdate(path)
         self._changed_at = trio.current_time()
+        if path in self._directories:
+            self._directories.clear()  # and what is below it
+        folder = path.rpartition(b"/")[0] or b"/"
+        self.outdate(folder)
+        if (known := self._directories.get(folder)) is not None:
+            self._directories[folder] = replace(known[0], mtime_ns=time.time_ns()), known[1]
 
     def ttl(self, parent: int, name: bytes, seen: float) -> float:
         """For how many more seconds the kernel may cache what the store said of a name at the time `seen`.

@@ -21,7 +21,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.store.base import Kind
+from stripefs.store.base import Attributes, Kind
 from stripefs.vfs import ROOT
 from stripefs.vfs.writable_tree import WritableTree
 from stripefs.write import NotSequential
@@ -343,3 +343,43 @@ async def test_a_file_that_another_mount_publishes_right_before_the_lock(store: 
     await tree.flush(handle)
     await tree.release(handle)
     assert contents(store)[b"/new"] == b"theirs and ours"
+
+
+async def test_a_file_that_comes_right_before_the_lock_is_cut_where_that_was_asked_for(store: ChangingStore) -> None:
+    tree = make_writable(store, uploads=FakeUploads(store, meanwhile=lambda: store.put(b"/new", b"theirs")))
+    handle, shown, _ = await tree.create(ROOT, b"new", 0o644, CREATE | os.O_TRUNC, ME)
+    assert shown.size == 0
+    await tree.write(handle, 0, b"ours")
+    await tree.flush(handle)
+    await tree.release(handle)
+    assert contents(store)[b"/new"] == b"ours"
+
+
+async def test_a_directory_whose_names_change_is_not_asked_for_again(store: ChangingStore) -> None:
+    store.mkdir(b"/folder", 0o755)
+    tree = make_writable(store)
+    tree._tree.attr_timeout = 1000.0
+    folder = await tree.lookup(ROOT, b"folder")
+    before = folder.mtime_ns
+    for name in (b"one", b"two"):
+        handle, _, _ = await tree.create(folder.id, name, 0o644, CREATE | os.O_TRUNC, ME)
+        await tree.flush(handle)
+        await tree.release(handle)
+        store.calls.clear()
+        shown = await tree.getattr(folder.id)
+        assert not store.calls
+        assert shown.mtime_ns > before
+        assert 0 < shown.valid < 1000.0
+        before = shown.mtime_ns
+    assert (await tree.setattr(folder.id, mode=0o700)).mode == 0o700
+    assert (await tree.getattr(folder.id)).mode == 0o700
+    await tree.unlink(folder.id, b"one")
+    await tree.unlink(folder.id, b"two")
+    await tree.rmdir(ROOT, b"folder")
+    with pytest.raises(StaleVersion):
+        await tree.getattr(folder.id)
+    await tree.mkdir(ROOT, b"folder", 0o711)
+    assert (await tree.getattr((await tree.lookup(ROOT, b"folder")).id)).mode == 0o711
+    store.set_attributes(b"/folder", Attributes(mode=0o750))
+    tree._tree.attr_timeout = 0.0
+    assert (await tree.getattr((await tree.lookup(ROOT, b"folder")).id)).mode == 0o750
