@@ -252,6 +252,7 @@ class WriteFile(io.BufferedIOBase):
                 append=self.mode == "ab" and status is not None,
                 attributes=_attributes(source, status),
                 layout=layout,
+                anew=self.mode == "wb" and status is None,
             )
 
         return await begin_file(path, partial(_find_file, source), begin, exclusive=self.mode == "xb")

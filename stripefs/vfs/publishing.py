@@ -80,13 +80,14 @@ class HandlePublisher:
         )
         now = time.time_ns()
         shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
-        upload, untouched = await self.begin_upload(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
+        cut, anew = bool(flags & os.O_TRUNC), flags & (os.O_TRUNC | os.O_EXCL) == os.O_TRUNC
+        upload, untouched = await self.begin_upload(path, status, shown.mode, cut=cut, anew=anew)
         file = WriteHandle(0, path, upload, writer, shown, untouched=untouched, new=status is None)
         file.path_identity = status.identity if status is not None else None
         return file
 
     async def begin_upload(
-        self, path: bytes, status: Status | None, mode: int, *, cut: bool
+        self, path: bytes, status: Status | None, mode: int, *, cut: bool, anew: bool = False
     ) -> tuple[FileUpload, bool]:
         """The upload of the version to be published; the flag tells that it begins empty although the file is not."""
         replacing = status.identity if status is not None else None
@@ -106,7 +107,9 @@ class HandlePublisher:
                 _log.info("%r cannot be appended to: %s", path, error)
             else:
                 return upload, False
-        upload = await self._uploads.begin(path, replacing=replacing, attributes=attributes, layout=layout)
+        upload = await self._uploads.begin(
+            path, replacing=replacing, attributes=attributes, layout=layout, anew=anew and status is None
+        )
         return upload, status is not None and not cut
 
     async def publish(self, file: WriteHandle, *, final: bool) -> Status:

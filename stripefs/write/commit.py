@@ -91,7 +91,8 @@ class Commit:
     replaced: the manifest of the file at the name until a version takes its place, None where that is not striped.
     continued: the status of the file that the new bytes are appended to; None where they are the file from its start.
     alone: True if nothing was at the name when its lock was taken, so nothing may be replaced: a file there was
-    renamed to it by a process that looked for locks before.
+    renamed to it by a process that looked for locks before. anew: nobody looked, so a file there is replaced all the
+    same, with its manifest as `replaced`.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class Commit:
         replaced: Manifest | None = None,
         *,
         alone: bool = False,
+        anew: bool = False,
     ) -> None:
         self._shared = shared
         self._ops = shared.ops
@@ -114,6 +116,7 @@ class Commit:
         self.replaced = replaced
         self.continued: Status | None = None
         self.alone = alone
+        self.anew = anew
         self.hanging: bytes | None = None
         """The file being renamed onto the name, or being so when that was given up: it may yet come there."""
         self.arrived = False
@@ -126,7 +129,8 @@ class Commit:
 
     def restarted(self, files: HiddenFiles) -> Commit:
         """For what is written from the file's start again, into these files."""
-        after = Commit(self._shared, self._locks, files, self.replaced or self._file.manifest, alone=self.alone)
+        replaced = self.replaced or self._file.manifest
+        after = Commit(self._shared, self._locks, files, replaced, alone=self.alone, anew=self.anew)
         after.hanging, after._joining = self.hanging, self._joining
         return after
 
@@ -244,7 +248,15 @@ class Commit:
         if self.replaced is not None and not await self._is_there(self.replaced):
             self.replaced = None
         self.hanging = source
-        await self._make_visible(RenameStep(source, self._names.path, staged, self.alone))
+        step = RenameStep(source, self._names.path, staged, self.alone)
+        try:
+            await self._make_visible(step)
+        except StaleVersion:
+            if not (self.alone and self.anew):
+                raise
+            self.alone, self.hanging = False, source
+            self.replaced = await self._shared.manifest(self._names.path)
+            await self._make_visible(replace(step, alone=False))
         self._id = staged.file_id
         if staged.file_id and self._contents.layout is not Layout.STRIPED:  # whose status has the length of its parts
             self._shown = replace(staged, name=split_path(self._names.path)[1])

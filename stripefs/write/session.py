@@ -165,15 +165,19 @@ class UploadManager:
         append: bool = False,
         attributes: Attributes | None = None,
         layout: Layout | None = None,
+        anew: bool = False,
     ) -> FileUpload:
         """Begin a new version of the file at `path` (`replacing`: the identity of the one that was seen there).
 
         Takes the lock of `path`. append: the new version begins with the bytes of the one it replaces, and
         `upload.length` starts at its length. attributes: mode, owner, group, times that the published file gets.
-        layout: None is the policy's. Nothing is visible before `FileUpload.publish`. A directory must exist above.
+        layout: None is the policy's. anew: with `replacing` None, a file that came to the name meanwhile is replaced,
+        as O_TRUNC of open(2) cuts it, so nobody looks for one. Nothing is visible before `FileUpload.publish`. A
+        directory must exist above.
 
-        Raises Busy (another writer, here or elsewhere), Exists (`replacing` is None, and something came to the name
-        before the lock was held), NotFound (no directory), Unsupported (append where the store cannot), StoreError.
+        Raises Busy (another writer, here or elsewhere), Exists (`replacing` is None without `anew`, and something came
+        to the name before the lock was held), NotFound (no directory), Unsupported (append where the store cannot),
+        StoreError.
         """
         if not self._shared.store.capabilities.put:
             raise Unsupported(f"{self._shared.store.url} cannot be written to")
@@ -182,7 +186,7 @@ class UploadManager:
         self._uploads[path] = None
         try:
             await self._ensure_resolved(path)
-            upload = await self._begin(path, replacing, append, attributes or Attributes(), layout)
+            upload = await self._begin(path, replacing, append, attributes or Attributes(), layout, anew)
         except BaseException:
             del self._uploads[path]
             raise
@@ -201,7 +205,13 @@ class UploadManager:
         del self._unresolved[path]
 
     async def _begin(
-        self, path: bytes, replacing: Identity | None, append: bool, attributes: Attributes, layout: Layout | None
+        self,
+        path: bytes,
+        replacing: Identity | None,
+        append: bool,
+        attributes: Attributes,
+        layout: Layout | None,
+        anew: bool,
     ) -> FileUpload:
         shared = self._shared
         await shared.uploader.look()
@@ -209,10 +219,11 @@ class UploadManager:
         layout = await self._allowed(path, layout or shared.policy.layout)
         locks = await self._lock(path, names.version)
         try:
-            if replacing is None:
+            if replacing is None and not anew:
                 await self._ensure_absent(path)
             manifest = await shared.manifest(path) if replacing is not None else None
-            upload = FileUpload(shared, locks, names, layout, attributes, manifest, self, alone=replacing is None)
+            alone = replacing is None
+            upload = FileUpload(shared, locks, names, layout, attributes, manifest, self, alone=alone, anew=anew)
         except BaseException:
             await locks.release_name()
             raise

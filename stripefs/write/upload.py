@@ -66,6 +66,7 @@ class FileUpload:
         register: UploadListener,
         *,
         alone: bool = False,
+        anew: bool = False,
     ) -> None:
         self._shared = shared
         self._locks = locks
@@ -75,7 +76,7 @@ class FileUpload:
         )
         self._file = FileState(attributes)
         self._files = HiddenFiles(shared, names, self._contents, self._file)
-        self._commit = Commit(shared, locks, self._files, replaced, alone=alone)
+        self._commit = Commit(shared, locks, self._files, replaced, alone=alone, anew=anew)
         self._register = register
         self._turn = trio.Lock()
         self._fresh = True

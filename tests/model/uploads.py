@@ -111,19 +111,26 @@ class Uploads(RuleBasedStateMachine):
         path=st.sampled_from(PATHS),
         layout=st.sampled_from(list(Layout)),
         append=st.booleans(),
+        anew=st.booleans(),
         fault=FAULTS,
     )
-    def begin(self, name: str, path: bytes, layout: Layout, append: bool, fault: tuple[str, int] | None) -> None:
+    def begin(
+        self, name: str, path: bytes, layout: Layout, append: bool, fault: tuple[str, int] | None, anew: bool = False
+    ) -> None:
+        """anew: whoever begins it knows nothing of the file that may stand there."""
         mount = self.mounts[name]
         stood = self.standing(path)
         identity = None if stood is None else StripedStore(self.store).stat(path).identity
-        append = append and stood is not None
+        append, anew = append and stood is not None, anew and not append
+        identity = None if anew else identity
         surely, by = self.surely_until[path]
         must_be_busy = self.holder(path) is not None or (self.simulation.now < surely and by != name)
         may_be_busy = must_be_busy or self.simulation.now <= self.held_until[path]
         try:
             real = self.call(
-                mount, fault, lambda: mount.uploads.begin(path, replacing=identity, append=append, layout=layout)
+                mount,
+                fault,
+                lambda: mount.uploads.begin(path, replacing=identity, append=append, layout=layout, anew=anew),
             )
         except Died:
             self.lock_may_stay(path)

@@ -162,13 +162,20 @@ class FakeUploads:
         return self.find_writer(path)
 
     async def begin(
-        self, path: bytes, *, replacing: object, append: bool = False, attributes: object = None, layout: object = None
+        self,
+        path: bytes,
+        *,
+        replacing: object,
+        append: bool = False,
+        attributes: object = None,
+        layout: object = None,
+        anew: bool = False,
     ) -> FakeUpload:
         await trio.lowlevel.checkpoint()
         self.meanwhile()
         if path in self.open:
             raise Busy(f"{path!r} is being written")
-        if replacing is None and path in self.store.entries:
+        if replacing is None and not anew and path in self.store.entries:
             raise Exists(f"{path!r} exists")
         if append and not self.appends:
             raise Unsupported("no appending")

@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from stripefs.errors import Unseen
+from stripefs.errors import StaleVersion, Unseen
+from stripefs.vfs.writable_tree import WritableTree
 from tests.unit.stripefs.vfs.changing import ChangingStore, contents, make_writable
 
 ROOT = 1
@@ -15,11 +16,21 @@ ROOT = 1
 async def write(store: ChangingStore, wanted: str, *, fsync: bool, flushed: bool = True) -> bool:
     """Write to /f through a handle that thread 0 opens, and close it; whether close said that it worked."""
     tree = make_writable(store, publish_unseen=wanted)
-    handle, _, _ = await tree.create(ROOT, b"f", 0o644, os.O_WRONLY | os.O_TRUNC, 0)
+    handle = await opened(tree, b"/f" in store.entries)
     await tree.write(handle, 0, b"half, ")
     if fsync:
         await tree.fsync(handle)
     return await closed(tree, handle, flushed=flushed)
+
+
+async def opened(tree: WritableTree, there: bool) -> int:
+    """A handle to write /f from its start, which is `there`, as the kernel asks for it."""
+    flags = os.O_WRONLY | os.O_TRUNC
+    if not there:
+        return (await tree.create(ROOT, b"f", 0o644, flags, 0))[0]
+    with pytest.raises(StaleVersion):
+        await tree.open_writing((await tree.lookup(ROOT, b"f")).id, flags, 0)
+    return (await tree.open_writing((await tree.lookup(ROOT, b"f")).id, flags, 0))[0]
 
 
 async def closed(tree: object, handle: int, *, flushed: bool) -> bool:
@@ -54,7 +65,7 @@ async def test_what_is_written_after_the_fsync_is_not_durable() -> None:
     store = ChangingStore()
     store.put(b"/f", b"old")
     tree = make_writable(store, publish_unseen="after-fsync")
-    handle, _, _ = await tree.create(ROOT, b"f", 0o644, os.O_WRONLY | os.O_TRUNC, 0)
+    handle = await opened(tree, b"/f" in store.entries)
     await tree.write(handle, 0, b"one")
     await tree.fsync(handle)
     await tree.write(handle, 3, b"two")

@@ -48,6 +48,23 @@ async def test_a_file_that_is_continued_and_not_there_any_more(store, layout, si
         assert load(store, b"/file") == OTHER[:size]
 
 
+@pytest.mark.parametrize("by", LAYOUTS)
+@pytest.mark.parametrize("size", [1000, MIB + 5])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_file_that_nobody_looked_for_is_replaced(store, tmp_path, layout, size, by):
+    deleted = []
+    async with writing(store, layout=layout, schedule_delete=lambda versions, _: deleted.extend(versions)) as uploads:
+        upload = await begin_with(uploads, OLD[:size], anew=True)
+        await save(uploads, b"/other", OTHER, layout=by)
+        store.rename(b"/other", b"/file")
+        assert (await upload.publish(final=False)).length == size
+        assert bool(deleted) == (by is Layout.STRIPED)
+        await upload.write(size, b"more")
+        await upload.publish(final=True)
+    assert load(store, b"/file") == OLD[:size] + b"more"
+    assert {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")} == set()
+
+
 @pytest.mark.parametrize("size", [1000, MIB + 5])
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_times_and_permissions_make_no_other_file(store, tmp_path, layout, size):
