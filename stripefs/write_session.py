@@ -87,6 +87,7 @@ class WriteSession:
 
     def clear_directory(self, folder: bytes) -> None:
         """Remove from `folder` what is hidden in it and nobody's; see `stripefs.gc.collect`. Blocks."""
+        self.uploads.release_spares(folder)
         clear_for_rmdir(self.store.inner, self.store, folder, self.uploads.versions)
 
     def versions(self, path: bytes) -> Iterable[str]:

@@ -209,5 +209,8 @@ class Source:
         return shared.session
 
     def _clear_directory(self, folder: bytes) -> None:
-        used = frozenset(version for each in list(self._sessions.values()) for version in each.session.uploads.versions)
+        uploads = [each.session.uploads for each in list(self._sessions.values())]
+        for each in uploads:
+            each.release_spares(folder)
+        used = frozenset(version for each in uploads for version in each.versions)
         clear_for_rmdir(self.store.inner, self.store, folder, used)

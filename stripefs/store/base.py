@@ -236,6 +236,14 @@ class Store(ABC):
         """The data of a file that `put_document` or `put` has made. Raises what `get` raises."""
         return self.get(path)
 
+    def move_document(self, source: bytes, target: bytes, seen: Identity, data: bytes) -> None:
+        """The file that was `seen` at `source`, of `put_document`, says `data` and is at `target`, with that identity.
+
+        Raises StaleVersion where it is not there any more, Exists where something else is at `target`: it may say
+        `data` then where it is. Raises Unsupported where its document is in its bytes.
+        """
+        raise Unsupported(f"{self.url} has no documents that can be moved")
+
     def remove(self, path: bytes) -> None:
         """Remove a file. Raises NotFound, IsADirectory."""
         raise Unsupported(f"{self.url} cannot be written to")

@@ -92,7 +92,7 @@ class Capabilities:
 
     writes: `create`, `mkdir`, `rmdir` and `rename` onto a free path work. replace: `rename(replace=True)` works and is
     atomic. place: `create(host=…)` puts every block's first replica on that host. concat: `concat` works.
-    compare: `compare_and_rename` and `compare_and_remove` are one step for everyone.
+    compare: `compare_and_rename` and `compare_and_remove` are one step for everyone. move_document: it works.
     attributes: `set_attributes` works. replication: it sets the number of replicas of a file, too. marks: a file
     created with MANIFEST_BLOCK_SIZE keeps that as the mark of a manifest, which `Status.marked` tells of and which no
     user of a mount can give a file.
@@ -114,6 +114,7 @@ class Capabilities:
     place: bool = False
     concat: bool = False
     compare: bool = False
+    move_document: bool = False
     attributes: bool = False
     replication: bool = False
     marks: bool = False

@@ -26,6 +26,9 @@ the name of one, since a quota is used up, the last reading and the time that ha
 lease that has ended may be renewed all the same while nobody has taken it over.
 
 The clocks of hosts are never compared.
+
+A lock that is not needed any more may become that of another file in its directory (`FileLock.hand_over`): its document
+is changed, then it is renamed by its inode onto a name without a lock. It keeps its time, and so its lease.
 """
 
 from __future__ import annotations
@@ -148,9 +151,14 @@ class FileLock:
             self._touch(reading)
             return reading
 
+    @property
+    def due(self) -> bool:
+        """True when it is time to renew it."""
+        return self.left < (_OWN - 1 / 3) * self._seconds
+
     def renew_if_due(self) -> None:
         """To be called now and then by who has no heartbeat: renews when it is time to. Raises as `renew`."""
-        if self.left < (_OWN - 1 / 3) * self._seconds:
+        if self.due:
             self.renew()
 
     def _write(self) -> None:
@@ -232,6 +240,23 @@ class FileLock:
                     _log.warning("the lock of %r stays until it runs out: %s", self.path, error)
             self._released = True
 
+    def hand_over(self, path: bytes, versions: Sequence[str], owner: str) -> FileLock | None:
+        """The lock of the file at `path` in the same directory, which this one becomes where nobody has that: so there
+        is no writer before to be fenced. Nothing of the writer of this one may come to its name any more.
+
+        This one is released in any case: None where that is all. After Transient it is to be asked again, or released.
+        """
+        document = dataclasses.replace(self.document, owner=owner, path=path, versions=tuple(versions), since=_now())
+        with self._turn:
+            if not self._released:
+                with contextlib.suppress(StaleVersion, Exists, Unsupported):
+                    self._store.move_document(self._path, lock_path(path), self._seen, document.to_bytes())
+                    self._released = True
+                    status = dataclasses.replace(self.status, mtime_ns=self._seen.mtime_ns)
+                    return FileLock(self._store, document, status, self._reading.at, self._seconds, self._clock)
+            self.release()
+        return None
+
     def _remove(self) -> None:
         try:
             self._store.compare_and_remove(self._path, self._seen)
@@ -261,8 +286,7 @@ def acquire(
     before = set() if before is None else before
     if not store.capabilities.put_if_absent:
         raise Unsupported(f"{store.url} cannot lock files: it has no way to put a file only where there is none")
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    mine = LockDocument(owner or new_version(), path, tuple(versions), f"{socket.gethostname()}:{os.getpid()}", since)
+    mine = LockDocument(owner or new_version(), path, tuple(versions), f"{socket.gethostname()}:{os.getpid()}", _now())
     lock = lock_path(path)
     blanks = secrets.randbelow(_BLANKS)
     for _ in range(_TRIES):
@@ -300,6 +324,10 @@ def acquire(
             _fence(store, path, before)
         return ours
     raise Busy(f"{path!r} is being written by somebody else")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _fence(store: Store, path: bytes, versions: Collection[str]) -> None:

@@ -26,19 +26,22 @@ from typing import Protocol
 import trio
 
 from stripefs.errors import Busy, Exists, NotFound, Unsupported
+from stripefs.executor import retry_task
 from stripefs.format.lock_and_record import LEASE
 from stripefs.format.reserved_names import new_version
+from stripefs.retry import RetryPolicy
 from stripefs.store.base import Attributes, Identity, Store
 from stripefs.supervised import contain, supervise
 from stripefs.units import shown
 from stripefs.write.context import ObserverFactory, UploadContext, no_observer
 from stripefs.write.directory_layout import QuotaDirectories
+from stripefs.write.file_lock import FileLock
 from stripefs.write.layout_policy import Layout, WritePolicy
 from stripefs.write.namespace import find_writer, find_writer_below
 from stripefs.write.store_ops import ClockReading
 from stripefs.write.upload import FileUpload
 from stripefs.write.upload_locks import UploadLocks
-from stripefs.write.upload_names import UploadNames
+from stripefs.write.upload_names import UploadNames, split_path
 
 __all__ = ["Heartbeat", "UploadManager"]
 
@@ -103,6 +106,10 @@ class Heartbeat:
 
 _log = logging.getLogger(__name__)
 
+SPARE = 0.1
+"""Seconds for which the lock of a file that was closed waits for the next file of its directory: a program that writes
+one file after the other opens it within milliseconds. Other mounts wait for twice as long before they say Busy."""
+
 CLOSING = 5.0
 """Seconds for giving up what is open when a mount ends."""
 
@@ -134,6 +141,7 @@ class UploadManager:
         self._uploads: dict[bytes, FileUpload | None] = {}
         self._all: set[FileUpload] = set()
         self.heartbeat = Heartbeat(lambda: self._all, lease)
+        self._spares: dict[bytes, FileLock] = {}  # of files that are closed, by their paths
         self._unresolved: dict[bytes, tuple[FileUpload, float]] = {}
         """Those given up that may yet be published, by their path, and until when their locks stay."""
 
@@ -186,6 +194,7 @@ class UploadManager:
         self._uploads[path] = None
         try:
             await self._ensure_resolved(path)
+            layout = layout or self._shared.policy.layout
             upload = await self._begin(path, replacing, append, attributes or Attributes(), layout, anew)
         except BaseException:
             del self._uploads[path]
@@ -205,18 +214,12 @@ class UploadManager:
         del self._unresolved[path]
 
     async def _begin(
-        self,
-        path: bytes,
-        replacing: Identity | None,
-        append: bool,
-        attributes: Attributes,
-        layout: Layout | None,
-        anew: bool,
+        self, path: bytes, replacing: Identity | None, append: bool, attributes: Attributes, layout: Layout, anew: bool
     ) -> FileUpload:
         shared = self._shared
         await shared.uploader.look()
         names = UploadNames(path)
-        layout = await self._allowed(path, layout or shared.policy.layout)
+        layout = await self._allowed(path, layout)
         locks = await self._lock(path, names.version)
         try:
             if replacing is None and not anew:
@@ -261,8 +264,33 @@ class UploadManager:
                 shared.warned.add("lock")
                 _log.warning("files are written without locks: the store cannot put a file only where there is none")
         else:
-            await locks.acquire(path, version, f"{self._owner}/{version}")
+            beside = [of for of in [*self._spares] if split_path(of)[0] == split_path(path)[0]]
+            spare = self._spares.pop(path if path in beside else beside[-1], None) if beside else None
+            attempt = partial(locks.acquire, path, version, f"{self._owner}/{version}", spare)
+            await retry_task(attempt, RetryPolicy(tries=2, first=2 * SPARE, errors=(Busy,)))
         return locks
+
+    def keep_lock(self, lock: FileLock) -> bool:
+        """An upload reports that its lock is not needed any more; True where it is kept for the next one."""
+        nursery = self._shared.nursery
+        if nursery is None or lock.due or not self._shared.store.capabilities.move_document:
+            return False
+        self._spares[lock.path] = lock
+
+        async def release() -> None:
+            await trio.sleep(SPARE)
+            await self._shared.ops.call("letting a lock go", self.release_spares, lock.path)
+
+        nursery.start_soon(contain, "letting a lock go", release)
+        return True
+
+    def release_spares(self, path: bytes) -> None:
+        """Let the locks of closed files go, at `path` or below it. Blocks; raises Transient."""
+        for of, lock in [*self._spares.items()]:
+            if (of + b"/").startswith(path.rstrip(b"/") + b"/"):
+                lock.release()
+                if self._spares.get(of) is lock:
+                    self._spares.pop(of, None)
 
     def get(self, path: bytes) -> FileUpload | None:
         """The upload of this mount that writes `path` now."""
@@ -270,6 +298,7 @@ class UploadManager:
 
     def writer_below(self, folder: bytes) -> str:
         """The writer of a file below a directory, on any node, as `find_writer_below` tells it. Blocks."""
+        self.release_spares(folder)
         store = self._shared.store
         return (
             find_writer_below(store, folder, self._owner, self.versions, seconds=self._lease)
@@ -279,6 +308,7 @@ class UploadManager:
 
     def writer_of(self, path: bytes) -> str:
         """The writer of the file at `path`, on any node, as `find_writer_below` tells it. Blocks."""
+        self.release_spares(path)
         store = self._shared.store
         return (
             find_writer(store, path, self._owner, self.versions, seconds=self._lease)
@@ -359,3 +389,5 @@ class UploadManager:
             for upload in list(self._all):
                 abandon = partial(upload.abandon, recoverable=True)
                 nursery.start_soon(contain, f"giving up {upload.path!r}", abandon)
+        if self._spares:
+            await contain("letting locks go", self._shared.ops.call, "letting locks go", self.release_spares, b"/")

@@ -21,6 +21,7 @@ from stripefs.store.striped_listing import is_version_of
 from stripefs.write.commit import Commit
 from stripefs.write.context import NO_OBSERVER, UploadContext
 from stripefs.write.file_contents import FileContents
+from stripefs.write.file_lock import FileLock
 from stripefs.write.hidden_files import FileState, HiddenFiles
 from stripefs.write.layout_policy import Layout
 from stripefs.write.part_buffer import UploadBase
@@ -46,6 +47,9 @@ class UploadListener(Protocol):
 
     def moved(self, upload: FileUpload, old: bytes) -> None:
         """It was to be at `old`."""
+
+    def keep_lock(self, lock: FileLock) -> bool:
+        """Its lock is not needed any more; False where it is to be released."""
 
 
 class FileUpload:
@@ -318,7 +322,7 @@ class FileUpload:
         """
         self.resolved = await self._commit.resolve(recoverable=self._kept)
         if self.resolved:
-            await self._locks.release()
+            await self._locks.release(self._register.keep_lock)
 
     async def _rubbish(self) -> list[bytes]:
         parts = await self._contents.stop()

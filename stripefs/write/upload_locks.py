@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 import trio
@@ -55,9 +55,9 @@ class UploadLocks:
         """Seconds for which the lock of the name is ours for sure; infinite where nothing is locked."""
         return self._lock.left if self._lock is not None else math.inf
 
-    async def acquire(self, path: bytes, version: str, owner: str) -> None:
-        """Raises what `file_lock.acquire` raises."""
-        self._lock = await self._acquire(path, (version,), owner)
+    async def acquire(self, path: bytes, version: str, owner: str, spare: FileLock | None = None) -> None:
+        """spare: a lock in the same directory that is not needed any more. Raises what `file_lock.acquire` raises."""
+        self._lock = await self._acquire(path, (version,), owner, spare)
 
     async def ensure_lease(self, until: float = math.inf) -> None:
         """The lock of the name is ours for some time to come: one whose lease has ended, or will soon, is renewed.
@@ -118,9 +118,9 @@ class UploadLocks:
         guard = join_path(split_path(old.path)[0], leaves)
         new: list[FileLock] = []
         try:
-            new.append(await self._acquire(path, versions, owner))
+            new.append(await self._acquire(path, versions, owner, None))
             if leaves and all(guard != lock.path for lock in self._guards):
-                new.append(await self._acquire(guard, versions, owner))
+                new.append(await self._acquire(guard, versions, owner, None))
             yield
         except BaseException:
             await self._release_at_last(new)
@@ -135,8 +135,10 @@ class UploadLocks:
         if lock is not None:
             await self._release_at_last([lock])
 
-    async def release(self) -> None:
-        """Let all of them go; to be called again where it was cut off."""
+    async def release(self, keep: Callable[[FileLock], bool]) -> None:
+        """Let all of them go, that of the name unless `keep` takes it; to be called again where it was cut off."""
+        if self._lock is not None and keep(self._lock):
+            self._lock = None
         for lock in self._held():
             await self._release(lock)
 
@@ -149,13 +151,14 @@ class UploadLocks:
     def _held(self) -> list[FileLock]:
         return [*([] if self._lock is None else [self._lock]), *self._guards]
 
-    async def _acquire(self, path: bytes, versions: Sequence[str], owner: str) -> FileLock:
+    async def _acquire(self, path: bytes, versions: Sequence[str], owner: str, spare: FileLock | None) -> FileLock:
         """`file_lock.acquire`; a lock that comes when its caller has given up waiting for it is released."""
         acquired: list[FileLock] = []
         unwanted = threading.Event()
 
         def locked() -> FileLock:
-            lock = acquire(self._store, path, versions, owner, seconds=self._seconds)
+            handed = spare.hand_over(path, versions, owner) if spare is not None else None
+            lock = handed or acquire(self._store, path, versions, owner, seconds=self._seconds)
             acquired.append(lock)
             if unwanted.is_set():
                 lock.release()
@@ -165,7 +168,7 @@ class UploadLocks:
             return await self._ops.call("locking", locked)
         except BaseException:
             unwanted.set()
-            await self._release_at_last(acquired)
+            await self._release_at_last(acquired if spare is None else [spare, *acquired])
             raise
 
     async def _release_at_last(self, locks: Sequence[FileLock]) -> None:

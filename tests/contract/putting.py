@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound
+from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound, StaleVersion, Unsupported
 from stripefs.store.base import Store
 from tests.support.stores import content, listing
 
@@ -73,6 +73,34 @@ class PutConformance:
         with pytest.raises(NotFound):
             store.put_document(folder + b"/none/below", data)
         assert {status.name for status in listing(store, folder)} == {b"file", path.rpartition(b"/")[2]}
+
+    def test_a_document_that_moves(self, store: Store, folder: bytes) -> None:
+        one, other, taken = (folder + b"/" + name for name in (b"one", b"other", b"taken"))
+        store.put_document(one, b"text")
+        store.put_document(taken, b"somebody's")
+        seen = store.stat(one).identity
+        if not store.capabilities.move_document:
+            with pytest.raises(Unsupported):
+                store.move_document(one, other, seen, b"next")
+            return
+        store.move_document(one, other, seen, b"next")
+        assert bytes(store.get_document(other)) == b"next"
+        store.move_document(other, other, seen, b"again")
+        assert store.stat(other).identity == seen
+        assert bytes(store.get_document(other)) == b"again"
+        with pytest.raises(Exists):
+            store.move_document(other, taken, seen, b"late")
+        assert bytes(store.get_document(taken)) == b"somebody's"
+        assert store.stat(other).identity == seen
+        store.remove(other)
+        store.put_document(other, b"another's")
+        with pytest.raises(StaleVersion):
+            store.move_document(other, one, seen, b"late")
+        assert bytes(store.get_document(other)) == b"another's"
+        store.put(one, [b"bytes"])
+        with pytest.raises(Unsupported):
+            store.move_document(one, folder + b"/more", store.stat(one).identity, b"late")
+        assert {status.name for status in listing(store, folder)} == {b"one", b"other", b"taken"}
 
     def test_a_source_that_fails_leaves_nothing(self, store: Store, folder: bytes) -> None:
         def failing() -> Iterator[bytes]:

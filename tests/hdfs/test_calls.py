@@ -24,13 +24,12 @@ pytestmark = [pytest.mark.cluster]
 
 FILES = 10
 ROUNDS = 3
-WRITTEN_BY_COUNT = 15
-"""Calls for each file that is written, by the NameNode's own count: 11, those of DataNodes among them, and a share of
-those that a mount makes once."""
-WRITTEN, READ = 9.5, 3.5
-"""For each file; 9 and 3 were counted. A file that is written is looked for before and after its lock is taken. Its
-lock gets its text. Lock and bytes are looked at when they are complete, and renamed; the lock is compared before, and
-removed.
+WRITTEN_BY_COUNT = 13
+"""Calls for each file that is written, by the NameNode's own count: 8, those of DataNodes among them, more where a
+machine is so slow that the lock of the last file is gone, and a share of those that a mount makes once."""
+WRITTEN, READ = 6.5, 3.5
+"""For each file; 6 and 3 were counted. A file that is written is looked for. The lock of the last file gets its text,
+and is renamed. The bytes are looked at when they are complete, and renamed; the lock is compared before.
 A file that is read is looked at, located, and confirmed when it was read."""
 
 

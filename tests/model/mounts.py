@@ -12,7 +12,7 @@ import trio
 from stripefs.errors import NotFound, ServiceDown, StoreError
 from stripefs.format.reserved_names import POOL, is_hidden
 from stripefs.gc.deferred_delete import DeferredDelete
-from stripefs.store.base import Sink, Status, Store
+from stripefs.store.base import Identity, Sink, Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import Parser, WrappedSink, WrappedStore
 from stripefs.write import UploadManager, WritePolicy
@@ -62,6 +62,12 @@ class Client(WrappedStore):
         if self._simulation is not None:
             self._simulation.pause(0.001)  # so that what goes on at the same time has its turn
         return self._ask(act)
+
+    def put_document(self, path: bytes, data: bytes) -> Status | None:
+        return self.changing("put", (path,), lambda: self.inner.put_document(path, data))
+
+    def move_document(self, source: bytes, target: bytes, seen: Identity, data: bytes) -> None:
+        self.changing("rename", (source, target), lambda: self.inner.move_document(source, target, seen, data))
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         yield from self._ask(lambda: list(self.inner.scandir(path, after)))

@@ -32,7 +32,7 @@ PICKS = st.integers(0, 3)
 WAITS = st.sampled_from([1.0, LEASE / 3 - 0.1, 0.95 * LEASE + 0.3, LEASE + 1, LEASE + 1])
 """Seconds, of which no sum is a lease."""
 
-CALLS = {"take": 13, "renew": 6, "release": 2}
+CALLS = {"take": 16, "renew": 6, "release": 2}
 """The most calls to the store that each of these makes."""
 
 
@@ -58,6 +58,8 @@ class Writer:
         self.part = b"/" + part_name(b"file", self.version, 0)
         self.client = Client(machine.store)
         self.lock: FileLock | None = None
+        self.spare: FileLock | None = None
+        """That of another file, which it does not need any more."""
         self.stepping: int | None = None
         """How often the lock had been granted when its step was begun."""
         self.perhaps_fenced = False
@@ -94,9 +96,19 @@ class Locks(RuleBasedStateMachine):
             return
         assert free
         self.grants.append(writer)
-        self.stands, self.renewed = writer, self.now
+        self.stands, self.renewed, writer.spare = writer, self.store.stat(lock_path(FILE)).mtime_ns / 1e9, None
+        assert writer.lock.left == pytest.approx(OWN * LEASE - (self.now - self.renewed))
         if step:
             self.begin(writer)
+
+    @precondition(lambda self: any(one.lock is None for one in self.writers))
+    @rule(pick=PICKS)
+    def keep_a_spare(self, pick: int) -> None:
+        without = [one for one in self.writers if one.lock is None]
+        writer = without[pick % len(without)]
+        if writer.spare is None:
+            other, clock = b"/other-" + writer.version.encode(), lambda: self.now
+            writer.spare = acquire(writer.client, other, ["f" * 16], writer.owner, clock=clock)
 
     @precondition(lambda self: self.holders)
     @rule(pick=PICKS, fault=faults("renew"))
@@ -232,7 +244,10 @@ class Locks(RuleBasedStateMachine):
         return writer, writer.lock
 
     def _take(self, writer: Writer) -> FileLock:
-        return acquire(writer.client, FILE, [writer.version], writer.owner, clock=lambda: self.now)
+        handed = None
+        if writer.spare is not None and not writer.spare.due:
+            handed = writer.spare.hand_over(FILE, [writer.version], writer.owner)
+        return handed or acquire(writer.client, FILE, [writer.version], writer.owner, clock=lambda: self.now)
 
     def twice(self, writer: Writer, fault: tuple[str, int] | None, call: Callable[[], _T]) -> _T:
         """A call that fails by its fault is made again, as its callers do."""

@@ -21,6 +21,8 @@ from stripefs.format.lock_and_record import LEASE
 from stripefs.format.reserved_names import version_folder
 from stripefs.store.striped import StripedStore
 from stripefs.write import FileUpload, Layout, NotSequential
+from stripefs.write.namespace import until_free
+from stripefs.write.session import SPARE
 from tests.model.mounts import Died, Mount, bearing, hidden_paths
 from tests.support.memory_store import MemoryStore
 from tests.support.simulation import Simulation
@@ -28,7 +30,7 @@ from tests.support.uploads import KIB, policy
 
 _T = TypeVar("_T")
 
-PATHS = (b"/a", b"/d/b")
+PATHS = (b"/a", b"/d/b", b"/c")
 MOUNTS = ("left", "right")
 SIZES = st.sampled_from([0, 1, 3000, 40 * KIB, 70 * KIB, 200 * KIB])
 BIG = 200 * KIB
@@ -95,6 +97,8 @@ class Uploads(RuleBasedStateMachine):
         """When the lock of a writer that ended has surely run out."""
         self.surely_until: dict[bytes, tuple[float, str]] = dict.fromkeys(PATHS, (-1.0, ""))
         """Until when that of one that was killed surely stands, and the mount that may take it at once."""
+        self.spares: dict[bytes, tuple[Mount, float]] = {}
+        """The mounts that keep the locks of closed files for a moment, and until when."""
         self.left: dict[bytes, list[Left]] = {path: [] for path in PATHS}
         self.finished: set[str] = set()
         """Versions of uploads that were closed without having met a fault."""
@@ -149,11 +153,12 @@ class Uploads(RuleBasedStateMachine):
         path=st.sampled_from(PATHS),
         layout=st.sampled_from(list(Layout)),
         then=st.sampled_from(["sync", "publish", "close"]),
+        anew=st.booleans(),
     )
-    def save(self, name: str, path: bytes, layout: Layout, then: str) -> None:
+    def save(self, name: str, path: bytes, layout: Layout, then: str, anew: bool = False) -> None:
         """A big file, since most of what can go wrong needs one."""
         pick = len(self.drafts)
-        self.begin(name, path, layout, append=False, fault=None)
+        self.begin(name, path, layout, append=False, fault=None, anew=anew)
         if len(self.drafts) > pick:
             self.write(pick, BIG, fault=None)
             if then == "sync":
@@ -293,10 +298,11 @@ class Uploads(RuleBasedStateMachine):
         draft = next((draft for draft in self.drafts if self.movable(draft)), None)
         if draft is None:
             return
-        to = PATHS[1 - PATHS.index(draft.path)]
+        to = self.other(draft.path)
 
         async def move() -> None:
-            async with draft.real.moving(to):
+            async with contextlib.AsyncExitStack() as stack:
+                await until_free("it is not moved", lambda: stack.enter_async_context(draft.real.moving(to)))
                 self.store.rename(draft.path, to, replace=True)
 
         if draft.real.dirty and draft.real.layout is Layout.PLAIN:
@@ -328,8 +334,13 @@ class Uploads(RuleBasedStateMachine):
         if draft in self.drafts:
             self.publish(self.drafts.index(draft), final=False, fault=None)
 
+    @staticmethod
+    def other(path: bytes) -> bytes:
+        """The path to which a file at `path` is moved."""
+        return PATHS[(PATHS.index(path) + 1) % len(PATHS)]
+
     def movable(self, draft: Draft) -> bool:
-        other = PATHS[1 - PATHS.index(draft.path)]
+        other = self.other(draft.path)
         return (
             draft.published
             and not draft.detached
@@ -405,6 +416,7 @@ class Uploads(RuleBasedStateMachine):
         client = mount.client
         client.kind, client.countdown = fault or ("", 0)
         self.met = False
+        spares = self.spares_of(mount)
         try:
             return mount.do(operation)
         except Died:
@@ -412,6 +424,9 @@ class Uploads(RuleBasedStateMachine):
             raise
         finally:
             self.met = client.heal()
+            if self.met:
+                for path in spares:
+                    self.lock_may_stay(path)
             for draft in self.drafts:
                 draft.clean &= not (self.met and draft.mount is mount)
 
@@ -423,6 +438,8 @@ class Uploads(RuleBasedStateMachine):
 
     def replace(self, mount: Mount, *, unlocked: bool = False) -> None:
         """The next process of a mount comes. unlocked: the one before may have let locks go."""
+        for path in self.spares_of(mount):
+            self.lock_may_stay(path)
         for draft in [draft for draft in self.drafts if draft.mount is mount]:
             if not draft.detached:
                 self.lock_may_stay(draft.path)
@@ -436,6 +453,7 @@ class Uploads(RuleBasedStateMachine):
         """It is closed. With a fault its lock may stay."""
         if (self.met or draft.failed) and not draft.detached:
             self.lock_may_stay(draft.path)
+        self.spares[draft.path] = draft.mount, self.simulation.now + 2 * SPARE
         if draft.clean:
             self.finished.update(draft.real.versions)
         self.ended(draft, sure=False)
@@ -447,6 +465,10 @@ class Uploads(RuleBasedStateMachine):
             stood = self.standing(draft.path)
             sure = sure and not draft.failed and not draft.moved and draft.synced != stood
             self.left[draft.path].append(Left(draft.synced, draft.data, stood, sure))
+
+    def spares_of(self, mount: Mount) -> list[bytes]:
+        """Paths of closed files whose locks a mount may keep now."""
+        return [path for path, (one, until) in self.spares.items() if one is mount and self.simulation.now <= until]
 
     def lock_may_stay(self, path: bytes) -> None:
         self.held_until[path] = self.simulation.now + LEASE + 10

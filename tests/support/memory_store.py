@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace as changed
 
-from stripefs.errors import Exists, IsADirectory, NotADirectory, NotEmpty, NotFound, StaleVersion
+from stripefs.errors import Exists, IsADirectory, NotADirectory, NotEmpty, NotFound, StaleVersion, Unsupported
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import (
     Attributes,
@@ -43,6 +43,7 @@ class MemoryStore(Store):
         replace=True,
         concat=True,
         compare=True,
+        move_document=True,
         attributes=True,
         marks=True,
     )
@@ -52,6 +53,7 @@ class MemoryStore(Store):
         self._ids = itertools.count(1)
         self._entries: dict[bytes, Status] = {}
         self._data: dict[str, bytes] = {}
+        self._documents: dict[str, bytes] = {}
         self._add(b"/", Kind.DIRECTORY)
 
     def stat(self, path: bytes) -> Status:
@@ -80,6 +82,24 @@ class MemoryStore(Store):
         if path in self._entries and not replace:
             raise Exists(f"{path!r} exists")
         return self._add(path, Kind.FILE, b"".join(bytes(piece) for piece in data))
+
+    def put_document(self, path: bytes, data: bytes) -> Status:
+        status = self.put(path, (), parents=False)
+        self._documents[status.file_id] = data
+        return status
+
+    def get_document(self, path: bytes) -> Buffer:
+        return self._documents.get(self._file(path).file_id) or self.get(path)
+
+    def move_document(self, source: bytes, target: bytes, seen: Identity, data: bytes) -> None:
+        if seen.file_id not in self._documents:
+            raise Unsupported(f"{source!r} has its document in its bytes")
+        found = next((path for path, status in self._entries.items() if status.file_id == seen.file_id), None)
+        if found is None:
+            raise StaleVersion(f"{source!r} was removed")
+        self._documents[seen.file_id] = data
+        if found != target:
+            self.rename(found, target)
 
     def remove(self, path: bytes) -> None:
         self._file(path)

@@ -81,9 +81,9 @@ class NameNodeRest:
         return base64.b64decode(found[0]["value"].removeprefix("0s"))
 
     def set_attribute(self, path: str, name: str, value: bytes) -> None:
-        """Give an entry that extended attribute, which it does not have yet. Raises what `change` raises."""
+        """Give an entry that extended attribute, in place of the one that it has. Raises what `change` raises."""
         text = f"0s{base64.b64encode(value).decode()}"
-        self.change("PUT", "SETXATTR", path, **{"xattr.name": name, "xattr.value": text, "flag": "CREATE"})
+        self.change("PUT", "SETXATTR", path, **{"xattr.name": name, "xattr.value": text, "flag": "CREATE,REPLACE"})
 
     def defaults(self) -> dict[str, Any] | None:
         """FsServerDefaults, asked for once; None where the NameNode does not tell, before Hadoop 3.3.

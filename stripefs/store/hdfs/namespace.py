@@ -209,6 +209,16 @@ class Namespace:
                 raise
             raise StaleVersion(f"{target} was replaced or removed") from error
 
+    def move_inode(self, file_id: str, target: str) -> None:
+        """The file of this inode, wherever it is, goes to `target`. Raises Exists where something is."""
+        inode = inode_path(file_id)
+
+        def moved() -> bool:
+            found = self._there(target)
+            return found is not None and found.file_id == file_id
+
+        self._change(f"moving {inode} to {target}", lambda: self._calls.rename(inode, target, replace=False), moved)
+
     def compare_and_remove(self, path: str, seen: Identity) -> None:
         """As `compare_and_rename`. An inode id never comes again, so what bears it is what was seen."""
         inode = inode_path(seen.file_id)

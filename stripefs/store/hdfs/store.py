@@ -129,6 +129,7 @@ class HdfsStore(Store):
             place=self.chooses_host,
             concat=self._web,
             compare=self._inodes,
+            move_document=self._inodes and self._native is not None,
             attributes=True,
             replication=True,
             marks=True,
@@ -217,6 +218,9 @@ class HdfsStore(Store):
 
     def put_document(self, path: bytes, data: bytes) -> Status | None:
         return self._writer.put_document(self._full(path), data)
+
+    def move_document(self, source: bytes, target: bytes, seen: Identity, data: bytes) -> None:
+        self._writer.move_document(self._full(source), self._full(target), seen, data)
 
     def get_document(self, path: bytes) -> Buffer:
         data = self._rest.attribute(self._full(path), DOCUMENT) if self._web else None

@@ -30,6 +30,7 @@ from stripefs.errors import (
     NotADirectory,
     NotFound,
     ServiceDown,
+    StaleVersion,
     StoreError,
     Transient,
     Unsupported,
@@ -47,7 +48,7 @@ from stripefs.store.hdfs.native_write import NativeNamespaceCalls, NativeSink
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.transfer_wire import ChunkSums
 from stripefs.store.hdfs.transfer_write import Placement, TransferSink
-from stripefs.store.hdfs.wire import Replica, request_target, temporary_path
+from stripefs.store.hdfs.wire import Replica, inode_path, request_target, temporary_path
 
 __all__ = ["DOCUMENT", "DataNodeDirectory", "HdfsWriter"]
 
@@ -250,6 +251,16 @@ class HdfsWriter:
             self._remove_quietly(temporary)
             raise
         return replaced(status, name=path.rpartition("/")[2].encode())
+
+    def move_document(self, source: str, target: str, seen: Identity, data: bytes) -> None:
+        if self._rest is None or seen.length or len(data) > _ATTRIBUTE:
+            raise Unsupported(f"{source} is no document that can be moved")
+        try:
+            self._rest.set_attribute(inode_path(seen.file_id), DOCUMENT, data)
+            if source != target:
+                self._changes.move_inode(seen.file_id, target)
+        except NotFound:
+            raise StaleVersion(f"{source} was replaced or removed") from None
 
     def _remove_quietly(self, path: str) -> None:
         with contextlib.suppress(StoreError):

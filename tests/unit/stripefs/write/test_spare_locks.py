@@ -1,0 +1,124 @@
+"""The lock of a file that was closed becomes that of the next one in its directory, or is released within moments."""
+
+import threading
+import time
+
+import pytest
+
+from stripefs.errors import Busy, NotFound
+from stripefs.store.wrapper import WrappedStore
+from stripefs.write import session
+from stripefs.write.file_lock import acquire, lock_path, read_lock
+from tests.support.memory_store import MemoryStore
+from tests.support.uploads import begin_with, save, until, writing
+
+
+class Documents(WrappedStore):
+    """A store in memory for many threads. asked: documents that were put and moved."""
+
+    NAME = "documents"
+    PARAMETERS = {}  # noqa: RUF012
+
+    def __init__(self):
+        super().__init__(MemoryStore(time.time_ns))
+        self.turn = threading.RLock()
+        self.asked = []
+
+    def asking(self, call, path, act):
+        with self.turn:
+            return act()
+
+    def changing(self, call, paths, act):
+        with self.turn:
+            return act()
+
+    def scandir(self, path, after=b""):
+        with self.turn:
+            return iter([list(batch) for batch in self.inner.scandir(path, after)])
+
+    def put_document(self, path, data):
+        with self.turn:
+            self.asked.append(("put", path))
+            return self.inner.put_document(path, data)
+
+    def move_document(self, source, target, seen, data):
+        with self.turn:
+            self.asked.append(("move", source, target))
+            self.inner.move_document(source, target, seen, data)
+
+
+@pytest.fixture
+def store(monkeypatch):
+    monkeypatch.setattr(session, "SPARE", 1000.0)
+    store = Documents()
+    store.mkdir(b"/d")
+    return store
+
+
+def locked(store, path):
+    return read_lock(store, lock_path(path)) is not None
+
+
+async def test_one_lock_serves_the_files_of_a_directory_that_come_one_after_the_other(store):
+    async with writing(store) as uploads:
+        for name in (b"/d/one", b"/d/two", b"/d/two", b"/e"):
+            await save(uploads, name, b"data", anew=True)
+        assert store.asked == [
+            ("put", lock_path(b"/d/one")),
+            ("move", lock_path(b"/d/one"), lock_path(b"/d/two")),
+            ("move", lock_path(b"/d/two"), lock_path(b"/d/two")),
+            ("put", lock_path(b"/e")),
+        ]
+        assert [locked(store, path) for path in (b"/d/one", b"/d/two", b"/e")] == [False, True, True]
+        upload = await begin_with(uploads, b"more", b"/d/three")
+        held = read_lock(store, lock_path(b"/d/three"))
+        assert (held.path, held.versions) == (b"/d/three", (upload.version,))
+        with pytest.raises(Busy):
+            acquire(store, b"/d/three", [], "other/1")
+        await upload.publish(final=True)
+    assert not any(locked(store, path) for path in (b"/d/two", b"/d/three", b"/e"))
+
+
+async def test_a_lock_that_nobody_wants_is_released(store, monkeypatch):
+    monkeypatch.setattr(session, "SPARE", 0.01)
+    async with writing(store) as uploads:
+        await save(uploads, b"/d/one", b"data")
+        await until(lambda: not locked(store, b"/d/one"))
+    assert store.asked == [("put", lock_path(b"/d/one"))]
+
+
+@pytest.mark.parametrize("look", ["writer_of", "writer_below"])
+async def test_whoever_changes_names_sees_no_lock_of_a_closed_file(store, look):
+    async with writing(store) as uploads:
+        await save(uploads, b"/d/one", b"data")
+        await save(uploads, b"/e", b"data")
+        assert locked(store, b"/d/one")
+        assert getattr(uploads, look)(b"/d/one" if look == "writer_of" else b"/d") == ""
+        assert not locked(store, b"/d/one")
+        assert locked(store, b"/e")
+
+
+async def test_a_lock_that_others_took_or_that_finds_the_name_taken_is_let_go(store, monkeypatch):
+    async with writing(store) as uploads:
+        await save(uploads, b"/d/one", b"data")
+        store.remove(lock_path(b"/d/one"))
+        theirs = acquire(store, b"/d/one", [], "other/1")
+        await save(uploads, b"/d/two", b"data")
+        theirs.assert_held()
+        other = acquire(store, b"/d/three", [], "other/2")
+        monkeypatch.setattr(session, "SPARE", 0.01)
+        with pytest.raises(Busy):
+            await uploads.begin(b"/d/three", replacing=None)
+        other.assert_held()
+        assert not locked(store, b"/d/two")
+        with pytest.raises(NotFound):
+            store.stat(b"/d/three")
+
+
+async def test_another_mount_waits_for_the_lock_of_a_file_that_was_closed_just_now(store, monkeypatch):
+    monkeypatch.setattr(session, "SPARE", 0.2)
+    async with writing(store) as uploads, writing(store) as others:
+        for number in range(3):
+            await save(uploads, b"/d/one", b"data", anew=True)
+            await save(others, b"/d/one", b"%d" % number, anew=True)
+    assert bytes(store.get(b"/d/one")) == b"2"
