@@ -258,12 +258,12 @@ class _Packets:
             if skip or size > left:
                 whole = memoryview(bytearray(size))
                 wanted = min(size - skip, left)
-                head = self._take([whole])
+                head = self._take(whole, size)
                 buffer[received : received + wanted] = whole[skip : skip + wanted]
                 received += wanted
             else:
-                number = min(max(1, min(left, STEP) // size), AT_ONCE)
-                head = self._take([buffer[received + size * at :][:size] for at in range(number)])
+                number = min(max(1, min(left, STEP) // size), AT_ONCE) if size % self._sums.chunk == 0 else 1
+                head = self._take(buffer[received:][: size * number], size)
                 received += size * number
             if watch is not None:
                 watch.progress(received)
@@ -271,24 +271,27 @@ class _Packets:
             raise ValueError("it answered more than it was asked for")
         return buffer
 
-    def _take(self, parts: list[memoryview]) -> memoryview:
-        """Receive the data of packets of one size, the first head of which has come. The head behind the last one."""
-        size = len(parts[0])
-        length = self._sums.length(size)
-        crcs = memoryview(bytearray(length * len(parts)))
-        heads = memoryview(bytearray(HEAD * len(parts)))
+    def _take(self, data: memoryview, size: int) -> memoryview:
+        """Receive the data of packets of `size` bytes, the first head of which has come. The head behind the last one.
+
+        Several packets have whole chunks each, so that their checksums are checked as those of one.
+        """
+        length, number = self._sums.length(size), len(data) // size
+        crcs = memoryview(bytearray(length * number))
+        heads = memoryview(bytearray(HEAD * number))
         views = []
-        for number, part in enumerate(parts):
-            views += [crcs[length * number :][:length], part, heads[HEAD * number :][:HEAD]]
+        for at in range(number):
+            views += [crcs[length * at :][:length], data[size * at :][:size], heads[HEAD * at :][:HEAD]]
         _fill(self._sock, views)
-        for number, part in enumerate(parts):
-            if not self._sums.fit(crcs[length * number :][:length], part):
-                raise _Damaged(self._begin, self._begin + size)
-            self._begin += size
-            head = heads[HEAD * number :][:HEAD]
-            if number < len(parts) - 1 and data_length(head, self._begin, self._sums) != size:
+        for at in range(1, number):
+            if data_length(heads[HEAD * (at - 1) :], self._begin + size * at, self._sums) != size:
                 raise ValueError("it sent packets of several sizes")
-        return head
+        if not self._sums.fit(crcs, data):
+            for at in range(number):
+                if not self._sums.fit(crcs[length * at :][:length], data[size * at :][:size]):
+                    raise _Damaged(self._begin + size * at, self._begin + size * (at + 1))
+        self._begin += len(data)
+        return heads[-HEAD:]
 
 
 def _fill(sock: socket.socket, views: list[memoryview]) -> None:
@@ -300,6 +303,8 @@ def _fill(sock: socket.socket, views: list[memoryview]) -> None:
         if not count:
             raise BrokenAnswer(f"it broke off with {missing} bytes of a packet missing")
         missing -= count
+        if not missing:
+            return
         while views and count >= len(views[0]):
             count -= len(views.pop(0))
         if count:
