@@ -209,34 +209,57 @@ class OpenFile:
         if end <= offset:
             return
         began = time.monotonic()
-        try:
-            with trio.fail_after(self._reader.settings.io_timeout + GRACE):
-                await self._read_pieces(offset, end, take)
-        except trio.TooSlowError:
-            raise StoreError(
-                f"no bytes of {self.name} within --io-timeout",
-                hint="look at `stripefs status` for hosts that are avoided",
-            ) from None
+        part = self._present(offset, end, began)
+        if part is not None:
+            take(part, last=True)
+        else:
+            try:
+                with trio.fail_after(self._reader.settings.io_timeout + GRACE):
+                    await self._read_pieces(offset, end, take)
+            except trio.TooSlowError:
+                raise StoreError(
+                    f"no bytes of {self.name} within --io-timeout",
+                    hint="look at `stripefs status` for hosts that are avoided",
+                ) from None
+            self._reader.figures.waited += time.monotonic() - began
         self._reader.figures.reads += 1
         self._reader.figures.bytes_read += end - offset
-        self._reader.figures.waited += time.monotonic() - began
+
+    def _present(self, offset: int, end: int, now: float) -> memoryview | None:
+        """The bytes where one range has all of them, as for most reads of a stream: without a wait or a time limit."""
+        range_ = self.plan.range_at(offset)
+        if range_ is None or range_.state is not RangeState.READY or range_.end < end:
+            return None
+        part = memoryview(range_.data)[offset - range_.offset : end - range_.offset]
+        self._begin(offset, end, now)
+        self._go_on(range_)
+        if self._observer is not None:
+            self._observer.took(range_.host, end - offset)
+        return part
+
+    def _begin(self, offset: int, end: int, now: float) -> None:
+        """A read of [offset, end), whose blocks are known, begins."""
+        self._reader.planner.read(self.plan, offset, end - offset, now)
+        if self._next_files is not None and self._next_files.open_next(self):
+            self._next_files = None
+
+    def _go_on(self, range_: Range) -> None:
+        """A read has what it wants of this range."""
+        # Not before: new attempts may take the memory of a range that this read was the last to need.
+        self._reader.pump()
+        if (following := self.plan.ranges.get(range_.end)) is not None and _has_landed(following):
+            self.confirmations.hurry()  # so that the reader, who comes to it next, need not wait for the answer
 
     async def _read_pieces(self, offset: int, end: int, take: PieceConsumer) -> None:
-        planner = self._reader.planner
         parts: list[tuple[str, int]] = []
         await self.locator.known(offset, end)
         self._check()
-        planner.read(self.plan, offset, end - offset, time.monotonic())
-        if self._next_files is not None and self._next_files.open_next(self):
-            self._next_files = None
+        self._begin(offset, end, time.monotonic())
         while offset < end:
             range_ = await self._ready(offset)
             stop = min(end, range_.end)
             part = memoryview(range_.data)[offset - range_.offset : stop - range_.offset]
-            # Only now: new attempts may take the memory of a range that this read was the last to need.
-            self._reader.pump()
-            if (following := self.plan.ranges.get(range_.end)) is not None and _has_landed(following):
-                self.confirmations.hurry()  # so that the reader, who comes to it next, need not wait for the answer
+            self._go_on(range_)
             take(part, last=stop == end)
             del part
             parts.append((range_.host, stop - offset))

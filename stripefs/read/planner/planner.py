@@ -211,6 +211,8 @@ class Planner:
     def dispatch(self, now: float) -> list[Attempt]:
         """The attempts to start now: ranges that readers wait for, then look-ahead."""
         started: list[Attempt] = []
+        if not self._wanted and self._readahead_done:
+            return started
         for range_ in [range_ for range_ in self._wanted if range_.not_before <= now]:
             if self.hosts.in_flight >= self.hosts.total:
                 return started

@@ -110,6 +110,11 @@ class FilePlan:
         block = self.blocks.find(offset)
         return block.hosts if block is not None else ()
 
+    def range_at(self, offset: int) -> Range | None:
+        """The range that the byte at `offset` is in."""
+        block = self.blocks.find(offset)
+        return self.ranges.get(offset - (offset - block.offset) % CHUNK) if block is not None else None
+
     def read_since(self, chunk: int, since: float) -> bool:
         return self.read_at.get(chunk, since) > since
 

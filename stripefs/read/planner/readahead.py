@@ -92,52 +92,34 @@ class BudgetShare:
         self._range_size = range_size
         self._threads = threads
         self._per_host = per_host
-        self._streams = self._groups = 1
-        self._between = 0
-        self._spread = 1
-        self._longest = range_size
+        self.settle(streams=1, groups=1, between=0, hosts=1, longest=range_size)
 
-    @property
-    def streams(self) -> int:
-        """Streams that move, at least one."""
-        return self._streams
+    def settle(self, *, streams: int, groups: int, between: int, hosts: int, longest: int) -> None:
+        """Share the budget among so many streams and groups of them; see `count`. longest: bytes of the longest block.
 
-    @property
-    def heads(self) -> int:
-        """Bytes that look-ahead leaves alone: one range for every stream."""
-        return self._streams * self.range_size
+        Sets, all in whole bytes:
 
-    @property
-    def range_size(self) -> int:
-        """Bytes of a full range now; whole chunks.
-
-        Less than the setting when many streams share the budget, when blocks are shorter, and when it cannot keep all
-        hosts busy that lie ahead: then it is the power of two that comes nearest to what each host's reads may have.
+        streams     streams that move, at least one
+        range_size  a full range now; whole chunks. Less than the setting when many streams share the budget, when
+                    blocks are shorter, and when it cannot keep all hosts busy that lie ahead: then it is the power of
+                    two that comes nearest to what each host's reads may have
+        heads       what look-ahead leaves alone: one range for every stream
+        per_host    number of ranges to look ahead for at one host. More than the memory holds for every host would be
+                    the share of the others, which then stand idle; simulated with 48 MiB and 8 hosts, three ranges of
+                    4 MiB each reach 0.68 of the hosts' rate, one 0.95
+        share       what one stream may read ahead. Looking further than the memory it may fill was measured (simulated)
+                    to lose up to half the speed: memory that far bytes hold is missing when a busy host gets to the
+                    near ones
         """
-        fair = self._budget // (4 * self._streams)
-        each = self._budget // (self._spread * self._depth)
-        even = max(LEAST_RANGE, 1 << (each * 2 // 3).bit_length())
-        return max(CHUNK, min(self._range_size, self._longest, fair, even) // CHUNK * CHUNK)
-
-    @property
-    def _depth(self) -> int:
-        """Reads at a host that there are threads for."""
-        return max(1, min(self._per_host, self._threads // self._spread))
-
-    @property
-    def per_host(self) -> int:
-        """Number of ranges to look ahead for at one host. More than the memory holds for every host would be the share
-        of the others, which then stand idle; simulated with 48 MiB and 8 hosts, three ranges of 4 MiB each reach 0.68
-        of the hosts' rate, one 0.95."""
+        depth = max(1, min(self._per_host, self._threads // hosts))  # reads at a host that there are threads for
+        fair = self._budget // (4 * streams)
+        even = max(LEAST_RANGE, 1 << (self._budget // (hosts * depth) * 2 // 3).bit_length())
+        self.streams = streams
+        self.range_size = max(CHUNK, min(self._range_size, longest, fair, even) // CHUNK * CHUNK)
+        self.heads = streams * self.range_size
         room = self._budget - self.heads
-        return max(1, min(self._depth, room // (self._spread * self.range_size)))
-
-    @property
-    def share(self) -> int:
-        """Bytes that one stream may read ahead. Looking further than the memory it may fill was measured (simulated) to
-        lose up to half the speed: memory that far bytes hold is missing when a busy host gets to the near ones."""
-        room = self._budget - self.heads - min(self._between, self._budget // 2)
-        return max(CHUNK, room // self._groups)
+        self.per_host = max(1, min(depth, room // (hosts * self.range_size)))
+        self.share = max(CHUNK, (room - min(between, self._budget // 2)) // groups)
 
     def count(
         self, files: Iterable[FilePlan], since: float, serving: Callable[[tuple[str, ...]], Sequence[str]]
@@ -164,9 +146,13 @@ class BudgetShare:
                 else:
                     between += cursor.front - last
                 last, reached = cursor.front, cursor.front + cursor.window
-        self._streams, self._groups, self._between = max(1, streams), max(1, groups), between
-        self._spread = max(1, len({host for block in ahead for host in serving(block.hosts)}))
-        self._longest = max((block.length for block in ahead), default=self._range_size)
+        self.settle(
+            streams=max(1, streams),
+            groups=max(1, groups),
+            between=between,
+            hosts=max(1, len({host for block in ahead for host in serving(block.hosts)})),
+            longest=max((block.length for block in ahead), default=self._range_size),
+        )
 
 
 def _ahead(file: FilePlan, cursor: Cursor, reach: int) -> list[Block]:
@@ -247,6 +233,9 @@ def _above(
 ) -> Iterator[ByteRange]:
     position = cursor.position
     while position < limit:
+        if (present := file.ranges.get(position)) is not None:  # of a full window that is all but a few
+            position = present.end
+            continue
         block = file.blocks.find(position)
         if block is None:
             raise _Unlocated(position)
