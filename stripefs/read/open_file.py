@@ -119,6 +119,9 @@ CLOSE = 5.0
 GRACE = 5.0
 """Seconds past io_timeout after which a read ends whatever the planner thinks."""
 
+AT_ONCE = 1 << 20
+"""Bytes that are copied at once while all other tasks wait, at most: as many as a request of the kernel has."""
+
 
 class FileObserver(Protocol):
     """Is told of one open file, on trio's thread. A host is that of `Range.host`."""
@@ -209,7 +212,7 @@ class OpenFile:
         if end <= offset:
             return
         began = time.monotonic()
-        part = self._present(offset, end, began)
+        part = self._at_once(offset, end) or self._present(offset, end, began)
         if part is not None:
             take(part, last=True)
         else:
@@ -224,6 +227,19 @@ class OpenFile:
             self._reader.figures.waited += time.monotonic() - began
         self._reader.figures.reads += 1
         self._reader.figures.bytes_read += end - offset
+
+    def _at_once(self, offset: int, end: int) -> memoryview | None:
+        """The bytes where the store has them in memory and the planner, which would have fetched them, nothing of the
+        file: as long as its reader never waits, nothing is to be planned."""
+        if self.plan.ranges or end - offset > AT_ONCE or self.plan.failed is not None or self.plan.closed:
+            return None
+        data = self.handle.read_now(offset, end - offset)
+        if data is None:
+            return None
+        self._reader.figures.bytes_at_once += len(data)
+        if self._observer is not None:
+            self._observer.took("", len(data))
+        return memoryview(data)
 
     def _present(self, offset: int, end: int, now: float) -> memoryview | None:
         """The bytes where one range has all of them, as for most reads of a stream: without a wait or a time limit."""

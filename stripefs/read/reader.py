@@ -205,7 +205,7 @@ class Reader:
             "memory": {"budget": self.budget, "used": planner.pool.used, "peak": planner.pool.peak},
             "reads": self.figures.reads,
             "bytes_read": self.figures.bytes_read,
-            "bytes_fetched": planner.bytes_fetched,
+            "bytes_fetched": planner.bytes_fetched + self.figures.bytes_at_once,
             "bytes_wasted": planner.bytes_wasted,
             "throughput": self.figures.pace.rate,
             "starved": planner.starved,
@@ -363,6 +363,8 @@ class ReadStats:
     def __init__(self) -> None:
         self.reads = 0
         self.bytes_read = 0
+        self.bytes_at_once = 0
+        """Those of them that the store had in memory, so that the planner had no part in it."""
         self.waited = 0.0
         self.errors: dict[str, int] = {}
         self.corrupt: deque[str] = deque(maxlen=8)

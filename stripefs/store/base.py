@@ -91,6 +91,11 @@ class Handle(ABC):
         """
         return self.read(offset, length, host=host, watch=watch)
 
+    def read_now(self, offset: int, length: int) -> Buffer | None:
+        """As `read`, of bytes that are in this machine's memory, which takes no longer than to copy them; None where it
+        might wait, or would fail. For callers that do nothing else meanwhile."""
+        return None
+
     def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
         """As `read_on`, but the bytes may be of another version if `watch` is told so: then they may be shown only when
         a `confirm` that began after this has answered."""

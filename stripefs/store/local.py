@@ -31,6 +31,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
+from stripefs.store.allocator import uninitialised
 from stripefs.store.base import (
     Attributes,
     Block,
@@ -256,6 +257,8 @@ class LocalHandle(Handle):
         self.status = status
         self._path = path
         self._fd = fd
+        self._without_wait: int | None = os.RWF_NOWAIT
+        """Flags of a read that does not wait; None where the file system has no such reads."""
         self._in_use = InUse(shown(path), lambda: os.close(fd))
 
     def locate(self, offset: int, length: int) -> Sequence[Block]:
@@ -273,12 +276,30 @@ class LocalHandle(Handle):
                 if not more:
                     break
                 data += more
-            now = os.fstat(self._fd)
-        if len(data) != length or (now.st_size, now.st_mtime_ns) != (self.status.length, self.status.mtime_ns):
+            unchanged = self._unchanged()
+        if len(data) != length or not unchanged:
             raise StaleVersion(f"{shown(self._path)} was changed while it was open")
         if watch is not None:
             watch.progress(length)
         return data
+
+    def read_now(self, offset: int, length: int) -> Buffer | None:
+        if self._without_wait is None:
+            return None
+        data = uninitialised(length)
+        with self._in_use.reading():
+            try:
+                count = os.preadv(self._fd, [data], offset, self._without_wait)
+            except OSError as error:
+                if error.errno != errno.EOPNOTSUPP:  # an error that lasts meets the read that waits
+                    return None
+                self._without_wait = 0 if _is_on_tmpfs(self._fd) else None
+                return self.read_now(offset, length)
+            return data if count == length and self._unchanged() else None
+
+    def _unchanged(self) -> bool:
+        now = os.fstat(self._fd)
+        return (now.st_size, now.st_mtime_ns) == (self.status.length, self.status.mtime_ns)
 
     def close(self) -> None:
         self._in_use.close()
@@ -290,6 +311,14 @@ def _look(folder: int, name: bytes) -> Status | None:
         return _status(name, found, marked=_is_marked(found, folder, name))
     except FileNotFoundError:
         return None  # vanished since it was listed
+
+
+def _is_on_tmpfs(fd: int) -> bool:
+    """True if the file is on a tmpfs, which knows no reads without waiting, and where none waits but for swap."""
+    device = os.fstat(fd).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}".encode()
+    with open("/proc/self/mountinfo", "rb") as table:
+        return any(line.split()[2] == number and b" - tmpfs " in line for line in table)
 
 
 def _keeps_marks(root: int) -> bool:

@@ -204,6 +204,14 @@ class StoreConformance(VersionConformance):
 
     @_CASES
     @given(ends=st.tuples(st.integers(0, _SIZE), st.integers(0, _SIZE)))
+    def test_what_is_in_memory_is_exact(self, big: tuple[Handle, bytes], ends: tuple[int, int]) -> None:
+        handle, data = big
+        start, stop = sorted(ends)
+        found = handle.read_now(start, stop - start)
+        assert found is None or bytes(found) == data[start:stop]
+
+    @_CASES
+    @given(ends=st.tuples(st.integers(0, _SIZE), st.integers(0, _SIZE)))
     def test_locate_covers_without_gaps(self, big: tuple[Handle, bytes], ends: tuple[int, int]) -> None:
         handle, _ = big
         start, stop = sorted(ends)

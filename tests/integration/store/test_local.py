@@ -4,7 +4,9 @@ import errno
 import os
 import re
 import socket
+import tempfile
 from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.settings import StoreSettings
-from stripefs.store import local_write
+from stripefs.store import local, local_write
 from stripefs.store.base import Kind
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store
@@ -208,6 +210,53 @@ def test_bytes_changed_in_place_with_the_same_length(store: LocalStore, tmp_path
     with pytest.raises(StaleVersion):
         handle.read(0, 3)
     handle.close()
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A folder of a tmpfs."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def test_a_file_in_memory_is_read_at_once(in_memory: Path) -> None:
+    data = content(70_000)
+    (in_memory / "file").write_bytes(data)
+    with closing(LocalStore(os.fsencode(in_memory))) as store, closing(store.open(b"/file")) as handle:
+        assert bytes(handle.read_now(100, 60_000) or b"") == data[100:60_100]
+        assert handle.read_now(60_000, 20_000) is None  # beyond its end
+        (in_memory / "file").write_bytes(data[1:])
+        assert handle.read_now(100, 10) is None
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked"),
+    [
+        ([BlockingIOError(errno.EAGAIN, "it would wait")] * 2, 2),
+        ([OSError(errno.EOPNOTSUPP, "no such reads")], 1),  # and none is tried again
+        ([5, 5], 2),  # the rest is not in memory
+    ],
+)
+def test_a_file_that_would_be_waited_for_is_not_read_at_once(
+    store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[int | OSError], asked: int
+) -> None:
+    (tmp_path / "file").write_bytes(content(100))
+    flags = []
+
+    def answer(_descriptor: int, _buffers: list[bytearray], _offset: int, flag: int) -> int:
+        flags.append(flag)
+        found = answers[len(flags) - 1]
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+    monkeypatch.setattr(local, "_is_on_tmpfs", lambda _: False)
+    monkeypatch.setattr(os, "preadv", answer)
+    with closing(LocalStore(os.fsencode(tmp_path))) as on_disk, closing(on_disk.open(b"/file")) as handle:
+        assert handle.read_now(0, 10) is None
+        assert handle.read_now(0, 10) is None
+        assert flags == [os.RWF_NOWAIT] * asked
+        assert bytes(handle.read(0, 10)) == content(100)[:10]
 
 
 def test_a_rename_of_an_open_file_is_no_change(store: LocalStore, tmp_path: Path) -> None:

@@ -203,6 +203,63 @@ async def test_a_panic_of_a_client_is_an_error_of_the_read(local):
             await file.read(0, 10)
 
 
+class Remembering:
+    """`read_now` of a handle that has `content` in memory but for the offsets of `absent`."""
+
+    def __init__(self, content, absent=()):
+        self.asked = []
+        self._content, self._absent = content, absent
+
+    def __call__(self, offset, length):
+        self.asked.append((offset, length))
+        return None if offset in self._absent else self._content[offset : offset + length]
+
+
+async def test_what_the_store_has_in_memory_needs_no_plan(local, content):
+    async with reading(local) as reader:
+        file = await reader.open(b"/big")
+        file.handle.read_now = now = Remembering(content)
+        assert await whole(file, MIB) == content
+        into = memoryview(bytearray(5000))
+        assert await file.read_into(len(content) - 5000, into) == 5000
+        assert into == content[-5000:]
+        assert not file.plan.ranges
+        assert local.counts.bytes == 0
+        assert sum(length for _, length in now.asked) == len(content) + 5000
+        told = reader.snapshot()
+        assert told["bytes_read"] == told["bytes_fetched"] == len(content) + 5000
+
+
+async def test_more_than_a_request_of_the_kernel_is_not_read_at_once(local, content):
+    async with reading(local) as reader:
+        file = await reader.open(b"/big")
+        file.handle.read_now = now = Remembering(content)
+        assert await file.read(0, MIB + 1) == content[: MIB + 1]
+        assert not now.asked
+
+
+async def test_once_a_reader_waits_the_planner_has_its_file(local, content):
+    async with reading(local) as reader:
+        file = await reader.open(b"/big")
+        file.handle.read_now = now = Remembering(content, absent=[3 * MIB])
+        assert await whole(file, MIB) == content
+        assert [offset for offset, _ in now.asked] == [0, MIB, 2 * MIB, 3 * MIB]
+        await settled(reader)
+        assert local.counts.bytes == len(content) - 3 * MIB
+
+
+async def test_a_version_that_is_gone_is_not_read_from_memory(local, content, tmp_path):
+    async with reading(local) as reader:
+        file = await reader.open(b"/big")
+        (tmp_path / "big").write_bytes(content[1:])
+        with pytest.raises(StaleVersion):
+            await file.read(0, 10)
+        file.handle.read_now = now = Remembering(content)
+        with pytest.raises(StaleVersion):
+            await file.read(20 * MIB, 10)
+        assert not now.asked
+
+
 async def test_an_open_that_was_given_up_holds_nothing(local):
     began, go_on = threading.Event(), threading.Event()
 
@@ -253,7 +310,7 @@ def parts(tmp_path):
     written = [random.Random(number).randbytes(12 * MIB + number) for number in range(3)]
     for number, part in enumerate(written, 1):
         (tmp_path / f"model-{number:05}-of-00004.bin").write_bytes(part)
-    store = LocalStore(str(tmp_path))
+    store = CountingStore(LocalStore(str(tmp_path)))
     yield written, store
     store.close()
 
