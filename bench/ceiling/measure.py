@@ -7,6 +7,7 @@ not the settings of the kernel.
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
@@ -17,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.ceiling.flames import profiled
-from bench.ceiling.plan import CASES, READ_ONLY, SYSTEMS, ratios
+from bench.ceiling.plan import CASES, SYSTEMS, measured, ratios
 from bench.harness import BenchError, Say, peers
 from bench.harness.data import GIB, MIB, DataFile, contents
 from bench.harness.environment import CACHE, drop_caches, packages, remove_mounts, work_folder
@@ -65,7 +66,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
         done = Rounds.begin("ceiling", options, facts, summary(ratios()), say, store)
         commands = _commands(options.work, folder, size, notes, say)
         done.document.notes += notes
-        runs = [(case, name) for case in CASES for name in commands if case != "write" or name not in READ_ONLY]
+        runs = [(case, name) for case in CASES for name in commands if measured(case, name)]
         for number in range(done.rounds):
             for case, name in in_turn(runs, number):
                 done.take(case, name, number, partial(_access, name, commands[name], folder, case, size))
@@ -97,8 +98,10 @@ def _tidy(work: Path) -> None:
 def _commands(work: Path, folder: Path, size: int, notes: list[str], say: Say) -> dict[str, list[str]]:
     """The command of each system that is there, but for the mount point, which ends it; notes say what is not."""
     program = str(Path(sys.executable).with_name("stripefs"))
+    stripefs = [program, "mount", "--foreground", folder.as_uri()]
     found = {
-        "stripefs": [program, "mount", "--foreground", folder.as_uri()],
+        "stripefs": stripefs,
+        "one_core": ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0))), *stripefs],
         "minimal": [sys.executable, "-m", "bench.ceiling.minimal", str(size)],
     }
     try:
