@@ -123,7 +123,7 @@ class PackSource:
         opened, new = self._enter(pack.digest)
         try:
             if new:
-                opened.open(self._connection, object_path("packs", pack.digest.hex()))
+                opened.open(self._connection, pack)
             try:
                 handle = opened.handle.result(CONNECT_WITHIN)
             except FutureTimeout:
@@ -247,10 +247,10 @@ class _Opened:
         self._users = 1
         self._lock = threading.Lock()
 
-    def open(self, connection: Callable[[], Repository], path: bytes) -> None:
+    def open(self, connection: Callable[[], Repository], pack: Pack) -> None:
         """Open it for all that wait; what fails reaches them as well."""
         try:
-            self.handle.set_result(connection().open(path))
+            self.handle.set_result(connection().open(object_path("packs", pack.digest.hex()), pack.length))
         except BaseException as error:  # noqa: BLE001  raised by every `handle.result()`, the caller's own first
             self.handle.set_exception(error)
 

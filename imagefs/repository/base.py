@@ -82,8 +82,11 @@ class Repository(ABC):
         raise Unsupported(f"{self.url} lets nobody choose how many replicas an object has")
 
     @abstractmethod
-    def open(self, path: bytes) -> RangeReader:
-        """Open an object to read ranges of it. Raises NotFound."""
+    def open(self, path: bytes, length: int) -> RangeReader:
+        """Open an object of `length` bytes to read ranges of it, each of which the caller checks.
+
+        So no place need look at the object first, and NotFound may come from the reader.
+        """
 
     def link(self, path: bytes, other: Repository) -> bool:
         """Take over an object that `other` has without its bytes being sent; False where that is not possible."""

@@ -130,7 +130,7 @@ class RegistryRepository(Repository):
         if kind != "tags" or there[0].image:  # a container image keeps its tag when what was built from it goes
             self._manifests.delete(f"/manifests/{there[1]}")
 
-    def open(self, path: bytes) -> BlobReader:
+    def open(self, path: bytes, length: int) -> BlobReader:
         return BlobReader(self._client, f"sha256:{_parts(path)[1]}")
 
     def now_ns(self) -> int:

@@ -73,8 +73,8 @@ class StoreRepository(Repository):
     def set_replication(self, path: bytes, replicas: int) -> None:
         self.store.set_attributes(path, Attributes(replication=replicas))
 
-    def open(self, path: bytes) -> RangeReader:
-        return self.store.open(path)
+    def open(self, path: bytes, length: int) -> RangeReader:
+        return self.store.open_checked(path, length)
 
     def now_ns(self) -> int:
         if self._clock is None:

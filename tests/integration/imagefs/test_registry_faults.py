@@ -112,7 +112,7 @@ def test_tokens_that_end_are_asked_for_again(
     proxy.token_uses = 4
     with images_at(url_at(proxy.address, request, authfile=str(authfile))) as images:
         images.repository.put(PACK, DATA)
-        reader = images.repository.open(PACK)
+        reader = images.repository.open(PACK, len(DATA))
         for offset in range(0, len(DATA), 10_000):
             assert reader.read(offset, 10_000) == DATA[offset : offset + 10_000]
         assert len(proxy.tokens) >= 8
@@ -174,7 +174,7 @@ def test_credentials_are_not_sent_where_a_blob_lies(
         images.repository.put(PACK, DATA)
         path = f"/v2/{url.partition('?')[0].rpartition('/')[2]}/blobs/sha256:{DIGEST}"
         proxy.faults.append(Fault("/blobs/", "redirect", text=f"http://{elsewhere.address}{path}"))
-        reader = images.repository.open(PACK)
+        reader = images.repository.open(PACK, len(DATA))
         for offset in (0, 100_000):
             assert reader.read(offset, 50_000) == DATA[offset : offset + 50_000]
         assert images.repository.read(PACK) == DATA
@@ -254,7 +254,7 @@ def test_other_bytes_than_a_digest_says(proxy: BrokenRegistry, request: pytest.F
         with pytest.raises(DamagedObject, match="other bytes"):
             images.manifest(digest)
         images.repository.put(PACK, DATA)
-        reader = images.repository.open(PACK)
+        reader = images.repository.open(PACK, len(DATA))
         proxy.faults.append(Fault(f"/blobs/sha256:{DIGEST}", "no-ranges"))
         with pytest.raises(StoreError, match="a part was asked for"):
             reader.read(5, 10)

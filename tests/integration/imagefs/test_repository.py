@@ -68,7 +68,7 @@ def test_objects_are_read_whole_and_by_ranges(images: Images) -> None:
     assert not images.put_pack(PACK, DATA)
     assert images.has_pack(PACK)
     assert images.repository.read(PATH) == DATA
-    reader = images.repository.open(PATH)
+    reader = images.repository.open(PATH, len(DATA))
     for begin, length in ((0, 1), (0, len(DATA)), (69_999, 1), (100, 4096)):
         assert reader.read(begin, length) == DATA[begin : begin + length]
     reader.close()
