@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ class Attachments:
         self._shared_mounts = SharedMounts(self, Path(settings.cache, "deps/damaged"))
         self.leases = Leases(settings, self)
         self.sources = SourceLookup(self._image_from, self._devices.keep_open)
-        self.early_answers = EarlyAnswers(self._resolve, self._devices.keep_open)
+        self.early_answers = EarlyAnswers(self._resolve, self._devices.keep_open, self._documents_of)
         self.served_devices = ServedDevices(
             self._journal,
             self._devices,
@@ -162,6 +163,19 @@ class Attachments:
 
     async def _resolve(self, store: StoreSettings, name: str) -> tuple[str, bool]:
         return await self._documents.resolve(self._devices.source(store), name)
+
+    @asynccontextmanager
+    async def _documents_of(self, store: StoreSettings, digest: str) -> AsyncIterator[None]:
+        """The documents of this image are here, and its devices are open while the context is entered."""
+        source = self._devices.source(store)
+        manifest = await self._documents.manifest(digest, source)
+        indexes = [one.index for one in manifest.devices]
+        with self._devices.keep_open(*indexes):
+            async with trio.open_nursery() as nursery:
+                for index in indexes:
+                    nursery.start_soon(self._devices.open, index, source)
+                nursery.start_soon(self._documents.metadata, manifest.metadata, source)
+            yield
 
     def _use(self, request: AttachRequest, digest: str, manifest: Manifest) -> Attachment:
         path = str(self._documents.metadata_path(manifest.metadata))

@@ -1,6 +1,6 @@
 """Asking the daemon: one JSON object there, one back (`stripefs.fuse.control_server`), version 1.
 
-announce  id, image             it will be attached under this id: its store is asked now; nobody waits for an answer
+announce  id, image, plain      it will be attached under this id: its store is asked now; nobody waits for an answer
 attach    id, store, image, …   the image's documents are here and its devices served; where they are
 use       as attach, snapshot   one more process uses a dependency snapshot, which may be mounted already
 note      store, kind, name     what a start has left in the store for later ones

@@ -100,7 +100,10 @@ class Documents:
         return digest, False
 
     async def manifest(self, digest: str, source: PackSource) -> Manifest:
-        return await self._fetch(f"image {digest[:12]}", source, lambda: self._cache.manifest(digest, source.images))
+        return await self.once(
+            ("image", digest),
+            lambda: self._fetch(f"image {digest[:12]}", source, lambda: self._cache.manifest(digest, source.images)),
+        )
 
     async def metadata(self, entry: Metadata, source: PackSource) -> Path:
         """The path of the EROFS image."""

@@ -1,13 +1,15 @@
-"""Tags for which stores are asked before their image is attached.
+"""Tags and documents for which stores are asked before their image is attached.
 
 A client announces the image as the first thing it does (`imagefs.daemon.announcement`). The store is asked at once, by
-the settings with which it was used last, and the attachment takes that answer. It is for the attachment of the
-announced id alone, so that no answer is older than the command that gets it.
+the settings with which it was used last, or by the defaults where the client says that nothing else is set. The
+attachment takes that answer. It is for the attachment of the announced id alone, so that no answer is older than the
+command that gets it. The documents of the image, which never change, are fetched as soon as the answer is there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -20,6 +22,7 @@ from stripefs.supervised import contain
 
 __all__ = ["EarlyAnswers"]
 
+_log = logging.getLogger(__name__)
 _HELD = 2.0
 """Seconds for which an answer waits for its attachment. A command gets that far in a tenth of it, or has failed."""
 
@@ -28,6 +31,9 @@ _MOST = 64
 
 Resolve = Callable[[StoreSettings, str], Awaitable[tuple[str, bool]]]
 """Asks a store what a tag stands for, as `Documents.resolve` does."""
+
+Documents = Callable[[StoreSettings, str], contextlib.AbstractAsyncContextManager[None]]
+"""Brings the documents of the image with this digest here; keeps its devices open while its context is entered."""
 
 
 class _Answer:
@@ -45,10 +51,14 @@ class EarlyAnswers:
     """Those of one worker. kept_open: keeps the connection to a store while its context is entered."""
 
     def __init__(
-        self, resolve: Resolve, kept_open: Callable[[StoreSettings], contextlib.AbstractContextManager[None]]
+        self,
+        resolve: Resolve,
+        kept_open: Callable[[StoreSettings], contextlib.AbstractContextManager[None]],
+        documents: Documents,
     ) -> None:
         self._resolve = resolve
         self._kept_open = kept_open
+        self._documents = documents
         self._stores: dict[str, StoreSettings] = {}  # by URL, as they were used last
         self._answers: dict[str, _Answer] = {}  # by the id of their attachment
         self._nursery: trio.Nursery
@@ -63,6 +73,8 @@ class EarlyAnswers:
         """An image will be attached under this id soon. Raises ConfigError for what names none."""
         reference = parse_reference(str(request["image"]))
         store = self._stores.get(reference.store)
+        if store is None and request.get("plain") is True:
+            store = StoreSettings(url=reference.store)
         if store is not None and len(self._answers) < _MOST:
             answer = self._answers[str(request["id"])] = _Answer(store, reference.name)
             what = f"asking {redact(store.url)} for {reference.name}"
@@ -90,7 +102,14 @@ class EarlyAnswers:
                 except StripefsError as error:
                     answer.error = error
                 answer.known.set()
-                await trio.sleep(_HELD)
+                if answer.found is None:
+                    await trio.sleep(_HELD)
+                    return
+                try:
+                    async with self._documents(answer.store, answer.found[0]):
+                        await trio.sleep(_HELD)
+                except* StripefsError as errors:  # its attachment meets them and tells of them
+                    _log.info("the documents of %s are not here yet: %s", answer.name, errors.exceptions[0])
         finally:
             answer.known.set()
             if self._answers.get(identifier) is answer:
