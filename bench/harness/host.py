@@ -16,7 +16,7 @@ from typing import Any
 
 from bench.harness import BenchError
 from bench.harness.environment import cold, remove_mounts, remove_tree
-from bench.harness.processes import PeakMemory, kill, matching, pss, tree
+from bench.harness.processes import PeakMemory, cpu_seconds, kill, matching, pss, tree
 from bench.harness.programs import inside, output, wait_until
 
 __all__ = ["PROGRAM", "Host", "await_hot", "await_plan", "host"]
@@ -26,6 +26,7 @@ _LOCAL_WITHIN = 120.0
 _STORED_WITHIN = 30.0
 _LEARNED_WITHIN = 600.0  # bounds the wait for an event that never comes
 _ENDS_WITHIN = 20.0
+_AT_REST = 0.3  # seconds in which it uses less than a clock tick of a processor
 
 
 class Host:
@@ -88,7 +89,7 @@ class Host:
         return PeakMemory(self.status()["supervisor_pid"], period=0.1)
 
     def start_daemon(self) -> None:
-        """Until it answers. Raises BenchError."""
+        """Until it answers and has come to rest, as one that is a service has. Raises BenchError."""
         with (self.folder / "daemon.log").open("wb") as log:
             process = self._daemon = subprocess.Popen(
                 [*self.program, "daemon"],
@@ -103,6 +104,9 @@ class Host:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BenchError(f"imagefs daemon did not start: see {self.folder / 'daemon.log'}")
             time.sleep(0.05)
+        used = -1.0
+        while used != (used := cpu_seconds(process.pid)) and time.monotonic() < deadline:  # it loads clients of stores
+            time.sleep(_AT_REST)
 
     def stop(self) -> None:
         """End the daemon, politely first. Its processes are known by their environment, which names our folder."""

@@ -20,6 +20,7 @@ CASES = ("start_50", "start_20", "warm", "touched", "build", "second_build", "da
 SYSTEMS = {
     "bound": "least possible",
     "local": "local ext4, cold",
+    "local:unfiltered": "local ext4, without a filter of system calls",
     "imagefs": "imagefs, with trace",
     "imagefs:no_daemon": "imagefs, with trace, daemon not up yet",
     "imagefs:tree": "imagefs, with trace, tree plane",
@@ -68,6 +69,7 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("daemon_serving_over_budget_mib", Key("daemon", "imagefs", "over_budget"), None, 150.0),
         _start("prefetch_vs_lazy_20", 20e6, "imagefs:lazy"),
         RatioPlan("warm_inside_vs_local_warm", Key("warm", "imagefs", "inside"), Key("warm", "local", "inside")),
+        RatioPlan("warm_vs_local_warm_unfiltered", time_of("warm", "imagefs"), time_of("warm", "local:unfiltered")),
         RatioPlan("warm_vs_local_warm_tree", time_of("warm", "imagefs:tree"), time_of("warm", "local")),
         RatioPlan(
             "moved_prefetch_vs_whole", Key("start_50", "imagefs", "moved"), Key("start_50", "fetch_all", "moved")

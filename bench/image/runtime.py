@@ -17,6 +17,8 @@ from bench.harness.host import PROGRAM, Host, await_plan, host
 from bench.harness.programs import Start, output, run, started
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
+from imagefs.run.host import seccomp_profile
+from imagefs.run.privileges import CAPABILITIES
 from stripefs.store.local import LocalStore
 
 __all__ = ["Built", "Published", "build", "published", "record", "remove_containers", "runc", "start"]
@@ -26,10 +28,16 @@ _HOT = "hot"
 
 
 @contextmanager
-def runc(bundle: Path, name: str) -> Iterator[Start]:
-    """The container of a bundle that umoci unpacked. Raises BenchError."""
+def runc(bundle: Path, name: str, *, filtered: bool = True) -> Iterator[Start]:
+    """The container of a bundle that umoci unpacked. Raises BenchError.
+
+    filtered: with the filter of system calls that `imagefs run` gives its containers, as Docker and containerd give
+    theirs one of about the same size. umoci's has none.
+    """
     config = json.loads((bundle / "config.json").read_text())
     config["process"]["terminal"] = False
+    profile = seccomp_profile("default" if filtered else "unconfined")
+    config["linux"]["seccomp"] = profile and profile.filter(CAPABILITIES)
     (bundle / "config.json").write_text(json.dumps(config))
     container = f"{_PREFIX}{name}-{os.getpid()}"
     try:
