@@ -12,11 +12,19 @@ import re
 from collections.abc import Iterable, Mapping
 
 from imagefs.reference import parse_store
-from imagefs.settings import DaemonSettings, LayerLimits, SnapshotterSettings, default_cache, default_runtime
+from imagefs.settings import (
+    Compression,
+    DaemonSettings,
+    LayerLimits,
+    SnapshotterSettings,
+    default_cache,
+    default_runtime,
+)
 from stripefs.config import LOG, STORE
 from stripefs.errors import ConfigError
 from stripefs.options import Given, Option, Options
 from stripefs.parsers import (
+    choice,
     count,
     duration,
     kib,
@@ -38,6 +46,7 @@ _MIB = 1 << 20
 _MIRROR = r"https?://[^/?#,]+(/[^?#,]*)?|proxy\+https?://[^/?#,]+"
 _REGISTRY = r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:\d+)?"
 _BY_HTTP = ("http", "https", "oci")
+_CODECS = ("auto", "lz4", "zstd")
 _LOG_FILE = "standard error with -f, else imagefs.log in the runtime folder"
 
 
@@ -105,6 +114,12 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
            "path_bytes"),
     Option("build", "max-headers", size(512, 1 << 40), "1MiB", "Most bytes of extended headers of one entry.", "SIZE",
            "header_bytes"),
+    Option("build", "compression", choice(*_CODECS), "auto",
+           "Codec of an image's blocks; auto samples them. Version 0.1.0 reads only lz4.", "CODEC", "codec",
+           choices=_CODECS),
+    Option("build", "link-rate", rate(1 << 50), "100MB/s",
+           "Speed at which hosts read the store, by which auto chooses; 0 for one that never binds.", "RATE",
+           "link_rate"),
     Option("deps", "store", text, "", "Store of dependency snapshots.", "STORE", shown="none"),
     Option("deps", "resolve-age", duration(0, 30 * 86400),  "1h",
            "Time for which the answer of a package index is believed.", "TIME", "resolve_age"),
@@ -184,7 +199,8 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
     asked = {one.attribute: one.name for one in IMAGEFS.all if one.section == "daemon" and one.attribute in chosen}
     for name, default in (("cache", default_cache), ("runtime", default_runtime)):
         values["daemon"][name] = values["daemon"].get(name) or default()  # which depends on who asks
-    daemon = DaemonSettings(**values["daemon"], **values["services"])
+    compression = {name: values["build"].pop(name) for name in Compression._fields if name in values["build"]}
+    daemon = DaemonSettings(**values["daemon"], **values["services"], compression=Compression(**compression))
     snapshotter = values["snapshotter"]
     snapshotter["socket"] = snapshotter.get("socket") or os.path.join(daemon.runtime, "snapshotter.sock")
     tmp = values["build"].pop("tmp", "") or os.path.join(daemon.cache, "build")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
 __all__ = [
+    "AUTO",
+    "Compression",
     "DaemonSettings",
     "LayerLimits",
     "SnapshotterSettings",
@@ -65,12 +67,25 @@ def client_marker(runtime: str, identifier: str) -> str:
     return os.path.join(ready_folder(runtime, identifier), "ready")
 
 
+class Compression(NamedTuple):
+    """The compression of an image's blocks. codec: "lz4", "zstd", or "auto" for the one by which blocks are there
+    sooner over a link of `link_rate` bytes a second, 0 for one that never binds (`imagefs.format.codec`). The default
+    rate is that of the daemon's background."""
+
+    codec: str = "auto"
+    link_rate: int = 100_000_000
+
+
+AUTO = Compression()
+
+
 class DaemonSettings(NamedTuple):
     """The service of one host. Sizes in bytes, times in seconds, rates in bytes a second.
 
     cache_size 0 means half of what is free on the cache's file system when the daemon starts; cache_age 0 means that
     nothing goes for want of use; background_rate 0 means that nothing is fetched in the background. Its default is a
-    tenth of a link of 10 Gbit/s: an image of 10 GB is local after 100 seconds.
+    tenth of a link of 10 Gbit/s: an image of 10 GB is local after 100 seconds. compression: of images that are made on
+    this host, by commands, for snapshots and in the background.
     """
 
     cache: str = default_cache()
@@ -89,6 +104,7 @@ class DaemonSettings(NamedTuple):
     log_level: str = "info"
     log_file: str = ""  # "" is standard error in the foreground, a file in the runtime folder else
     events: str = ""  # folder of start-up events, also of the snapshotter's, "" for none
+    compression: Compression = AUTO
 
     @property
     def socket(self) -> str:
@@ -107,7 +123,8 @@ class DaemonSettings(NamedTuple):
     def from_json(cls, text: str) -> DaemonSettings:
         """The inverse of `to_json`; settings of another version are ignored. Raises ConfigError for anything else."""
         try:
-            return cls(**known(cls, json.loads(text)))
+            found = cls(**known(cls, json.loads(text)))
+            return found._replace(compression=Compression(*found.compression))
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"settings are not readable: {error}") from error
 

@@ -17,9 +17,9 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Protocol
 
-import lz4.block
 import xxhash
 
+from imagefs.format.codec import decode
 from imagefs.format.index import BlockLocation, Pack
 from imagefs.repository.base import RangeReader, Repository
 from imagefs.repository.images import Images, object_path
@@ -300,23 +300,13 @@ def load(
     if len(data) == length:
         received()
         view = memoryview(data)
-        arrived = [_unpack(view[place.offset - offset :][: place.stored], place) for place in places]
+        for number, place in enumerate(places):
+            block = decode(pack.codec, view[place.offset - offset :][: place.stored], place)
+            if block is not None:
+                arrived[number] = block, xxhash.xxh3_64_intdigest(block)
     if None in arrived:
         source.report_damage(pack)
     return arrived
-
-
-def _unpack(stored: memoryview, place: BlockLocation) -> Arrived | None:
-    if place.stored == place.length:
-        data = bytes(stored)  # a copy, so that one block does not keep its whole range in memory
-    else:
-        try:
-            data = lz4.block.decompress(stored, uncompressed_size=place.length)
-        except lz4.block.LZ4BlockError:
-            return None
-    if len(data) != place.length or hashlib.sha256(data).digest() != place.digest:
-        return None
-    return data, xxhash.xxh3_64_intdigest(data)
 
 
 def read_copies(copies: Sequence[tuple[bytes, Copy]]) -> list[Arrived | None]:

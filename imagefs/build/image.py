@@ -17,13 +17,14 @@ from typing import Any
 
 from imagefs.build.content import Content, read_exactly
 from imagefs.build.layout import Segment, lay_out
-from imagefs.build.packs import KnownBlocks, Packs, store_blocks
+from imagefs.build.packs import KnownBlocks, Packs, sample, store_blocks
 from imagefs.errors import BuildError
-from imagefs.format import erofs, extents, index
+from imagefs.format import codec, erofs, extents, index
 from imagefs.format.inode import Inode
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
+from imagefs.settings import AUTO, Compression
 
 __all__ = ["BuildReport", "Extents", "build", "publish"]
 
@@ -83,12 +84,14 @@ def build(
     source: str = "",
     config: Mapping[str, Any] | None = None,
     like: str = "",
+    compression: Compression = AUTO,
     progress: Progress | None = None,
 ) -> BuildReport:
     """Store the tree under `root` as an image. Interrupted it publishes nothing; what it stored serves the next one.
 
-    like: tag of the image that has most in common with it, where that is not `tag`. Raises BuildError for files that
-    cannot be read, FormatError for what an image cannot hold, and StoreErrors.
+    like: tag of the image that has most in common with it, where that is not `tag`. compression: of blocks that are not
+    in the store yet. Raises BuildError for files that cannot be read, FormatError for what an image cannot hold, and
+    StoreErrors.
     """
     progress = progress or Progress()
     known = KnownBlocks(images, like or tag)
@@ -99,7 +102,7 @@ def build(
     segments = lay_out(root, contents)
     end = segments[-1].at + segments[-1].length if segments else 0
     size = end + -end % erofs.BLOCK
-    packs = Packs(images.put_pack)
+    packs = Packs(images.put_pack, codec.choose(compression, sample(segments, size)))
     progress.stage("storing", sum(segment.length for segment in segments))
     table = Extents(segments)
     places = store_blocks(segments, size, packs, known.find, progress.advance, table.take)

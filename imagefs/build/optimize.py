@@ -13,19 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-
-import lz4.block
 
 from imagefs.blocks.source import PackSource
 from imagefs.build import image
 from imagefs.build.content import Content
 from imagefs.build.packs import Packs, store
 from imagefs.errors import BuildError, DamagedObject
-from imagefs.format import erofs, index, is_source
+from imagefs.format import codec, erofs, index, is_source
 from imagefs.format.erofs.write import add_device
 from imagefs.format.extents import COLD, HOT
 from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack
@@ -35,6 +34,7 @@ from imagefs.format.trace import Trace
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces
+from imagefs.settings import AUTO, Compression
 from imagefs.trace.imageview import FileExtent
 from imagefs.trace.planner import MergedTraces, combine, make_plan
 from imagefs.trace.references import TracedImage, open_image
@@ -78,6 +78,7 @@ def optimize(
     tag: str = "",
     share: float = 0.5,
     replication: int = 0,
+    compression: Compression = AUTO,
     progress: Progress | None = None,
 ) -> OptimizeReport:
     """Give the image with that manifest the hot device that the traces ask for, and let `tag` name the result.
@@ -87,7 +88,7 @@ def optimize(
     the repository's capability. Raises BuildError when no trace touched anything that is in the image, NoSuchImage,
     DamagedObject, FormatError and StoreErrors.
     """
-    report = _optimize(images, digest, traces, tag, share, progress or Progress(), replication)
+    report = _optimize(images, digest, traces, tag, share, compression, progress or Progress(), replication)
     if report is None:
         raise BuildError(
             "no trace touched anything that is in the image", hint="`imagefs trace show` tells what a trace holds"
@@ -105,14 +106,17 @@ def build_optimized(
     source: str = "",
     config: Mapping[str, Any] | None = None,
     share: float = 0.5,
+    compression: Compression = AUTO,
     progress: Progress | None = None,
 ) -> tuple[image.BuildReport, OptimizeReport | None]:
     """Build an image and optimise it, so that `tag` never names one without its hot device.
 
     When no trace touched anything that is in the image, `tag` names it as it was built and the second report is None.
     """
-    built = image.build(root, contents, images, source=source, config=config, like=tag, progress=progress)
-    report = _optimize(images, built.digest, traces, tag, share, progress or Progress())
+    built = image.build(
+        root, contents, images, source=source, config=config, like=tag, compression=compression, progress=progress
+    )
+    report = _optimize(images, built.digest, traces, tag, share, compression, progress or Progress())
     if report is None and tag:
         images.tag(tag, built.digest)
     return built, report
@@ -124,6 +128,7 @@ def _optimize(
     traces: Iterable[Trace],
     tag: str,
     share: float,
+    compression: Compression,
     progress: Progress,
     replication: int = 0,
 ) -> OptimizeReport | None:
@@ -135,7 +140,7 @@ def _optimize(
     if not copies:
         return None
     packs = Packs(images.put_pack)
-    device, stored_bytes = _store_device(images, base, list(copies.values()), packs, progress)
+    device, stored_bytes = _store_device(images, base, list(copies.values()), packs, compression, progress)
     if replication:
         images.replicate_packs(packs.all, replication)
     progress.stage("publishing")
@@ -170,15 +175,26 @@ def _optimize(
 
 
 def _store_device(
-    images: Images, base: TracedImage, extents: Sequence[FileExtent], packs: Packs, progress: Progress
+    images: Images,
+    base: TracedImage,
+    extents: Sequence[FileExtent],
+    packs: Packs,
+    compression: Compression,
+    progress: Progress,
 ) -> tuple[DeviceEntry, int]:
-    """Store a device that holds copies of the extents one after the other, and the bytes of its blocks as stored."""
+    """Store a device that holds copies of the extents one after the other, and the bytes of its blocks as stored.
+
+    Its first blocks, which starts touch first, are the sample that decides about its codec.
+    """
     progress.stage("copying", sum(extent.length for extent in extents))
     size = erofs.BLOCK * sum(extent.blocks for extent in extents)
     cold = images.index(base.manifest.devices[COLD - 1].index)
     blocks = device_blocks(images, cold, extents)
+    first = list(itertools.islice(blocks, codec.SAMPLE))
+    packs.codec = codec.choose(compression, (data for _, data in first))
     # Blocks are not looked for in other images: then the device would depend on what else is in the store.
-    found = store(blocks, -(-size // index.BLOCK), packs, lambda _digest: None, progress.advance)
+    count = -(-size // index.BLOCK)
+    found = store(itertools.chain(first, blocks), count, packs, lambda _digest: None, progress.advance)
     document = io.BytesIO()
     index.write(found, packs.all, size, document)
     entry = DeviceEntry("hot", size, images.put_index(document.getvalue()))
@@ -343,23 +359,12 @@ class _Packs:
         found = {}
         for block, place in group:
             at = place.offset - first.offset
-            found[block] = _decode(place, data[at : at + place.stored], f"pack {pack.digest.hex()} in {self._url}")
+            content = codec.decode(pack.codec, data[at : at + place.stored], place)
+            if content is None:
+                where = f"pack {pack.digest.hex()} in {self._url}"
+                raise DamagedObject(f"a block of {where} holds other bytes than the image says")
+            found[block] = content
         return found
 
     def _range(self, pack: Pack, offset: int, length: int) -> Buffer:
         return retry(lambda: self._source.read(pack, offset, length), _RETRIES)
-
-
-def _decode(place: BlockLocation, stored: memoryview, where: str) -> bytes:
-    """The bytes of a block. Raises DamagedObject where they are not those that the index means."""
-    try:
-        data = (
-            bytes(stored)
-            if place.stored == place.length
-            else lz4.block.decompress(stored, uncompressed_size=place.length)
-        )
-    except lz4.block.LZ4BlockError as error:
-        raise DamagedObject(f"a block of {where} cannot be unpacked: {error}") from error
-    if len(data) != place.length or hashlib.sha256(data).digest() != place.digest:
-        raise DamagedObject(f"a block of {where} holds other bytes than the image says")
-    return bytes(data)

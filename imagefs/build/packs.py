@@ -17,20 +17,19 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
-
-import lz4.block
 
 from imagefs.build.content import read_exactly
 from imagefs.build.layout import Segment
 from imagefs.errors import BuildError, DamagedObject, FormatError, NoSuchImage
-from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack
+from imagefs.format.codec import SAMPLE, encode
+from imagefs.format.index import BLOCK, CODECS, NOWHERE, BlockLocation, Index, Pack
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
 from stripefs.errors import NotFound
 
-__all__ = ["PACK_SIZE", "Known", "KnownBlocks", "Packs", "store", "store_blocks"]
+__all__ = ["PACK_SIZE", "Known", "KnownBlocks", "Packs", "sample", "store", "store_blocks"]
 
 PACK_SIZE = 32 << 20
 """Bytes after which a pack is closed: large enough that HDFS and object stores like it, small enough to hold in memory
@@ -64,10 +63,12 @@ class Find(Protocol):
 class Packs:
     """Fills packs and hands each full one to `put`, which stores it under its digest and says whether it had to.
 
-    That happens on another thread, while the next pack fills. stored_bytes: of the packs that were not there.
+    That happens on another thread, while the next pack fills. codec: of the blocks that are compressed. stored_bytes:
+    of the packs that were not there.
     """
 
     put: Callable[[Pack, bytes], bool]
+    codec: str = CODECS[0]
     all: list[Pack] = field(default_factory=list)
     stored_bytes: int = 0
     _numbers: dict[bytes, int] = field(default_factory=dict)
@@ -98,7 +99,8 @@ class Packs:
         if not self._waiting:
             return []
         waiting, number = self._waiting, len(self.all)
-        self.all.append(Pack(b"", self._length))  # until it is hashed
+        compressed = any(stored < length for _, _, _, stored, length in waiting)
+        self.all.append(Pack(b"", self._length, self.codec if compressed else CODECS[0]))  # until it is hashed
         self._putting = putter.submit(self._put, number, self._open)
         self._open, self._length, self._waiting = [], 0, []
         return [
@@ -115,9 +117,26 @@ class Packs:
     def _put(self, number: int, blocks: list[bytes]) -> None:
         data = b"".join(blocks)
         blocks.clear()
-        pack = self.all[number] = Pack(hashlib.sha256(data).digest(), len(data))
+        pack = self.all[number] = self.all[number]._replace(digest=hashlib.sha256(data).digest())
         if self.put(pack, data):
             self.stored_bytes += len(data)
+
+
+def sample(segments: Sequence[Segment], device_bytes: int) -> Iterator[bytes]:
+    """Up to `SAMPLE` blocks of a device, as evenly spread over it as its holes permit."""
+    count = -(-device_bytes // BLOCK)
+    step = -(-count // SAMPLE) or 1
+    return (data for _, data in _blocks(list(_sampled(segments, step)), count) if data)
+
+
+def _sampled(segments: Sequence[Segment], step: int) -> Iterator[Segment]:
+    """The parts of the segments that lie in each `step`th block."""
+    for segment in segments:
+        first, end = segment.at // BLOCK, segment.at + segment.length
+        for at in range((first + -first % step) * BLOCK, end, step * BLOCK):
+            begin = max(at, segment.at)
+            offset, length = segment.offset + begin - segment.at, min(end, at + BLOCK) - begin
+            yield replace(segment, offset=offset, length=length, at=begin)
 
 
 def store_blocks(
@@ -158,7 +177,7 @@ def store(
 
     settled: dict[bytes, BlockLocation] = {}
     with ThreadPoolExecutor() as pool, ThreadPoolExecutor(1) as putter:
-        for block, data, (digest, stored) in _in_order(pool, blocks, look):
+        for block, data, (digest, stored) in _in_order(pool, blocks, packs.codec, look):
             if digest is None:
                 places[block] = BlockLocation(bytes(32), NOWHERE, 0, 0, 0)
             elif digest in settled:
@@ -213,11 +232,11 @@ BlockOutcome = tuple[int, bytes, tuple[bytes | None, bytes]]
 
 
 def _in_order(
-    pool: ThreadPoolExecutor, blocks: Iterator[tuple[int, bytes]], look: Callable[[int, bytes], None]
+    pool: ThreadPoolExecutor, blocks: Iterator[tuple[int, bytes]], codec: str, look: Callable[[int, bytes], None]
 ) -> Iterator[BlockOutcome]:
     waiting: deque[tuple[int, bytes, Future[tuple[bytes | None, bytes]]]] = deque()
     for block, data in blocks:
-        waiting.append((block, data, pool.submit(_encode, block, data, look)))
+        waiting.append((block, data, pool.submit(_encode, block, data, codec, look)))
         if len(waiting) > _AHEAD:
             yield _result(*waiting.popleft())
     while waiting:
@@ -228,13 +247,12 @@ def _result(block: int, data: bytes, future: Future[tuple[bytes | None, bytes]])
     return block, data, future.result()
 
 
-def _encode(block: int, data: bytes, look: Callable[[int, bytes], None]) -> tuple[bytes | None, bytes]:
+def _encode(block: int, data: bytes, codec: str, look: Callable[[int, bytes], None]) -> tuple[bytes | None, bytes]:
     """SHA-256 and stored form of a block; None for zeros."""
     look(block, data)
     if data == _ZEROS[: len(data)]:
         return None, b""
-    packed = lz4.block.compress(data, store_size=False)
-    return hashlib.sha256(data).digest(), packed if len(packed) < len(data) else data
+    return hashlib.sha256(data).digest(), encode(codec, data)
 
 
 class KnownBlocks:

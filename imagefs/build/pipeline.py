@@ -35,7 +35,7 @@ from imagefs.format.trace import Trace
 from imagefs.progress import Progress
 from imagefs.reference import TAG, Platform
 from imagefs.repository.images import Images
-from imagefs.settings import LayerLimits
+from imagefs.settings import Compression, LayerLimits
 from imagefs.trace.references import adopt, traces_of_tag
 from stripefs.errors import ConfigError, Unsupported
 
@@ -110,7 +110,7 @@ _KINDS = "give oci:LAYOUT[:REF], dir:PATH or docker://REFERENCE"
 class BuildOptions:
     """tmp: the folder that what is unpacked is put below for a while; limits: what a layer may ask for.
 
-    lowest: so many of the lowest layers alone, 0 for all.
+    lowest: so many of the lowest layers alone, 0 for all. compression: of blocks, also those of the hot device.
     """
 
     tmp: Path
@@ -118,6 +118,7 @@ class BuildOptions:
     platform: Platform = field(default_factory=Platform.here)
     registry: Registry = field(default_factory=Registry)
     lowest: int = 0
+    compression: Compression = field(default_factory=Compression)
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,7 @@ def make_image(
             tag=tag,
             source=tree.digest,
             config=tree.config,
+            compression=how.compression,
             progress=progress,
         )
     if optimized is not None:

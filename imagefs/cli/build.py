@@ -92,6 +92,7 @@ def build_command(
         Platform.parse(platform) if platform else Platform.here(),
         Registry(authfile, src_tls_verify, settings.daemon.io_timeout),
         layers,
+        compression=settings.daemon.compression,
     )
     began = time.monotonic()
     with ended_by_sigterm(), opened(settings, make=True) as images, progress_bar(quiet=quiet) as progress:
@@ -162,6 +163,7 @@ def convert_command(
         settings.limits,
         Platform.parse(platform) if platform else Platform.here(),
         Registry(authfile, not plain_http, settings.daemon.io_timeout),
+        compression=settings.daemon.compression,
     )
     began = time.monotonic()
     with ended_by_sigterm(), opened(settings) as images, progress_bar(quiet=quiet) as progress:
@@ -190,7 +192,7 @@ def convert_command(
 @click.option("-t", "--tag", default="", metavar="NEW", help="Name the result so.  [TAG]")
 @json_flag
 @quiet_flag
-@flags("store")
+@flags("store", also=["compression", "link-rate"])
 @click.pass_context
 def optimize_command(
     ctx: click.Context,
@@ -226,7 +228,14 @@ def optimize_command(
         others = [trace for trace in gather_traces(traces, settings) if not workloads or trace.workload in workloads]
         name = tag or (reference.name if not digest.startswith(reference.name) else "")
         report = optimize(
-            images, digest, own + others, tag=name, share=share, replication=replication or 0, progress=progress
+            images,
+            digest,
+            own + others,
+            tag=name,
+            share=share,
+            replication=replication or 0,
+            compression=settings.daemon.compression,
+            progress=progress,
         )
         adopt(images, report.digest, others)
     if as_json:

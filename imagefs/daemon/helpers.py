@@ -152,6 +152,7 @@ class TraceMaker:
         self._programs = trio.Semaphore(PROGRAMS)
         self._waiting = 0
         self._improves = settings.background_rate > 0
+        self._compression = settings.compression
         self._lane = Lane("traces", 2)
         self._mounts = Lane("mounts of starts", 2)
 
@@ -230,7 +231,11 @@ class TraceMaker:
     async def _add_hot_device(self, attachment: Attachment) -> None:
         try:
             async with self._programs:
-                facts = {"store": attachment.store, "name": attachment.snapshot}
+                facts = {
+                    "store": attachment.store,
+                    "name": attachment.snapshot,
+                    "compression": self._compression,
+                }
                 told = await run_helper("imagefs.deps.hot", facts, WITHIN)
         except OSError as error:
             _log.info("%s gets no hot device: %s", attachment.name, error)

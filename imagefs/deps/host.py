@@ -297,6 +297,7 @@ class _HostStart:
             setuid=request.setuid,
             wheels=request.wheels,
             damaged=lease.damaged,
+            compression=settings.compression,
         )
 
     def _publish_after_all(self) -> None:

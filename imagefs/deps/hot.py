@@ -6,9 +6,9 @@ read. It is done once for a snapshot, by the first host of which the store has a
 priority; plans alone follow what later starts touch. Where the store has locks the others leave it to the one that
 holds that of the snapshot.
 
-On standard input it takes a JSON object: `store` (the fields of `StoreSettings`) and `name` (of the snapshot). On
-standard output comes a JSON object: `done`, a line that says what was done, or why nothing was. An error is one line on
-standard error and its exit code, and leaves the snapshot as it was.
+On standard input it takes a JSON object: `store` (the fields of `StoreSettings`), `name` (of the snapshot) and
+`compression` (the fields of `Compression`). On standard output comes a JSON object: `done`, a line that says what was
+done, or why nothing was. An error is one line on standard error and its exit code, and leaves the snapshot as it was.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots, check_source
 from imagefs.repository.store import open_repository
 from imagefs.repository.traces import Traces
+from imagefs.settings import AUTO, Compression
 from imagefs.trace.references import complete, stored_traces
 from stripefs.errors import Busy, StripefsError, Unsupported
 from stripefs.settings import store_settings
@@ -48,7 +49,8 @@ def main() -> int:
     os.nice(_NICE)
     try:
         with contextlib.closing(open_repository(store_settings(asked["store"]))) as repository:
-            told = add_hot_device(Snapshots(Images(repository, _PATIENCE)), asked["name"])
+            compression = Compression(*asked["compression"])
+            told = add_hot_device(Snapshots(Images(repository, _PATIENCE)), asked["name"], compression)
     except StripefsError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -56,7 +58,7 @@ def main() -> int:
     return 0
 
 
-def add_hot_device(snapshots: Snapshots, name: str) -> str:
+def add_hot_device(snapshots: Snapshots, name: str, compression: Compression = AUTO) -> str:
     """Give the snapshot a hot device, if it has none and starts ask for it; what was done, for people.
 
     Raises NoSuchSnapshot, DamagedObject, FormatError, DraftLost for a lead that was lost meanwhile, and StoreErrors.
@@ -71,7 +73,7 @@ def add_hot_device(snapshots: Snapshots, name: str) -> str:
         return f"what starts touch lies in {places} places"
     try:
         with _led(snapshots, name) as check:
-            report = optimize(images, base, complete(stored_traces(images, base)))
+            report = optimize(images, base, complete(stored_traces(images, base)), compression=compression)
             improved = False
             try:
                 check()

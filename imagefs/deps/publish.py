@@ -38,6 +38,7 @@ from imagefs.format.snapshot import Snapshot, SnapshotKind, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import open_repository
+from imagefs.settings import Compression
 from stripefs.errors import Busy, DraftLost, StoreError, StripefsError, Unsupported
 from stripefs.settings import store_settings
 
@@ -62,7 +63,8 @@ class PublishJob(NamedTuple):
     of the lock, None where anything may be installed. inside: fields of `imagefs.deps.container.install.Inside`, none
     on a host. probe: fields of `imagefs.deps.smoketest.Probe`, none where nothing is to be tried, nor in a container:
     `inside` has that. wheels: fields of `imagefs.deps.local.Wheel`, of what directories were built to. hint: name and
-    document of the one that leads starts to the snapshot (`imagefs.deps.hint`), none on a host.
+    document of the one that leads starts to the snapshot (`imagefs.deps.hint`), none on a host. compression: fields of
+    `Compression`.
     """
 
     store: Mapping[str, Any]
@@ -85,6 +87,7 @@ class PublishJob(NamedTuple):
     wheels: Sequence[Sequence[Any]] = ()
     damaged: bool = False
     hint: Sequence[str] = ()
+    compression: Sequence[Any] = ()
 
     @property
     def name(self) -> str:
@@ -184,7 +187,7 @@ def _publish(job: PublishJob, images: Images, still_leads: Callable[[], None], p
     if snapshots.is_usable(job.name):
         return PublishOutcome(True, verdict.lines, time.time())
     root, contents = place.capture()
-    report = build(root, contents, images, source=job.name)
+    report = build(root, contents, images, source=job.name, compression=Compression(*job.compression))
     published = False
     try:
         if changed := _changed(place):

@@ -1,13 +1,14 @@
 """The block index: which 128 KiB block of a device lies where, and what its bytes must be.
 
-    header   magic "BSINDEX1", block size, blocks, packs, bytes of the device
-    packs    for each its SHA-256 and its length
+    header   magic "BSINDEX1" or "BSINDEX2", block size, blocks, packs, bytes of the device
+    packs    for each its SHA-256 and its length, in version 2 also the number of its codec
     records  for each block its SHA-256, pack, offset there, stored bytes, bytes
     order    the numbers of the blocks that are stored, sorted by SHA-256
 
 All numbers are little-endian. A block of zeros has pack NOWHERE and is not stored; bytes past `length` of a block are
-zeros. A block whose stored length equals its length is stored as it is, else as an LZ4 block. The document is named by
-its own SHA-256. It is checked as a whole and then read where it lies, record by record: no object of Python stands for
+zeros. A block whose stored length equals its length is stored as it is, else compressed by the codec of its pack
+(`imagefs.format.codec`). Version 1 has LZ4 alone and is written where that suffices. The document is named by its own
+SHA-256. It is checked as a whole and then read where it lies, record by record: no object of Python stands for
 a block, and no page of it is mapped, because a disk that cannot read a mapped page ends the process with SIGBUS.
 """
 
@@ -20,16 +21,19 @@ from typing import BinaryIO, NamedTuple
 
 from imagefs.errors import FormatError
 
-__all__ = ["BLOCK", "NOWHERE", "BlockLocation", "Index", "Pack", "write"]
+__all__ = ["BLOCK", "CODECS", "NOWHERE", "BlockLocation", "Index", "Pack", "write"]
 
 BLOCK = 128 << 10
 """Bytes of a block: what is compressed, checked and fetched as one."""
 
 NOWHERE = 0xFFFFFFFF
 
-_MAGIC = b"BSINDEX1"
+CODECS = ("lz4", "zstd")
+"""The codecs of packs, by number. The first is that of version 1 and of packs in which nothing is compressed."""
+
+_LZ4_ONLY, _WITH_CODECS = b"BSINDEX1", b"BSINDEX2"
 _HEADER = struct.Struct("<8sIIIIQ")
-_PACK = struct.Struct("<32sQ")
+_PACKS = {_LZ4_ONLY: struct.Struct("<32sQ"), _WITH_CODECS: struct.Struct("<32sQQ")}
 _RECORD = struct.Struct("<32sIIII")
 _TAIL = struct.Struct("<IIII")
 _STORED = struct.Struct("<32xI12x")
@@ -38,10 +42,11 @@ _AT_ONCE = _RECORD.size << 12  # bytes of records
 
 
 class Pack(NamedTuple):
-    """An object that holds blocks one behind the other."""
+    """An object that holds blocks one behind the other, compressed by one of `CODECS`."""
 
     digest: bytes
     length: int
+    codec: str = CODECS[0]
 
 
 class BlockLocation(NamedTuple):
@@ -62,11 +67,20 @@ def write(places: Sequence[BlockLocation], packs: Sequence[Pack], device_bytes: 
     """Write the index of a device of `device_bytes`, block after block."""
     if len(places) != -(-device_bytes // BLOCK):
         raise FormatError(f"{len(places)} blocks do not make {device_bytes} bytes")
-    out.write(_HEADER.pack(_MAGIC, BLOCK, len(places), len(packs), 0, device_bytes))
-    out.writelines(_PACK.pack(pack.digest, pack.length) for pack in packs)
+    magic = _WITH_CODECS if any(pack.codec != CODECS[0] for pack in packs) else _LZ4_ONLY
+    out.write(_HEADER.pack(magic, BLOCK, len(places), len(packs), 0, device_bytes))
+    for pack in packs:
+        number = () if magic == _LZ4_ONLY else (CODECS.index(pack.codec),)
+        out.write(_PACKS[magic].pack(pack.digest, pack.length, *number))
     out.writelines(_RECORD.pack(p.digest, p.pack, p.offset, p.stored, p.length) for p in places)
     stored = (number for number, place in enumerate(places) if place.pack != NOWHERE)
     out.writelines(_NUMBER.pack(number) for number in sorted(stored, key=lambda number: places[number].digest))
+
+
+def _codec(number: int) -> str:
+    if number >= len(CODECS):
+        raise FormatError(f"the index has a pack with codec {number}, which this program does not know")
+    return CODECS[number]
 
 
 class Index:
@@ -81,17 +95,18 @@ class Index:
         if len(data) < _HEADER.size:
             raise FormatError(f"an index of {len(data)} bytes is too short for its header")
         magic, block, self.blocks, packs, reserved, self.device_bytes = _HEADER.unpack_from(data)
-        if magic != _MAGIC:
+        if magic not in _PACKS:
             raise FormatError("this is no block index, or one of another version")
         if block != BLOCK or reserved or self.blocks != -(-self.device_bytes // BLOCK):
             raise FormatError("the index contradicts itself")
-        self._records = _HEADER.size + _PACK.size * packs
+        self._records = _HEADER.size + _PACKS[magic].size * packs
         self._order = self._records + _RECORD.size * self.blocks
         rest = len(data) - self._order
         if rest < 0 or rest % _NUMBER.size or rest > _NUMBER.size * self.blocks:
             raise FormatError("the index is shorter or longer than its header says")
         self.stored = rest // _NUMBER.size
-        self.packs = [Pack(*found) for found in _PACK.iter_unpack(data[_HEADER.size : self._records])]
+        found = _PACKS[magic].iter_unpack(data[_HEADER.size : self._records])
+        self.packs = [Pack(digest, length, *map(_codec, number)) for digest, length, *number in found]
         self._check_places(data)
         self._check_order(data)
         self._read = read or (lambda at, length: bytes(data[at : at + length]))

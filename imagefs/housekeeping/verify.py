@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-import lz4.block
-
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format import is_digest
+from imagefs.format.codec import decode
 from imagefs.format.index import NOWHERE, BlockLocation, Index
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.housekeeping.fsck import check_tree
@@ -280,13 +279,13 @@ class _Verify:
             self._wrong(path, f"has {len(data)} bytes instead of {wanted}")
         if hashlib.sha256(data).digest() != digest:
             self._wrong(path, _OTHER, spoiled=True)
-        seen: set[tuple[bytes, int, int]] = set()
+        seen: set[tuple[str, bytes, int, int]] = set()
         damaged = 0
-        for place in _places(need.uses):
-            key = (place.digest, place.offset, place.stored)
+        for codec, place in _places(need.uses):
+            key = (codec, place.digest, place.offset, place.stored)
             if key not in seen:
                 seen.add(key)
-                damaged += not _holds(data, place)
+                damaged += decode(codec, data[place.offset : place.offset + place.stored], place) is None
         if damaged:
             self._wrong(path, f"{damaged} of its {len(seen)} blocks are damaged")
         return len(seen), len(data)
@@ -298,19 +297,10 @@ class _Verify:
         self._wrong(path, error.message, spoiled=isinstance(error, DamagedObject))
 
 
-def _places(uses: Iterable[tuple[Index, array[int]]]) -> Iterator[BlockLocation]:
-    return (index.place(block) for index, blocks in uses for block in blocks)
-
-
-def _holds(data: bytes, place: BlockLocation) -> bool:
-    stored = data[place.offset : place.offset + place.stored]
-    if len(stored) != place.stored:
-        return False
-    try:
-        plain = stored if place.stored == place.length else lz4.block.decompress(stored, uncompressed_size=place.length)
-    except lz4.block.LZ4BlockError:
-        return False
-    return len(plain) == place.length and hashlib.sha256(plain).digest() == place.digest
+def _places(uses: Iterable[tuple[Index, array[int]]]) -> Iterator[tuple[str, BlockLocation]]:
+    for index, blocks in uses:
+        for place in map(index.place, blocks):
+            yield index.packs[place.pack].codec, place
 
 
 def _shown(kind: str, name: str) -> str:

@@ -107,8 +107,16 @@ class _CacheStart:
                 # The command may say that it is ready at each start, as it did at the first.
                 return self._image.run(options, above, marked=True, beside=beside, on_ready=lambda: None)
             self._say("miss", f"{found.reason}; the job compiles, and its caches are kept when it is ready")
-            store, cache = self._store._asdict(), self._image.client.settings.cache
-            job = Publication(store, cache, self._key, FOLDER, 0.0, damaged=found.damaged)
+            store, settings = self._store._asdict(), self._image.client.settings
+            job = Publication(
+                store,
+                settings.cache,
+                self._key,
+                FOLDER,
+                0.0,
+                damaged=found.damaged,
+                compression=settings.compression,
+            )
             publishing = Publishing(job, f"{self._folder}/upper", f"{self._folder}/copy", self._tell)
             beside, status = {FOLDER: self._show_empty}, 1
             try:

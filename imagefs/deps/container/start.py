@@ -350,6 +350,7 @@ class _ContainerStart:
             wheels=answer.wheels,
             damaged=lease.damaged,
             hint=self._key.hint_for(answer, self._name) or (),
+            compression=settings.compression,
         )
         with publications.publish_beside(job, self._tell, wait=request.wait, held=[image.held]):
             pass

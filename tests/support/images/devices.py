@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import lz4.block
 import trio
 
 from imagefs.blocks.source import MirrorSource
 from imagefs.blocks.store import BlockDevice, BlockStore
+from imagefs.format.codec import encode
 from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack, write
 
 __all__ = ["MIB", "FakeSource", "Made", "eventually", "make", "noise", "running", "settled"]
@@ -42,12 +42,16 @@ def noise(count: int, seed: int = 1) -> list[bytes]:
     return [chance.randbytes(BLOCK) for _ in range(count)]
 
 
-def make(blocks: Sequence[bytes], *, per_pack: int = 1000, size: int = 0) -> Made:
-    """`blocks` may be short, b"" is one of zeros. per_pack: blocks in a pack. size: of the device, 0 for all blocks."""
+def make(
+    blocks: Sequence[bytes], *, per_pack: int = 1000, size: int = 0, codecs: Sequence[str] = ("lz4", "zstd")
+) -> Made:
+    """`blocks` may be short, b"" is one of zeros. per_pack: blocks in a pack. size: of the device, 0 for all blocks.
+    codecs: of the packs, in turn."""
     packs: list[Pack] = []
     stored: dict[bytes, bytes] = {}
     places: list[BlockLocation] = []
     for first in range(0, len(blocks), per_pack):
+        codec = codecs[len(packs) % len(codecs)]
         data, here, known = bytearray(), [], {}
         for block in blocks[first : first + per_pack]:
             if not block:
@@ -55,12 +59,11 @@ def make(blocks: Sequence[bytes], *, per_pack: int = 1000, size: int = 0) -> Mad
                 continue
             digest = hashlib.sha256(block).digest()
             if digest not in known:
-                packed = lz4.block.compress(block, store_size=False)
-                kept = packed if len(packed) < len(block) else block
+                kept = encode(codec, block)
                 known[digest] = BlockLocation(digest, len(packs), len(data), len(kept), len(block))
                 data += kept
             here.append(known[digest])
-        packs.append(Pack(hashlib.sha256(data).digest(), len(data)))
+        packs.append(Pack(hashlib.sha256(data).digest(), len(data), codec))
         stored[packs[-1].digest] = bytes(data)
         places += here
     document = io.BytesIO()

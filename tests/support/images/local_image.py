@@ -5,10 +5,9 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-import lz4.block
-
 from imagefs.build.image import build
 from imagefs.build.pipeline import BuildOptions, open_source
+from imagefs.format.codec import decode
 from imagefs.format.index import BLOCK, NOWHERE, Index
 from imagefs.plane import erofs
 from imagefs.progress import Progress
@@ -63,9 +62,11 @@ def _write_device(images: Images, index: Index, path: Path) -> None:
         for number in range(index.blocks):
             place = index.place(number)
             if place.pack != NOWHERE:
-                data = packs[place.pack][place.offset : place.offset + place.stored]
+                stored = packs[place.pack][place.offset : place.offset + place.stored]
+                data = decode(index.packs[place.pack].codec, stored, place)
+                assert data is not None
                 out.seek(number * BLOCK)
-                out.write(data if place.stored == place.length else lz4.block.decompress(data, place.length))
+                out.write(data)
         out.truncate(index.device_bytes)
 
 

@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import lz4.block
-
 from imagefs.build.content import scan
 from imagefs.build.image import build
+from imagefs.format.codec import decode
 from imagefs.format.erofs import BLOCK, ErofsImage
 from imagefs.format.erofs.read import files
 from imagefs.format.index import BLOCK as DATA_BLOCK
@@ -108,7 +107,7 @@ def _device(images: Images, index: Index) -> bytes:
         place = index.place(number)
         if place.pack != NOWHERE:
             stored = packs[place.pack][place.offset : place.offset + place.stored]
-            data += stored if place.stored == place.length else lz4.block.decompress(stored, place.length)
+            data += decode(index.packs[place.pack].codec, stored, place) or b""
         data += bytes((number + 1) * DATA_BLOCK - len(data))
     return bytes(data[: index.device_bytes])
 

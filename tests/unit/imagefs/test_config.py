@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from imagefs import config
 from imagefs.config import IMAGEFS, DepsSettings, resolve
-from imagefs.settings import DaemonSettings, LayerLimits, SnapshotterSettings, default_cache, default_runtime
+from imagefs.settings import (
+    Compression,
+    DaemonSettings,
+    LayerLimits,
+    SnapshotterSettings,
+    default_cache,
+    default_runtime,
+)
 from stripefs.config import OPTIONS as STRIPEFS_OPTIONS
 from stripefs.errors import ConfigError
 from stripefs.options import Option
@@ -25,15 +33,20 @@ PARTS = {
 }
 
 
+def part_of(option: Option) -> Any:
+    return Compression if option.attribute in Compression._fields else PARTS[option.section]
+
+
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config, "config_files", lambda environ: [])
 
 
 def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
-    settings = {(part, field) for part in PARTS.values() for field in part._fields}
-    declared = {(PARTS[option.section], option.attribute) for option in IMAGEFS.all}
-    assert declared - {(LayerLimits, "tmp")} == settings - {(StoreSettings, "url"), (StoreSettings, "proxy")}
+    settings = {(part, field) for part in (*PARTS.values(), Compression) for field in part._fields}
+    declared = {(part_of(option), option.attribute) for option in IMAGEFS.all}
+    made = {(StoreSettings, "url"), (StoreSettings, "proxy"), (DaemonSettings, "compression")}
+    assert declared - {(LayerLimits, "tmp")} == settings - made
 
 
 @pytest.mark.parametrize("option", IMAGEFS.all, ids=lambda option: option.name)
@@ -41,7 +54,7 @@ def test_the_default_on_the_page_is_the_default_in_the_code(option: Option) -> N
     if option.name in ("cache", "runtime", "tmp", "socket"):
         assert option.parse(option.default) == ""
     else:
-        assert option.parse(option.default) == getattr(PARTS[option.section](), option.attribute)
+        assert option.parse(option.default) == getattr(part_of(option)(), option.attribute)
 
 
 def test_the_store_is_reached_as_stripefs_reaches_it() -> None:
@@ -59,6 +72,14 @@ def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (settings.daemon.fetches, settings.daemon.memory) == (2, 32 << 20)
     assert settings.limits == LayerLimits()._replace(entries=7, ratio=5)
     assert settings.store == StoreSettings(url="/srv")
+
+
+def test_compression_goes_with_the_settings_of_the_daemon() -> None:
+    settings = resolve({"compression": ("zstd", "--compression")}, environ={"IMAGEFS_LINK_RATE": "20MB/s"})
+    assert settings.daemon.compression == Compression("zstd", 20_000_000)
+    assert DaemonSettings.from_json(settings.daemon.to_json()) == settings.daemon
+    with pytest.raises(ConfigError, match="'gzip' is none of auto, lz4, zstd"):
+        resolve({"compression": ("gzip", "--compression")}, environ={})
 
 
 MIRRORS = """

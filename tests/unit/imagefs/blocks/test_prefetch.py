@@ -88,13 +88,13 @@ async def test_small_requests_are_not_worth_being_many(tmp_path: Path) -> None:
 
 async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(noise(4))
-    source, go, unpack = FakeSource(made), threading.Event(), arrival._unpack
+    source, go, unpack = FakeSource(made), threading.Event(), arrival.decode
 
-    def unpack_later(stored: memoryview, place: BlockLocation) -> arrival.Arrived | None:
+    def unpack_later(codec: str, stored: memoryview, place: BlockLocation) -> bytes | None:
         assert go.wait(30)
-        return unpack(stored, place)
+        return unpack(codec, stored, place)
 
-    monkeypatch.setattr(arrival, "_unpack", unpack_later)
+    monkeypatch.setattr(arrival, "decode", unpack_later)
     async with opened(tmp_path, made, source, memory=64 * MIB) as (blocks, device):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: device.fetch(range(4), at_once=1))

@@ -21,6 +21,7 @@ from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import GRACE, Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.traces import Traces
+from imagefs.settings import AUTO
 from imagefs.trace.references import open_image, plan_for
 from stripefs.errors import DraftLost, Unsupported
 from stripefs.settings import StoreSettings
@@ -182,7 +183,7 @@ def test_gc_keeps_what_it_was_made_from_and_takes_what_came_too_late(
 
 
 def run(store: Path, name: str) -> subprocess.CompletedProcess[str]:
-    asked = json.dumps({"store": StoreSettings(str(store))._asdict(), "name": name})
+    asked = json.dumps({"store": StoreSettings(str(store))._asdict(), "name": name, "compression": AUTO})
     command = [sys.executable, "-P", "-m", "imagefs.deps.hot"]
     return subprocess.run(command, input=asked, capture_output=True, text=True, timeout=60, check=False)
 
