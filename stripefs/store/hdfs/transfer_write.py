@@ -259,7 +259,8 @@ class TransferSink(Sink):
         except HostFailed:
             self._by.transfer.forgive(address)
             raise
-        self._by.transfer.count(address, error.message, of_connection=True)
+        # A DataNode that declines a block, as one with full disks does, may still serve what it has.
+        self._by.transfer.count(address, error.message, of_connection=error.__cause__ is not None)
 
 
 class _BlockStream:
