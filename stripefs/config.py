@@ -28,7 +28,7 @@ from stripefs.parsers import (
     store_paths,
     text,
 )
-from stripefs.settings import GIB, LAYOUTS, MIB, PUBLISH_UNSEEN, Settings
+from stripefs.settings import FETCH_PROCESS, GIB, LAYOUTS, MIB, PUBLISH_UNSEEN, Settings
 
 TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
@@ -124,6 +124,9 @@ STRIPEFS = Options("stripefs", _TITLES, (
     Option("mount", "umask", count(0, 0o777, base=8), "000", "Permission bits to take away, octal.", "MASK"),
     Option("mount", "read-ahead", kib, "16MiB", "The kernel's own read-ahead.", "SIZE", "read_ahead_kb"),
     Option("mount", "max-background", count(1, 65535), "256", "Requests the kernel may have under way.", "N"),
+    Option("mount", "fetch-process", choice(*FETCH_PROCESS), "auto",
+           "Fetch blocks of HDFS in a process of its own.", "WHEN", choices=FETCH_PROCESS,
+           shown="on with 4 processors or more"),
     Option("mount", "resend", parse_bool, "true", "Re-queue requests when a worker is replaced (kernel 6.9)."),
     Option("mount", "metrics", loopback, "", "Serve Prometheus metrics here; loopback only.", "HOST:PORT",
            shown="none"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "FETCH_PROCESS",
     "LAYOUTS",
     "PUBLISH_UNSEEN",
     "CacheSettings",
@@ -44,6 +45,12 @@ GIB = 1 << 30
 LAYOUTS = ("concat", "striped", "plain")
 """Layout of a written file in the store."""
 
+FETCH_PROCESS = ("auto", "on", "off")
+"""Condition for a process that fetches blocks of HDFS for a mount; auto means SPARE_PROCESSORS or more."""
+
+SPARE_PROCESSORS = 4
+"""One for the program that reads, one for the mount, one for that process, and one for what else the machine does."""
+
 PUBLISH_UNSEEN = ("always", "after-fsync", "never")
 """Rule for a close of a file whose writer's process this machine's mount cannot see."""
 
@@ -55,9 +62,9 @@ _USERINFO = r"(://[^/?@:]*):(?!\d+/)[^?]*@"
 class StoreSettings(NamedTuple):
     """Access to a store. `transport` is auto, native, webhdfs or libhdfs and matters for hdfs:// only.
 
-    mirrors: URLs of HTTP servers that serve what never changes in the store, in the order in which they are asked, as
-    `imagefs.blocks.upstream` has them. proxy: URL of the HTTP proxy by which a store of the web is reached, "" for that
-    of the environment.
+    fetch_process: True if blocks of HDFS are to be fetched by a process of its own. mirrors: URLs of HTTP servers that
+    serve what never changes in the store, in the order in which they are asked, as `imagefs.blocks.upstream` has them.
+    proxy: URL of the HTTP proxy by which a store of the web is reached, "" for that of the environment.
     """
 
     url: str = ""
@@ -67,6 +74,7 @@ class StoreSettings(NamedTuple):
     webhdfs_port: int = 0
     use_datanode_hostname: bool = False
     host_timeout: float = 5.0  # seconds without a byte before a data host counts as silent
+    fetch_process: bool = False
     mirrors: tuple[str, ...] = ()
     proxy: str = ""
 
@@ -145,6 +153,7 @@ class MountSettings(NamedTuple):
     umask: int = 0
     read_ahead_kb: int = 16384
     max_background: int = 256  # see docs/architecture.md
+    fetch_process: str = "auto"  # one of FETCH_PROCESS
     resend: bool = True  # False forces the fallback for kernels without FUSE_NOTIFY_RESEND
     options: tuple[str, ...] = ()  # further mount options: noexec, nosuid, nodev, context=…
     metrics: str = ""  # HOST:PORT on a loopback address, "" for none
@@ -152,6 +161,13 @@ class MountSettings(NamedTuple):
     log_format: str = "text"
     log_level: str = "info"
     log_file: str = ""  # "" is standard error in the foreground, syslog-less file in the state folder else
+
+    @property
+    def own_fetch_process(self) -> bool:
+        """True if the store is to fetch in a process of its own."""
+        if self.fetch_process == "auto":
+            return len(os.sched_getaffinity(0)) >= SPARE_PROCESSORS
+        return self.fetch_process == "on"
 
 
 class Settings(NamedTuple):

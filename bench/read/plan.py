@@ -51,6 +51,8 @@ _QUICK = {
         "rclone:32",
         "stripefs",
         "stripefs:direct",
+        "stripefs:fetch_on",
+        "stripefs:fetch_off",
         "stripefs:native",
         "stripefs:webhdfs",
     },
@@ -133,6 +135,7 @@ def _uncapped(scale: Scale) -> list[Run]:
             _mounted(scale, "uncapped", f"stripefs:{name}:direct", file, "direct", name)
             for name in ("native", "webhdfs")
         ),
+        *(_fetching(scale, "uncapped", f"stripefs:fetch_{when}", file, when) for when in ("on", "off")),
         *_rclone(scale, "uncapped", file, (32,)),
     ]
     return [replace(run, rate=0.0) for run in made]
@@ -235,6 +238,17 @@ def _mounted(scale: Scale, case: str, system: str, file: DataFile, pattern: str,
     return Run(case, system, file, lambda driver, _: driver.mounted(mounting(driver), file, pattern, scale.budget))
 
 
+def _fetching(scale: Scale, case: str, system: str, file: DataFile, when: str) -> Run:
+    """A sequential reader with `--fetch-process` on or off."""
+
+    def measure(driver: ReadDriver, _number: int) -> dict[str, float]:
+        environment = {**driver.environment, "STRIPEFS_FETCH_PROCESS": when}
+        mounting = mounts.stripefs(driver.cluster, "auto", scale.budget, environment)
+        return driver.mounted(mounting, file, "sequential", scale.budget)
+
+    return Run(case, system, file, measure)
+
+
 def _program(scale: Scale, case: str, file: DataFile, pattern: str) -> Run:
     return Run(case, "api", file, lambda driver, _: driver.program(file, pattern, scale.budget))
 
@@ -315,6 +329,12 @@ def ratios() -> list[RatioPlan]:
             "memory_vs_rclone_equal_memory",
             Key("sequential", "stripefs_bounded", "peak_pss"),
             Key("sequential", _BOUNDED, "peak_pss"),
+        ),
+        _least("uncapped_fetch_on_vs_off", Key("uncapped", "stripefs:fetch_on"), Key("uncapped", "stripefs:fetch_off")),
+        RatioPlan(
+            "uncapped_fetch_on_vs_off_cpu_per_gb",
+            Key("uncapped", "stripefs:fetch_on", "cpu_per_gb"),
+            Key("uncapped", "stripefs:fetch_off", "cpu_per_gb"),
         ),
         _least("large_blocks_vs_rclone", Key(large, "stripefs"), Key(large, "rclone")),
     ]

@@ -18,7 +18,7 @@ from stripefs.fuse.control_server import Request
 from stripefs.fuse.protocol import ServedTree
 from stripefs.read import Reader
 from stripefs.retry import RetryPolicy
-from stripefs.settings import Settings, default_budget, redact
+from stripefs.settings import Settings, StoreSettings, default_budget, redact
 from stripefs.store.allocator import Heap, tune_allocator
 from stripefs.store.base import Kind, Store
 from stripefs.store.striped import StripedStore, striped_view
@@ -56,6 +56,10 @@ class StoreBackend:
         self._events: ReadEvents | None = None
         self._reader: Reader
         self._tree: Tree | WritableTree
+
+    @property
+    def _store_settings(self) -> StoreSettings:
+        return self._settings.store._replace(fetch_process=self._settings.mount.own_fetch_process)
 
     @property
     def source(self) -> str:
@@ -167,7 +171,7 @@ class StoreBackend:
 
         Without them every identity would differ, and every open file would seem to be replaced.
         """
-        store = open_store(self._settings.store)
+        store = open_store(self._store_settings)
         if self._file_ids and not store.capabilities.file_ids:
             store.close()
             raise ServiceDown(f"{store.url} gives no file ids now, as it did before")
@@ -177,7 +181,7 @@ class StoreBackend:
         """Connect, once; raise what keeps the source from being mounted."""
         timeout = self._settings.read.io_timeout
         with trio.move_on_after(timeout):
-            store = await self._connecting.run("connecting", open_store, self._settings.store)
+            store = await self._connecting.run("connecting", open_store, self._store_settings)
             if not store.capabilities.listing:
                 raise Unsupported(f"{store.url} cannot be mounted: it does not list directories")
             root = await self._connecting.run("looking at the root", store.stat, b"/")

@@ -193,7 +193,7 @@ def _connect(url: StoreUrl, settings: StoreSettings, values: dict[str, Any], mak
             raise ConfigError(f"{url.inner!r} names no local directory", hint="write file:///DIRECTORY")
         return LocalStore(url.path, url.inner, make=make)
     if url.scheme == "hdfs":
-        from stripefs.store.hdfs import HdfsStore
+        from stripefs.store.hdfs.store import HdfsStore
 
         return HdfsStore(settings, make=make)
     if url.scheme in ("http", "https"):

@@ -10,7 +10,7 @@ import pytest
 
 from stripefs.errors import NotADirectory, NotFound, StoreError
 from stripefs.settings import StoreSettings
-from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.store import HdfsStore
 from tests.contract.listing import ListingConformance
 from tests.contract.putting import PutConformance
 from tests.contract.reading import StoreConformance

@@ -8,7 +8,8 @@ import pytest
 
 from stripefs.errors import ServiceDown
 from stripefs.settings import StoreSettings
-from stripefs.store.hdfs import HdfsStore, store
+from stripefs.store.hdfs import store
+from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.hdfs import HdfsInstance
 
 pytestmark = pytest.mark.cluster

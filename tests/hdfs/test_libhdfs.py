@@ -81,7 +81,7 @@ def test_what_cannot_be_opened(client: LibhdfsClient, populate: HdfsPopulate) ->
 @pytest.mark.cluster
 def test_the_jvm_leaves_signals_and_the_exit_code_alone(hdfs: HdfsInstance, libhdfs_environment: None) -> None:
     program = (
-        "import os, signal, sys; from stripefs.store.hdfs import HdfsStore;"
+        "import os, signal, sys; from stripefs.store.hdfs.store import HdfsStore;"
         "from stripefs.settings import StoreSettings;"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7));"
         "HdfsStore(StoreSettings(url=sys.argv[1], transport='libhdfs'));"

@@ -11,7 +11,7 @@ from hdfs_native import Client, WriteOptions
 from stripefs.errors import HostFailed, NotADirectory, NotFound, StaleVersion
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Kind
-from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 

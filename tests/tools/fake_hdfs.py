@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from stripefs.settings import StoreSettings
-from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.store import HdfsStore
 
 __all__ = [
     "DATA", "FILE_ID", "TIMEOUT", "FakeCluster", "FakeDataNode", "FakeNameNode", "Manner", "Request", "closed_port",

@@ -5,6 +5,7 @@ handle           one version of a file: its blocks, reads, and the proof that th
 block_locations  block locations by segments (pure but for the call that fetches), and known DataNodes
 namenode         WebHDFS at the NameNodes: pooled connections, the active one of several, availability
 data_transfer    blocks of chosen DataNodes by HDFS's own protocol
+fetch_process    the same in a process of its own, into memory that both share
 transfer_hosts   its idle connections, and the DataNodes that refuse it
 transfer_wire    that protocol's messages, packets and checksums (pure)
 datanode         WebHDFS at one DataNode: one range into one buffer
@@ -24,7 +25,3 @@ hadoop_conf      URL and Hadoop's XML files -> NameNode addresses, user, root
 probe            identifies the service at an address, for error lines that help
 wire             paths, JSON documents, exception names and listing order as the wire has them (pure)
 """
-
-from stripefs.store.hdfs.store import HdfsStore
-
-__all__ = ["HdfsStore"]

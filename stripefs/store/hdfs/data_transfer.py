@@ -7,11 +7,14 @@ Against hdfs-native it leaves the choice of the replica to the caller, and bytes
 A DataNode that does not grant a read in this way (`Refused`) may still serve it by WebHDFS, where it finds blocks that
 were moved, and says what is wrong with a file. Where it grants none, or no DataNode does, since a firewall or SASL is
 between, data transfer is left alone for a while (`DataTransfer.refused`).
+
+Where there are processors to spare, another process receives and checks the bytes (`fetch_process`).
 """
 
 from __future__ import annotations
 
 import socket
+from typing import NamedTuple, Protocol
 
 from stripefs.errors import Abandoned, HostFailed
 from stripefs.store.allocator import aligned
@@ -30,7 +33,17 @@ from stripefs.store.hdfs.transfer_wire import (
     read_request,
 )
 
-__all__ = ["UNTRIED", "BadChecksum", "BrokenAnswer", "DataTransfer", "Refused", "receive_message"]
+__all__ = [
+    "UNTRIED",
+    "BadChecksum",
+    "BlockFetcher",
+    "BrokenAnswer",
+    "DataTransfer",
+    "FetchElsewhere",
+    "FetchRequest",
+    "Refused",
+    "receive_message",
+]
 
 STEP = 1 << 20
 """Bytes that one system call receives at most, and between two reports of progress."""
@@ -49,6 +62,10 @@ class Refused(HostFailed):
     """True where the DataNode has said so: most likely it does not have the block any more."""
     of_connection = False
     """True where its connection failed, so that the block has no part in it."""
+    unreadable = False
+    """True where its answer is none that this protocol can read."""
+    granted = False
+    """True where it had granted the read before."""
 
 
 class BadChecksum(HostFailed):
@@ -57,11 +74,34 @@ class BadChecksum(HostFailed):
     begin = end = 0
 
 
-class DataTransfer:
-    """Reads by this protocol of one store. Safe to use from many threads."""
+class FetchRequest(NamedTuple):
+    """A read of `piece` from the DataNode whose transfer port is at `address`. `host`: its name, for errors.
 
-    def __init__(self) -> None:
-        self._connections = Connections()
+    patience: seconds until it has answered; timeout: seconds without a byte from then on.
+    """
+
+    piece: Piece
+    address: str
+    host: str
+    timeout: float
+    patience: float
+
+
+class FetchElsewhere(Protocol):
+    """Fetches outside of this process."""
+
+    def fetch(self, request: FetchRequest, watch: Watch | None) -> memoryview | None:
+        """As `BlockFetcher.fetch`, into memory of its own; None where it cannot fetch now."""
+
+    def close(self) -> None: ...
+
+
+class DataTransfer:
+    """Reads by this protocol of one store. Safe to use from many threads. elsewhere: tried first."""
+
+    def __init__(self, elsewhere: FetchElsewhere | None = None) -> None:
+        self._fetcher = BlockFetcher()
+        self._elsewhere = elsewhere
         self._refusals = Refusals()
 
     def refused(self, address: str = "") -> str:
@@ -79,21 +119,28 @@ class DataTransfer:
         Raises Refused, BadChecksum, HostFailed for everything else that speaks against the host, Abandoned.
         """
         granting = self._refusals.granting(address)
-        request = _Request(piece, host, timeout, timeout if granting else min(timeout, UNTRIED))
+        request = FetchRequest(piece, address, host, timeout, timeout if granting else min(timeout, UNTRIED))
         try:
-            sock, packets = self._granted_by(request, address, watch)
+            data = self._fetched(request, watch)
         except Refused as error:
-            if error.stalled and granting:  # the host is silent: asking it in another way is of no use
+            if error.granted:
+                self._refusals.granted(address)
+            elif error.stalled and granting:  # the host is silent: asking it in another way is of no use
                 self.count(address, error.message, of_connection=True)
                 raise HostFailed(error.message, host=host, stalled=True) from error
             raise
+        except HostFailed:
+            self._refusals.granted(address)
+            raise
         self._refusals.granted(address)
-        data, reusable = request.receive(sock, packets, watch)
-        if reusable:
-            self._connections.keep(address, sock)
-        else:
-            sock.close()
         return data
+
+    def _fetched(self, request: FetchRequest, watch: Watch | None) -> memoryview:
+        if self._elsewhere is not None and (data := self._elsewhere.fetch(request, watch)) is not None:
+            return data
+        buffer = aligned(request.piece.length)  # so that a cache on disk takes it as it is
+        self._fetcher.fetch(request, buffer, watch)
+        return buffer
 
     def granting(self, address: str) -> bool:
         """True if the DataNode at `address` has granted a read or a write, and has not been given up since."""
@@ -110,6 +157,27 @@ class DataTransfer:
     def forgive(self, address: str) -> None:
         """The DataNode at `address` failed by WebHDFS too, so its refusals say nothing of data transfer."""
         self._refusals.forgive(address)
+
+    def close(self) -> None:
+        self._fetcher.close()
+        if self._elsewhere is not None:
+            self._elsewhere.close()
+
+
+class BlockFetcher:
+    """Fetches pieces of blocks, and keeps connections for the next ones. Safe to use from many threads."""
+
+    def __init__(self) -> None:
+        self._connections = Connections()
+
+    def fetch(self, request: FetchRequest, buffer: memoryview, watch: Watch | None) -> None:
+        """Fill `buffer`, as long as the piece. Raises Refused, BadChecksum, HostFailed, Abandoned."""
+        asking = _Request(request)
+        sock, packets = self._granted_by(asking, request.address, watch)
+        if asking.receive(sock, packets, buffer, watch):
+            self._connections.keep(request.address, sock)
+        else:
+            sock.close()
 
     def _granted_by(self, request: _Request, address: str, watch: Watch | None) -> tuple[socket.socket, _Packets]:
         kept = self._connections.take(address)
@@ -144,13 +212,13 @@ class _Damaged(Exception):
 
 
 class _Request:
-    """A read of one piece from one DataNode. `patience`: seconds until it has answered; `timeout`: from then on."""
+    """A read of one piece from one DataNode, step by step."""
 
-    def __init__(self, piece: Piece, host: str, timeout: float, patience: float) -> None:
-        self._piece = piece
-        self._host = host
-        self._timeout = timeout
-        self._patience = patience
+    def __init__(self, request: FetchRequest) -> None:
+        self._piece = request.piece
+        self._host = request.host
+        self._timeout = request.timeout
+        self._patience = request.patience
 
     def connect(self, address: str) -> socket.socket:
         """A new connection. Raises Refused."""
@@ -180,14 +248,14 @@ class _Request:
             raise
         return packets
 
-    def receive(self, sock: socket.socket, packets: _Packets, watch: Watch | None) -> tuple[memoryview, bool]:
-        """All bytes of the piece, checked, and whether the connection may be used again.
+    def receive(self, sock: socket.socket, packets: _Packets, buffer: memoryview, watch: Watch | None) -> bool:
+        """Fill `buffer` with all bytes of the piece, checked. True if the connection may be used again.
 
         Raises BadChecksum, HostFailed, Refused, Abandoned; the connection is closed then.
         """
         try:
             with cancellable(sock, watch):
-                data = packets.receive(watch)
+                packets.receive(buffer, watch)
                 reusable = _confirm(sock)
         except _Damaged as error:
             sock.close()
@@ -202,23 +270,25 @@ class _Request:
             raise HostFailed(why, host=self._host, stalled=stalled) from error
         except ValueError as error:
             sock.close()
-            raise self._refusal(error) from error
+            raise self._refusal(error, granted=True) from error
         except BaseException:
             sock.close()
             raise
         # One who cancelled just now may yet shut the connection down.
-        return data, reusable and not (watch is not None and watch.cancelled)
+        return reusable and not (watch is not None and watch.cancelled)
 
     def _check(self, watch: Watch | None, error: Exception) -> None:
         """A connection that cancelling has shut down looks like one that broke."""
         if watch is not None and watch.cancelled:
             raise Abandoned(f"read from DataNode {self._host} was cancelled") from error
 
-    def _refusal(self, error: Exception) -> Refused:
+    def _refusal(self, error: Exception, *, granted: bool = False) -> Refused:
         why, stalled = self._told(error, self._patience)
         refusal = Refused(why, host=self._host, stalled=stalled)
         refusal.answered = isinstance(error, _Declined)
         refusal.of_connection = isinstance(error, OSError)
+        refusal.unreadable = isinstance(error, ValueError)
+        refusal.granted = granted
         return refusal
 
     def _told(self, error: Exception, waited: float) -> tuple[str, bool]:
@@ -241,9 +311,9 @@ class _Packets:
         self._sums = sums
         self._begin = begin  # of the next packet's data
 
-    def receive(self, watch: Watch | None) -> memoryview:
-        """The bytes of the piece. Packets of one size come many at a time, each with the next one's head behind it."""
-        buffer = aligned(self._piece.length)  # so that a cache on disk takes it as it is
+    def receive(self, buffer: memoryview, watch: Watch | None) -> None:
+        """Fill `buffer` with the piece. Packets of one size come many at a time, each with the next one's head behind
+        it."""
         received = 0
         head = memoryview(bytearray(HEAD))
         _fill(self._sock, [head])
@@ -269,7 +339,6 @@ class _Packets:
                 watch.progress(received)
         if data_length(head, self._begin, self._sums):
             raise ValueError("it answered more than it was asked for")
-        return buffer
 
     def _take(self, data: memoryview, size: int) -> memoryview:
         """Receive the data of packets of `size` bytes, the first head of which has come. The head behind the last one.

@@ -118,7 +118,7 @@ class DataNodeReader:
                 refused = refusal.message, refusal.of_connection
                 if refusal.answered:
                     moved()
-                if isinstance(refusal.__cause__, ValueError):
+                if refusal.unreadable:
                     self._web_only.add(where)
             except BadChecksum as damage:
                 self._report(where, block, damage)

@@ -50,6 +50,7 @@ from stripefs.store.base import (
 from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.datanode_read import DataNodeReader
+from stripefs.store.hdfs.fetch_process import FetchProcess
 from stripefs.store.hdfs.hadoop_conf import resolve
 from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
 from stripefs.store.hdfs.namenode import Availability, NameNodeRest, RpcAddress
@@ -395,7 +396,7 @@ class HdfsStore(Store):
         if why:
             self._off["data transfer"] = why
         else:
-            self.reads.transfer = DataTransfer()
+            self.reads.transfer = DataTransfer(FetchProcess() if self._settings.fetch_process else None)
 
     def _probe_inodes(self) -> bool:
         """True if paths by inode work; a router in front of several clusters does not know them."""

@@ -14,7 +14,7 @@ import pytest
 import stripefs
 from stripefs.errors import HostFailed
 from stripefs.settings import StoreSettings
-from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.store import HdfsStore
 from tests.support.waiting import eventually
 from tests.tools.command import Place
 from tests.tools.hdfs import HdfsInstance

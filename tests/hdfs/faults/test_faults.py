@@ -6,9 +6,12 @@ Readers are processes that check every byte (`tests.soak`), so a read that hangs
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from tests.soak.crowd import Crowd
 from tests.soak.engine import Contents
 from tests.support.cgroup import MemoryCgroup
 from tests.support.start_events import events_in
+from tests.support.waiting import gone
 from tests.support.wall_clock import Clock
 from tests.tools.command import REPLACED, Live, Place, eventually
 from tests.tools.hdfs import HdfsInstance
@@ -136,6 +140,37 @@ def test_the_namenode_dies_and_comes_back(cluster: HdfsInstance, place: Place, t
         assert outcome(copy) == ""
     live.umount()
     hasty.umount()
+
+
+def fetching(live: Live) -> int:
+    """The pid of the process that fetches for the worker, once there is one."""
+
+    def look() -> int:
+        for task in Path(f"/proc/{live.worker()}/task").iterdir():  # a child is that of the thread that started it
+            for child in (task / "children").read_text().split():
+                if b"stripefs.store.hdfs.fetch_process" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
+        return 0
+
+    return eventually(look, "the process that fetches")
+
+
+def test_the_process_that_fetches_is_killed_and_frozen_under_readers(cluster: HdfsInstance, place: Place) -> None:
+    place.forgive(REPLACED, "the process that fetches blocks is gone")
+    live = mount(place, cluster, "--fetch-process", "on")
+    with Crowd(live.path, 4) as crowd:
+        crowd.get_on()
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            pid = fetching(live)
+            os.kill(pid, number)
+            crowd.get_on()
+            eventually(partial(gone, pid), "the end of that process")
+        last, worker = fetching(live), live.kill_worker()
+        eventually(partial(gone, last), f"the end of the process that fetches for worker {worker}")
+        crowd.get_on()
+        crowd.finish()
+    assert live.status()["requests"]["failed"] == 0
+    live.umount()
 
 
 def test_a_worker_is_killed_under_eight_readers(cluster: HdfsInstance, place: Place) -> None:

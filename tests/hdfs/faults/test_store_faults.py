@@ -13,7 +13,7 @@ import pytest
 from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError, Transient
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Handle
-from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 

@@ -8,7 +8,7 @@ import pytest
 
 from stripefs.errors import HostFailed, NotFound, QuotaExceeded, ServiceDown
 from stripefs.settings import StoreSettings
-from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.store import HdfsStore
 from tests.contract.putting import read
 from tests.contract.writing import patiently
 from tests.support.stores import content, listing

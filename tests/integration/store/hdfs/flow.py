@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from stripefs.store.base import Handle
-from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.store import HdfsStore
 from tests.support.stores import RecordingWatch
 from tests.tools.fake_hdfs import FakeCluster, FakeDataNode, Request, settings_for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stripefs.errors import HostFailed, NotFound, ServiceDown, StaleVersion
-from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.fake_hdfs import DATA, FakeCluster, Request, good, running, settings_for
 
 

@@ -8,9 +8,9 @@ import pytest
 
 from stripefs.errors import Corrupt, HostFailed
 from stripefs.store.base import Buffer, Watch
-from stripefs.store.hdfs import HdfsStore
 from stripefs.store.hdfs.blockcheck import corruption
 from stripefs.store.hdfs.native import PinnedFile
+from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.fake_hdfs import DATA, Request, running
 
 MESSAGE = (

@@ -12,15 +12,18 @@ from contextlib import contextmanager
 import pytest
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion
-from stripefs.store.hdfs import HdfsStore, block_locations, data_transfer, namenode, transfer_hosts
+from stripefs.store.hdfs import block_locations, data_transfer, namenode, transfer_hosts
 from stripefs.store.hdfs import store as hdfs_store
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
+from stripefs.store.hdfs.fetch_process import FetchProcess
+from stripefs.store.hdfs.store import HdfsStore
 from stripefs.store.hdfs.transfer_wire import BlockName, Piece
 from tests.support.stores import RecordingWatch
 from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import FakeCluster, Request, closed_port, good, settings_for
 from tests.tools.fake_hdfs import Manner as HttpManner
 from tests.tools.fake_transfer import Manner, Talk, TransferPort, transfer_port
+from tests.tools.fetching import fetch_process
 
 DATA = random.Random(26).randbytes((2 << 20) + 777)
 TIMEOUT = 0.5
@@ -32,11 +35,40 @@ def port() -> Iterator[TransferPort]:
         yield found
 
 
+class Shared:
+    """A process that outlives the store that fetches by it."""
+
+    def __init__(self, process: FetchProcess) -> None:
+        self.fetch = process.fetch
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def process() -> Iterator[FetchProcess]:
+    with fetch_process() as found:
+        yield found
+
+
 @pytest.fixture
-def transfer() -> Iterator[DataTransfer]:
+def here() -> Iterator[DataTransfer]:
     found = DataTransfer()
     yield found
     found.close()
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def transfer(request: pytest.FixtureRequest, here: DataTransfer) -> Iterator[DataTransfer]:
+    """Reads in this process, and in another one, which the tests of this module share."""
+    if request.param == "here":
+        yield here
+        return
+    process = request.getfixturevalue("process")
+    found = DataTransfer(Shared(process))
+    yield found
+    found.close()
+    assert process.running
+    eventually(lambda: not process.used, "the end of all buffers")
 
 
 def read(
@@ -100,11 +132,11 @@ def test_a_kept_connection_that_ends_when_it_is_used(transfer: DataTransfer, por
 
 
 def test_connections_are_kept_for_a_while(
-    transfer: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
+    here: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read(transfer, port, 0, 1000)
+    read(here, port, 0, 1000)
     monkeypatch.setattr(transfer_hosts, "REUSE", 0.0)
-    read(transfer, port, 0, 1000)
+    read(here, port, 0, 1000)
     assert port.connections == 2
 
 
@@ -313,7 +345,7 @@ def test_the_first_bytes_may_come_slowly_once_they_are_granted(
     transfer.close()
 
 
-def test_a_datanode_that_ends_before_it_hears_that_all_came(transfer: DataTransfer, port: TransferPort) -> None:
+def test_a_datanode_that_ends_before_it_hears_that_all_came(here: DataTransfer, port: TransferPort) -> None:
     gone = threading.Event()
 
     def reset(talk: Talk) -> None:
@@ -327,12 +359,12 @@ def test_a_datanode_that_ends_before_it_hears_that_all_came(transfer: DataTransf
             assert gone.wait(10)
 
     port.manners = [reset]
-    assert read(transfer, port, 0, 1000, Waiting()) == DATA[:1000]
-    assert read(transfer, port, 0, 1000) == DATA[:1000]
+    assert read(here, port, 0, 1000, Waiting()) == DATA[:1000]
+    assert read(here, port, 0, 1000) == DATA[:1000]
     assert port.connections == 2
 
 
-def test_a_read_that_is_cancelled_when_all_is_here(transfer: DataTransfer, port: TransferPort) -> None:
+def test_a_read_that_is_cancelled_when_all_is_here(here: DataTransfer, port: TransferPort) -> None:
     """Its connection may yet be shut down, and is not to be another read's."""
 
     class Late(RecordingWatch):
@@ -342,21 +374,20 @@ def test_a_read_that_is_cancelled_when_all_is_here(transfer: DataTransfer, port:
         def on_cancel(self, close: Callable[[], None] | None) -> None:
             self.cancelled = close is None and hasattr(self, "whole")
 
-    assert read(transfer, port, 0, 1000, Late()) == DATA[:1000]
-    assert read(transfer, port, 0, 1000) == DATA[:1000]
+    assert read(here, port, 0, 1000, Late()) == DATA[:1000]
+    assert read(here, port, 0, 1000) == DATA[:1000]
     assert port.connections == 2
 
 
 def test_connections_that_nobody_takes_are_closed(
-    transfer: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
+    here: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfer_hosts, "REUSE", 0.05)
-    read(transfer, port, 0, 1000)
+    read(here, port, 0, 1000)
     eventually(lambda: not port.open, "the end of the connection")
 
 
-def test_a_read_that_is_cancelled(port: TransferPort) -> None:
-    transfer = DataTransfer()
+def test_a_read_that_is_cancelled(transfer: DataTransfer, port: TransferPort) -> None:
     watch = RecordingWatch()
     held = threading.Event()
 
@@ -379,12 +410,11 @@ def test_a_read_that_is_cancelled(port: TransferPort) -> None:
     canceller.join()
     assert read(transfer, port, 0, 1000) == DATA[:1000]
     assert port.connections == 2
-    transfer.close()
 
 
-def test_progress_is_told(transfer: DataTransfer, port: TransferPort) -> None:
+def test_progress_is_told(here: DataTransfer, port: TransferPort) -> None:
     watch = RecordingWatch()
-    read(transfer, port, 0, len(DATA), watch)
+    read(here, port, 0, len(DATA), watch)
     assert watch.received[-1] == len(DATA)
     assert len(watch.received) >= 3
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stripefs.errors import HostFailed, PermissionDenied, ServiceDown, StaleVersion, StoreError
-from stripefs.store.hdfs import HdfsStore
+from stripefs.store.hdfs.store import HdfsStore
 from tests.support.stores import cancel_on_the_way
 from tests.tools.fake_hdfs import (
     DATA,

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from stripefs.errors import NotFound
-from stripefs.store.hdfs import HdfsStore, blockcheck, native, small_reads
+from stripefs.store.hdfs import blockcheck, native, small_reads
+from stripefs.store.hdfs.store import HdfsStore
 from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import FakeCluster, Manner, Request, good, settings_for
 

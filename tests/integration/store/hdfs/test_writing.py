@@ -9,8 +9,8 @@ import pytest
 
 from stripefs.errors import ConfigError, StoreError, Unsupported
 from stripefs.settings import StoreSettings
-from stripefs.store.hdfs import HdfsStore
 from stripefs.store.hdfs.hadoop_conf import resolve
+from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.fake_hdfs import FakeCluster, FakeNameNode, Request, good, running, settings_for
 
 SITE = """<configuration>

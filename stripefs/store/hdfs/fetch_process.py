@@ -1,0 +1,417 @@
+"""Fetches blocks in a process of its own, for a mount that has processors to spare.
+
+One thread of a process runs Python at a time. A mount answers the kernel on one thread and copies each reply while it
+holds the interpreter's lock; on 16 processors it waited as long for the threads that receive and check blocks as it
+worked. With a process for these it has the lock to itself. Where two processors are all there is nothing is gained.
+
+A fetch has a channel (a pair of sockets) for as long as it takes: the request goes there, then the process tells
+progress, and at last that all came, or the error. Bytes come into memory that both processes map. To cancel a fetch the
+mount ends its half of the channel, and waits until the process has ended the other half: only then is nothing written
+into the buffer any more. Should the process die or hang, the mount fetches by itself until there is another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import mmap
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from stripefs.errors import Abandoned, HostFailed, StoreError
+from stripefs.retry import Backoff
+from stripefs.store.allocator import bound_allocator
+from stripefs.store.base import Watch
+from stripefs.store.hdfs.data_transfer import BadChecksum, BlockFetcher, FetchRequest, Refused
+from stripefs.store.hdfs.transfer_wire import BlockName, Piece
+from stripefs.store.shared_buffers import SharedBuffers
+
+__all__ = ["FetchProcess", "main"]
+
+log = logging.getLogger(__name__)
+
+CAPACITY = 16 << 30
+"""Bytes of buffers at most; a mount whose readers have more fetches the rest by itself."""
+
+LEAST = 1 << 20
+
+SILENT = 10.0
+"""Seconds after which a process that does not answer is killed."""
+
+LOOK_EVERY = 1.0
+"""Seconds between two looks at it."""
+
+PROGRESS_EVERY = 0.05
+"""Seconds between two reports of progress: half of what the reader's watchdog has between two looks."""
+
+PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds until a process that has ended is replaced, doubling from the first to the longest."""
+
+_MESSAGE = 1 << 16  # bytes at most
+_READY, _LOOK = b"ready", b"?"
+_DONE, _PROGRESS, _ERROR = b"d", b"p", b"e"
+_ERRORS: dict[str, type[HostFailed] | type[Abandoned]] = {
+    each.__name__: each for each in (HostFailed, Refused, BadChecksum, Abandoned)
+}
+_FACTS = ("answered", "of_connection", "unreadable", "granted", "begin", "end")
+
+
+class FetchProcess:
+    """The mount's side. The process is started by the first fetch. Safe to use from many threads.
+
+    least: bytes of a fetch that is worth the way to another process.
+    """
+
+    def __init__(self, least: int = LEAST) -> None:
+        self._least = least
+        self._buffers = SharedBuffers(CAPACITY)
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._control: socket.socket | None = None
+        self._supervisor: threading.Thread | None = None
+        self._closing = threading.Event()
+        self.pid: int | None = None
+        """Of the process, None where there is none."""
+
+    def fetch(self, request: FetchRequest, watch: Watch | None) -> memoryview | None:
+        """As `FetchElsewhere.fetch`."""
+        if request.piece.length < self._least:
+            return None
+        channel = self._take()
+        if channel is None:
+            return None
+        taken = self._buffers.take(request.piece.length)
+        if taken is None:
+            self._keep(channel)
+            return None
+        answer: bytes | None = None
+        try:
+            with _ending(channel, watch):
+                answer = _answer(channel, _packed(request, taken[0]), watch)
+        finally:
+            if answer is None:  # an error of our own: the buffer is not to be filled once it is free
+                _end(channel)
+        if not answer:
+            channel.close()
+        elif watch is not None and watch.cancelled:  # who may have ended it just now
+            _end(channel)
+        else:
+            self._keep(channel)
+        if answer == _DONE:
+            return taken[1]
+        del taken  # which an error would keep
+        if answer:
+            raise _unpacked_error(answer[1:])
+        if watch is not None and watch.cancelled:
+            raise Abandoned(f"read from DataNode {request.host} was cancelled")
+        return None
+
+    def start(self) -> None:
+        """Begin to start the process, unless that has begun."""
+        with self._lock:
+            if self._supervisor is None and not self._closing.is_set():
+                self._supervisor = threading.Thread(target=self._supervise, name="fetch process", daemon=True)
+                self._supervisor.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        with self._lock:
+            control, supervisor = self._control, self._supervisor
+        if control is not None:
+            _stop(control)
+        if supervisor is not None:
+            supervisor.join()
+        self._buffers.close()
+
+    @property
+    def running(self) -> bool:
+        """True if the process takes requests."""
+        return self._control is not None
+
+    @property
+    def used(self) -> int:
+        """Bytes of buffers in use."""
+        return self._buffers.used
+
+    @property
+    def resident(self) -> int:
+        """Bytes of memory that buffers have or have had."""
+        return self._buffers.resident
+
+    def _take(self) -> socket.socket | None:
+        """A channel; None where there is no process yet, or no more."""
+        self.start()
+        with self._lock:
+            if self._control is None:
+                return None
+            if self._idle:
+                return self._idle.pop()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                try:
+                    socket.send_fds(self._control, [_LOOK], [theirs.fileno()])
+                except OSError:
+                    ours.close()
+                    return None
+        return ours
+
+    def _keep(self, channel: socket.socket) -> None:
+        with self._lock:
+            if self._control is not None:
+                self._idle.append(channel)
+                return
+        channel.close()
+
+    # -- the process -----------------------------------------------------------------------------------------------
+
+    def _supervise(self) -> None:
+        pause = Backoff(PAUSE, LONGEST_PAUSE)
+        while not self._closing.is_set():
+            began = time.monotonic()
+            try:
+                why = self._run()
+            except OSError as error:
+                why = f"it cannot be started: {error}"
+            if self._closing.is_set():
+                return
+            now = time.monotonic()
+            if now - began > LONGEST_PAUSE:
+                pause = Backoff(PAUSE, LONGEST_PAUSE)
+            seconds = pause.failed(now)
+            log.warning("the process that fetches blocks is gone (%s); the mount fetches by itself meanwhile", why)
+            self._closing.wait(seconds)
+
+    def _run(self) -> str:
+        """Start the process, and look after it until it has ended; the reason. Raises OSError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        shared = (theirs.fileno(), self._buffers.descriptor)
+        with ours:
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", __name__, *map(str, shared)],
+                    pass_fds=shared,
+                    stdin=subprocess.DEVNULL,
+                    cwd="/",
+                )
+            self.pid = process.pid
+            try:
+                why = self._look_after(ours)
+            finally:
+                with self._lock:
+                    self._control = self.pid = None
+                    idle, self._idle = self._idle, []
+                for channel in idle:
+                    channel.close()
+                process.kill()
+                status = process.wait()
+                self._buffers.trim()
+        return why or f"it ended with status {status}"
+
+    def _look_after(self, control: socket.socket) -> str:
+        """Return when the process has ended its half of `control`, or is silent: then the reason."""
+        answered = time.monotonic()
+        poll = select.poll()
+        poll.register(control, select.POLLIN)
+        while not self._closing.is_set():
+            if poll.poll(LOOK_EVERY * 1000):
+                if not (message := control.recv(_MESSAGE)):
+                    return ""
+                answered = time.monotonic()
+                if message == _READY:
+                    with self._lock:
+                        self._control = control
+            elif self._control is None or self._buffers.used:
+                if time.monotonic() - answered > SILENT:
+                    return f"it has not answered for {SILENT:.0f} s"
+                if self._control is not None:
+                    control.send(_LOOK)
+            else:
+                answered = time.monotonic()
+            self._buffers.trim()
+        return ""
+
+
+@contextlib.contextmanager
+def _ending(channel: socket.socket, watch: Watch | None) -> Iterator[None]:
+    """Have `watch` end our half of the channel when it is cancelled."""
+    if watch is None:
+        yield
+        return
+    watch.on_cancel(lambda: _stop(channel))
+    try:
+        yield
+    finally:
+        watch.on_cancel(None)
+
+
+def _answer(channel: socket.socket, request: bytes, watch: Watch | None) -> bytes:
+    """The last message about a request, b"" where the process ends the channel. Progress before it is passed on."""
+    try:
+        channel.send(request)
+        while True:
+            message = channel.recv(_MESSAGE)
+            if message[:1] != _PROGRESS:
+                return message
+            if watch is not None:
+                try:
+                    watch.progress(int.from_bytes(message[1:], "little"))
+                except Abandoned:  # said again by who finds the watch cancelled
+                    _stop(channel)
+    except OSError:  # the process died
+        return b""
+
+
+def _stop(channel: socket.socket) -> None:
+    """End our half; what comes can still be received."""
+    with contextlib.suppress(OSError):
+        channel.shutdown(socket.SHUT_WR)
+
+
+def _end(channel: socket.socket) -> None:
+    """End our half, wait for the other one's end, and close."""
+    _stop(channel)
+    with contextlib.suppress(OSError), channel:
+        while channel.recv(_MESSAGE):
+            pass
+
+
+def _packed(request: FetchRequest, offset: int) -> bytes:
+    block = request.piece.block
+    piece = (block.pool, block.id, block.stamp, block.length, request.piece.offset, request.piece.length)
+    return json.dumps((offset, *piece, request.address, request.host, request.timeout, request.patience)).encode()
+
+
+def _unpacked(message: bytes) -> tuple[int, FetchRequest]:
+    offset, pool, number, stamp, whole, begin, length, *rest = json.loads(message)
+    return offset, FetchRequest(Piece(BlockName(pool, number, stamp, whole), begin, length), *rest)
+
+
+def _packed_error(error: StoreError) -> bytes:
+    facts = {name: getattr(error, name) for name in _FACTS if hasattr(error, name)}
+    hosted = {"host": error.host, "stalled": error.stalled} if isinstance(error, HostFailed) else {}
+    return json.dumps((type(error).__name__, error.message, hosted, facts)).encode()
+
+
+def _unpacked_error(message: bytes) -> StoreError:
+    name, text, hosted, facts = json.loads(message)
+    error = _ERRORS[name](text, **hosted)
+    for fact, value in facts.items():
+        setattr(error, fact, value)
+    return error
+
+
+# -- the other side ------------------------------------------------------------------------------------------------
+
+
+class _Job:
+    """The `Watch` of what a channel asks for."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self.cancelled = False
+        self._channel = channel
+        self._close: Callable[[], None] | None = None
+        self._told = 0.0
+
+    def begin(self) -> None:
+        self._told = time.monotonic()
+
+    def progress(self, received: int) -> None:
+        if self.cancelled:
+            raise Abandoned("the mount does not want it any more")
+        now = time.monotonic()
+        if now - self._told >= PROGRESS_EVERY:
+            self._told = now
+            with contextlib.suppress(OSError):  # its other end is closed: it will be cancelled
+                self._channel.send(_PROGRESS + received.to_bytes(8, "little"))
+
+    def unconfirmed(self) -> None: ...
+
+    def served_by(self, host: str) -> None: ...
+
+    def on_cancel(self, close: Callable[[], None] | None) -> None:
+        self._close = close
+        if close is not None and self.cancelled:
+            close()
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if (close := self._close) is not None:
+            close()
+
+
+class _Server:
+    """Serves the channels that come over `control`, a thread each, until that ends."""
+
+    def __init__(self, control: socket.socket, memory: memoryview) -> None:
+        self._control = control
+        self._memory = memory
+        self._fetcher = BlockFetcher()
+        self._jobs: dict[int, _Job] = {}
+        self._epoll = select.epoll()
+
+    def serve(self) -> None:
+        self._epoll.register(self._control, select.EPOLLIN)
+        self._control.send(_READY)
+        while True:
+            for descriptor, _ in self._epoll.poll():
+                if descriptor != self._control.fileno():
+                    self._cancel(descriptor)
+                elif not self._accept():
+                    return
+
+    def _accept(self) -> bool:
+        message, descriptors, _, _ = socket.recv_fds(self._control, _MESSAGE, 1)
+        for descriptor in descriptors:
+            channel = socket.socket(fileno=descriptor)
+            self._jobs[descriptor] = job = _Job(channel)
+            self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
+            threading.Thread(target=self._serve, args=(channel, job), name="fetch", daemon=True).start()
+        if message and not descriptors:
+            self._control.send(_LOOK)
+        return bool(message)
+
+    def _cancel(self, descriptor: int) -> None:
+        # Its number may stand for another channel by now. Then the mount fetches by itself what that asked for.
+        if (job := self._jobs.get(descriptor)) is not None:
+            job.cancel()
+
+    def _serve(self, channel: socket.socket, job: _Job) -> None:
+        with channel, contextlib.suppress(OSError):
+            try:
+                while not job.cancelled and (message := channel.recv(_MESSAGE)):
+                    channel.send(self._fetch(message, job))
+            finally:
+                del self._jobs[channel.fileno()]  # epoll forgets it when it is closed
+
+    def _fetch(self, message: bytes, job: _Job) -> bytes:
+        offset, request = _unpacked(message)
+        job.begin()
+        try:
+            self._fetcher.fetch(request, self._memory[offset : offset + request.piece.length], job)
+        except StoreError as error:
+            return _ERROR + _packed_error(error)
+        return _DONE
+
+
+def main() -> None:
+    """`python -m stripefs.store.hdfs.fetch_process CONTROL MEMORY`, numbers of descriptors."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the mount ends us
+    bound_allocator()
+    control, memory = (int(word) for word in sys.argv[1:])
+    shared = memoryview(mmap.mmap(memory, 0))
+    os.close(memory)
+    with contextlib.suppress(OSError):  # the mount has died
+        _Server(socket.socket(fileno=control), shared).serve()
+    os._exit(0)  # fetches under way are of no use any more
+
+
+if __name__ == "__main__":
+    main()
