@@ -78,7 +78,7 @@ class Planner:
         )
         self._looked = 0.0
         self._returned = float("-inf")
-        """Time at which a reader last came to bytes that had been dropped behind another one."""
+        """Time at which a reader last came to the look-ahead of another one, or to what was dropped behind that."""
         self._readahead_done = False
         """Nothing that matters has changed since look-ahead found nothing to start."""
 
@@ -121,7 +121,7 @@ class Planner:
         low, high = cursor.start, cursor.position
         position, end = file.blocks.chunk_start(offset), offset + size
         if not cursor.consumed:
-            self._follow(file, position, cursor)
+            self._follow(file, position, cursor, now)
         while position < end:
             range_ = self._demand(file, position, cursor, end, now)
             if range_.state is not RangeState.READY:
@@ -157,16 +157,25 @@ class Planner:
         file.cursors.announce(before, length, now)
         self._readahead_done = False
 
-    def _follow(self, file: FilePlan, position: int, cursor: Cursor) -> None:
-        """A new cursor that begins in the look-ahead of another takes over what lies ahead of both."""
+    def _follow(self, file: FilePlan, position: int, cursor: Cursor, now: float) -> None:
+        """A new cursor that begins in the look-ahead of another takes over what lies ahead of both.
+
+        What the other one has passed may be for this one: of two processes that share out the tensors of a file each
+        jumps over those of the other.
+        """
         first = file.ranges.get(position)
         other = first.cursor if first is not None else None
         if other is None or other is cursor:
             return
+        self._keep_passed(now)
         cursor.follow(other)
         for range_ in set(file.ranges.values()):
             if range_.cursor is other and range_.offset >= position:
                 range_.cursor = cursor
+
+    def _keep_passed(self, now: float) -> None:
+        """Keep what readers have passed as far as the budget goes, for a while."""
+        self._returned, self.pool.kept = now, self.limits.budget
 
     def need(self, file: FilePlan, offset: int, now: float) -> Range:
         """The range that holds the byte at `offset`, demanded. Ask again when it ends up DROPPED or cut short."""
@@ -182,7 +191,7 @@ class Planner:
             whole = streaming is not None and not streaming.backward
             span = file.absent_run(start, None if whole else end, self.range_size())
             if start in file.passed:
-                self._returned, self.pool.kept = now, self.limits.budget
+                self._keep_passed(now)
             range_ = file.plan(span, self._choice(span.hosts), streaming)
         range_.used = now
         range_.wanted = True

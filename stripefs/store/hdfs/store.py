@@ -396,7 +396,10 @@ class HdfsStore(Store):
         if why:
             self._off["data transfer"] = why
         else:
-            self.reads.transfer = DataTransfer(FetchProcess() if self._settings.fetch_process else None)
+            process = FetchProcess() if self._settings.fetch_process else None
+            if process is not None:
+                process.start()  # the first read should not wait for it
+            self.reads.transfer = DataTransfer(process)
 
     def _probe_inodes(self) -> bool:
         """True if paths by inode work; a router in front of several clusters does not know them."""

@@ -184,6 +184,34 @@ def test_a_reader_far_behind_another_gets_the_memory_kept_for_it():
     assert length + 64 * MIB < world.planner.bytes_fetched < length + gap + 64 * MIB
 
 
+def copied(rank: int, length: int) -> list[tuple[int, int]]:
+    """Reads of one of two processes that copy out every other tensor of a mapped file. The kernel's read-ahead for a
+    mapping makes them of 8 MiB, and copying goes through a large tensor from its end."""
+    reads, at, number = [], 0, 0
+    while at < length:
+        end = min(at + (8, 16, 44, 8, 125, 32)[number % 6] * MIB, length)
+        if number % 2 == rank:
+            pieces = [range(piece, min(piece + 8 * MIB, end), MIB) for piece in range(at, end, 8 * MIB)]
+            if end - at > 100 * MIB:
+                pieces.reverse()
+            reads += [(chunk, min(MIB, end - chunk)) for piece in pieces for chunk in piece]
+        at, number = end, number + 1
+    return reads
+
+
+@pytest.mark.parametrize(("budget", "twice"), [(1024, 0.0), (512, 0.02)])
+def test_two_processes_that_share_out_the_tensors_of_a_file(budget, twice):
+    """Each jumps over what the other one is on its way to, and so passes it without having read it."""
+    length = 2048 * MIB
+    world = World(limits(budget=budget * MIB), eight())
+    file = world.open(dealt(length))
+    world.client(file, copied(0, length))
+    world.at(0.05, lambda: world.client(file, copied(1, length)))
+    world.run()
+    assert world.planner.bytes_fetched <= length * (1 + twice)
+    assert world.now < 1.1 * length / (8 * 40e6)
+
+
 def test_closing_gives_all_memory_back():
     world = World(limits(), eight())
     file = world.open(placed(256 * MIB, 8 * MIB, 8, 1, 0))
