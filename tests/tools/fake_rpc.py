@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from stripefs.store.hdfs import protobuf
 from stripefs.store.hdfs.protobuf import bytes_field, delimited, number_field
+from tests.tools.listening import listening
 
 __all__ = ["Call", "RpcPort", "rpc_port"]
 
@@ -54,7 +54,12 @@ class RpcPort:
         for sock in dropped:
             sock.shutdown(socket.SHUT_RDWR)
 
+    def close(self) -> None:
+        for sock in self.open:
+            sock.close()
+
     def serve(self, sock: socket.socket) -> None:
+        self.open.append(sock)
         try:
             with sock, sock.makefile("rb") as stream:
                 assert stream.read(7) == b"hrpc\x09\x00\x00"
@@ -86,24 +91,8 @@ class RpcPort:
 @contextmanager
 def rpc_port(otherwise: Callable[[Call], None]) -> Iterator[RpcPort]:
     port = RpcPort(otherwise)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port.address = f"127.0.0.1:{server.getsockname()[1]}"
-
-        def accept() -> None:
-            while True:
-                try:
-                    sock = server.accept()[0]
-                except OSError:
-                    return
-                port.open.append(sock)
-                threading.Thread(target=port.serve, args=[sock], daemon=True).start()
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
+    with listening(port.serve) as port.address:
         try:
             yield port
         finally:
-            server.shutdown(socket.SHUT_RDWR)
-            thread.join()
-            for sock in port.open:
-                sock.close()
+            port.close()

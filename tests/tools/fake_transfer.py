@@ -14,6 +14,8 @@ from typing import Any
 
 import crc32c
 
+from tests.tools.listening import listening
+
 __all__ = ["Manner", "Talk", "TransferPort", "transfer_port"]
 
 
@@ -104,12 +106,9 @@ class TransferPort:
         for sock in list(self.open):
             sock.close()
 
-    def accept(self, sock: socket.socket) -> None:
+    def serve(self, sock: socket.socket) -> None:
         self.connections += 1
         self.open.append(sock)
-        threading.Thread(target=self._serve, args=[sock], daemon=True).start()
-
-    def _serve(self, sock: socket.socket) -> None:
         try:
             stream = sock.makefile("rb")
             while head := stream.read(3):
@@ -134,24 +133,11 @@ class TransferPort:
 @contextmanager
 def transfer_port(data: bytes) -> Iterator[TransferPort]:
     port = TransferPort(data)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port.address = f"127.0.0.1:{server.getsockname()[1]}"
-
-        def serve() -> None:
-            while True:
-                try:
-                    port.accept(server.accept()[0])
-                except OSError:
-                    return
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
+    with listening(port.serve) as port.address:
         try:
             yield port
         finally:
-            server.shutdown(socket.SHUT_RDWR)
             port.close()
-            thread.join()
 
 
 def _length(stream: Any) -> int:

@@ -43,8 +43,8 @@ CAPACITY = 16 << 30
 
 LEAST = 1 << 20
 
-SILENT = 10.0
-"""Seconds after which a process that does not answer is killed."""
+SILENT, STARTS_WITHIN = 10.0, 60.0
+"""Seconds after which a process that does not answer is killed, and one that has not begun to."""
 
 LOOK_EVERY = 1.0
 """Seconds between two looks at it."""
@@ -67,7 +67,7 @@ _FACTS = ("answered", "of_connection", "unreadable", "granted", "begin", "end")
 class FetchProcess:
     """The mount's side. The process is started by the first fetch. Safe to use from many threads.
 
-    least: bytes of a fetch that is worth the way to another process.
+    Raises OSError where memory cannot be shared. least: bytes of a fetch that is worth the way to another process.
     """
 
     def __init__(self, least: int = LEAST) -> None:
@@ -229,8 +229,8 @@ class FetchProcess:
                     with self._lock:
                         self._control = control
             elif self._control is None or self._buffers.used:
-                if time.monotonic() - answered > SILENT:
-                    return f"it has not answered for {SILENT:.0f} s"
+                if time.monotonic() - answered > (limit := STARTS_WITHIN if self._control is None else SILENT):
+                    return f"it has not answered for {limit:.0f} s"
                 if self._control is not None:
                     control.send(_LOOK)
             else:
@@ -302,7 +302,7 @@ def _packed_error(error: StoreError) -> bytes:
 
 def _unpacked_error(message: bytes) -> StoreError:
     name, text, hosted, facts = json.loads(message)
-    error = _ERRORS[name](text, **hosted)
+    error = _ERRORS.get(name, HostFailed)(text, **hosted)
     for fact, value in facts.items():
         setattr(error, fact, value)
     return error

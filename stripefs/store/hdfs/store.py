@@ -110,6 +110,7 @@ class HdfsStore(Store):
             if self.chooses_host and settings.transport == "auto":
                 self._connect_data_transfer()
         except BaseException:
+            self.reads.close()
             self._rest.close()
             if self._native is not None:
                 self._native.close()
@@ -396,10 +397,16 @@ class HdfsStore(Store):
         if why:
             self._off["data transfer"] = why
         else:
-            process = FetchProcess() if self._settings.fetch_process else None
-            if process is not None:
-                process.start()  # the first read should not wait for it
-            self.reads.transfer = DataTransfer(process)
+            self.reads.transfer = DataTransfer(self._fetch_process() if self._settings.fetch_process else None)
+
+    def _fetch_process(self) -> FetchProcess | None:
+        try:
+            process = FetchProcess()
+        except OSError as error:
+            self._off["a process that fetches"] = f"it cannot share memory: {error}"
+            return None
+        process.start()  # the first read should not wait for it
+        return process
 
     def _probe_inodes(self) -> bool:
         """True if paths by inode work; a router in front of several clusters does not know them."""

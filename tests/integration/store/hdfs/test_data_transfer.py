@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import select
 import threading
@@ -423,7 +425,9 @@ def test_progress_is_told(here: DataTransfer, port: TransferPort) -> None:
 
 
 @contextmanager
-def hdfs(port: TransferPort, *manners: HttpManner, **more: object) -> Iterator[tuple[FakeCluster, HdfsStore]]:
+def hdfs(
+    port: TransferPort, *manners: HttpManner, fetch_process: bool = False, **more: object
+) -> Iterator[tuple[FakeCluster, HdfsStore]]:
     """`manners` of the DataNodes by WebHDFS, one that answers well unless given. The first one has the port."""
     with FakeCluster.running(DATA, *(manners or [good])) as cluster:
         fake = cluster.namenode
@@ -438,7 +442,7 @@ def hdfs(port: TransferPort, *manners: HttpManner, **more: object) -> Iterator[t
 
         fake.operations["GET_BLOCK_LOCATIONS"] = locate
         # hdfs-native cannot be had of a fake NameNode; WebHDFS alone has no data transfer but what is given to it.
-        store = HdfsStore(settings_for(cluster))
+        store = HdfsStore(settings_for(cluster)._replace(fetch_process=fetch_process))
         store._connect_data_transfer()
         try:
             yield cluster, store
@@ -452,6 +456,16 @@ def read_file(store: HdfsStore, host: str, offset: int, length: int) -> bytes:
         return bytes(handle.read_on(offset, length, len(DATA) - offset - length, host=host))
     finally:
         handle.close()
+
+
+def test_memory_cannot_be_shared(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with hdfs(port, fetch_process=True) as (_, store):
+        assert read_file(store, port.address, 100, 1 << 20) == DATA[100:][: 1 << 20]
+        assert "Operation not permitted" in store.describe()["off: a process that fetches"]
 
 
 def test_a_store_reads_by_data_transfer(port: TransferPort) -> None:

@@ -29,7 +29,7 @@ class Buffers(RuleBasedStateMachine):
         """The buffer in each unit that is in use."""
         return {at // UNIT + unit: at for at, (view, _) in self.bytes.items() for unit in range(-(-len(view) // UNIT))}
 
-    @rule(target=held, size=st.integers(1, 5 * UNIT))
+    @rule(target=held, size=st.integers(16, 5 * UNIT))
     def take(self, size: int) -> int:
         taken = self.buffers.take(size)
         units, used = -(-size // UNIT), self.units()
@@ -41,7 +41,7 @@ class Buffers(RuleBasedStateMachine):
         assert len(view) == size
         assert offset // UNIT == gaps[0]
         self.next += 1
-        mark = self.next.to_bytes(8, "little")[: min(8, size)]
+        mark = self.next.to_bytes(8, "little")
         self.other[offset : offset + len(mark)] = mark
         self.other[offset + size - len(mark) : offset + size] = mark
         self.bytes[offset] = view, mark
