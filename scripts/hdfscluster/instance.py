@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import socket
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -88,6 +89,8 @@ def start(spec: Spec, say: Say) -> Spec:
             if spec.standby:
                 process.copy_to_standby(spec, jars)
                 process.launch(spec, spec.name_nodes[1], jars)
+                for node in spec.name_nodes:  # a transition asks the other NameNode, and fails where it is silent
+                    _await_rpc(spec, node)
                 process.administer_pair(spec, jars, "-transitionToActive", NAMENODE)
             complaint = write_archive(spec, jars, process.JVM_OPTIONS)
             if complaint:
@@ -195,6 +198,22 @@ def await_ready(spec: Spec, say: Say, launched: Sequence[Node] = ()) -> None:
             say(f"{len(health.live) if health else 0} of {spec.datanodes} DataNodes are live")
             told = now
         time.sleep(0.25)
+
+
+def _await_rpc(spec: Spec, node: Node) -> None:
+    """Wait until this NameNode takes connections of clients. Raises ClusterError when it dies or takes too long."""
+    end = time.monotonic() + _READY_WITHIN
+    while True:
+        try:
+            socket.create_connection((node.address, node.ports["rpc"]), timeout=5).close()
+        except OSError as error:
+            if not _running(process.find(spec.name), node.name):
+                raise ClusterError(f"{node.name} died: {process.last_words(spec, node)}") from None
+            if time.monotonic() > end:
+                raise ClusterError(f"{node.name} takes no connections: {error}") from None
+            time.sleep(0.25)
+        else:
+            return
 
 
 def set_rate(spec: Spec, rate: int) -> None:

@@ -158,7 +158,8 @@ def _run_tool(spec: Spec, jars: Path, tool: str, *words: str) -> None:
         check=False,
     )
     if done.returncode:
-        raise ClusterError(f"{tool} {' '.join(words)}: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+        said = [line for line in (done.stderr or done.stdout).strip().splitlines() if not line.startswith("Usage:")]
+        raise ClusterError(f"{tool} {' '.join(words)}: {said[-1] if said else f'exit code {done.returncode}'}")
 
 
 def last_words(spec: Spec, node: Node) -> str:

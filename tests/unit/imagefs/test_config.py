@@ -45,7 +45,12 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
     settings = {(part, field) for part in (*PARTS.values(), Compression) for field in part._fields}
     declared = {(part_of(option), option.attribute) for option in IMAGEFS.all}
-    made = {(StoreSettings, "url"), (StoreSettings, "proxy"), (DaemonSettings, "compression")}
+    made = {
+        (StoreSettings, "url"),
+        (StoreSettings, "proxy"),
+        (StoreSettings, "fetch_process"),
+        (DaemonSettings, "compression"),
+    }
     assert declared - {(LayerLimits, "tmp")} == settings - made
 
 

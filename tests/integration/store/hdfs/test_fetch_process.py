@@ -93,7 +93,7 @@ def test_one_that_hangs_is_killed(process: FetchProcess, port: TransferPort, mon
     monkeypatch.setattr(module, "LOOK_EVERY", 0.02)
     os.kill(first, signal.SIGSTOP)
     assert process.fetch(request_for(port.address, 0, SIZE), None) is None
-    assert gone(first)
+    eventually(lambda: gone(first), "the end of the process")
     eventually(lambda: process.running, "another process")
 
 
