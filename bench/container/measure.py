@@ -165,8 +165,6 @@ def _warm_system(session: _Session, system: str, number: int, parent: str) -> No
     """Of a node on which the image is local: medians of starts after the second, Prepare, and of many at once."""
     image = session.reference(system)
     with session.machine(system) as found:
-        if found.host is not None:
-            found.host.environment["IMAGEFS_BACKGROUND_RATE"] = "0"
         found.node.pull(image)
         with found.node.start(image):
             if found.host is not None:
