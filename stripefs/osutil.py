@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "atomic_file",
+    "die_with_parent",
     "is_locked",
     "not_ours",
     "open_local_dir",
@@ -101,6 +102,7 @@ def remove_tree(path: str | os.PathLike[str]) -> None:
     os.rmdir(path)
 
 
+_PR_SET_PDEATHSIG, _SIGKILL = 1, 9  # include/uapi/linux/prctl.h, asm/signal.h
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock of Linux where off_t has 64 bits
 
 
@@ -159,6 +161,20 @@ os.register_at_fork(after_in_child=_forked)
 
 def _lock(kind: int, start: int, length: int) -> bytes:
     return _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when the thread of process `parent` that started us ends; exit at once when `parent` already has.
+
+    Raises OSError.
+    """
+    import ctypes  # rarely needed, and not for free
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def umask() -> int:

@@ -24,7 +24,6 @@ __all__ = [
     "MountPoint",
     "abort",
     "connected",
-    "die_with_parent",
     "find_mount",
     "mount",
     "mounts",
@@ -45,9 +44,7 @@ MNT_DETACH = 2
 
 CONTAINER_HINT = "in a container start it with --device /dev/fuse --cap-add SYS_ADMIN; on a host run modprobe fuse"
 
-_PR_SET_PDEATHSIG = 1
 _PR_SET_IO_FLUSHER = 57
-_SIGKILL = 9
 
 _INIT_SIZE = 1 << 21
 """The kernel wants a read buffer of at least 8 KiB and of the largest request; 2 MiB is beyond both."""
@@ -225,13 +222,6 @@ def _set(file: str, wanted: int) -> dict[str, object]:
 
 
 # This process
-def die_with_parent(parent: int) -> None:
-    """Be killed when process `parent` ends; exits at once when it already did."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "prctl")
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def set_io_flusher() -> bool:
     """Tell the kernel that we serve I/O, so that our allocations never wait for our own mount. Needs privilege."""
     return bool(_libc.prctl(_PR_SET_IO_FLUSHER, 1, 0, 0, 0) == 0)

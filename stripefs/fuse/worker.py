@@ -35,6 +35,7 @@ from stripefs.fuse.control_server import ControlServer, Request
 from stripefs.fuse.operations import TreeOperations, operations_for
 from stripefs.fuse.protocol import ServedTree
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal
+from stripefs.osutil import die_with_parent
 from stripefs.settings import MountSettings, mount_settings
 from stripefs.supervised import supervise
 
@@ -108,7 +109,7 @@ class Backend(Protocol):
 
 def main(make: Callable[[Start], Backend]) -> None:
     """The program. Exit status 0 after an unmount or a reported start-up failure."""
-    kernel.die_with_parent(int(sys.argv[2]))
+    die_with_parent(int(sys.argv[2]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor unmounts
     channel = socket.socket(fileno=int(sys.argv[1]))
     code = 0

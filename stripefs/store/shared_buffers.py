@@ -50,11 +50,11 @@ class SharedBuffers:
             first = self._taken.find(bytes(units))
             if first < 0:
                 return None
+            owner = (ctypes.c_ubyte * size).from_buffer(self._memory, first * _UNIT)
+            # Not by a lock: the last reference may go while this thread holds it.
+            weakref.finalize(owner, self._released.append, (first, units)).atexit = False
             self._taken[first : first + units] = self._touched[first : first + units] = b"\1" * units
             self._used += units
-            owner = (ctypes.c_ubyte * size).from_buffer(self._memory, first * _UNIT)
-        # Not by a lock: the last reference may go while this thread holds it.
-        weakref.finalize(owner, self._released.append, (first, units)).atexit = False
         return first * _UNIT, memoryview(owner).cast("B")
 
     @property
@@ -71,16 +71,22 @@ class SharedBuffers:
 
     def trim(self) -> None:
         """Give back what is free beyond what may stay, all of it where no buffer is in use. The highest go first."""
+        while self._give_back(KEPT // _UNIT):  # buffers are taken between two steps
+            pass
+
+    def _give_back(self, most: int) -> bool:
+        """`most` units at most; True if there may be more."""
         with self._lock:
             self._collect()
             keep = max(KEPT // _UNIT, self._used) if self._used else 0
             excess = self._touched.count(1) - self._used - keep
             at = len(self._touched)
-            while excess > 0 and (at := self._touched.rfind(1, 0, at)) >= 0:
-                if not self._taken[at]:
-                    self._memory.madvise(mmap.MADV_REMOVE, at * _UNIT, _UNIT)
-                    self._touched[at] = 0
-                    excess -= 1
+            for _ in range(min(excess, most)):
+                while self._taken[at := self._touched.rfind(1, 0, at)]:
+                    pass
+                self._memory.madvise(mmap.MADV_REMOVE, at * _UNIT, _UNIT)
+                self._touched[at] = 0
+            return excess > most
 
     def _collect(self) -> None:
         while self._released:

@@ -26,7 +26,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from stripefs import __version__
 from stripefs.errors import Abandoned, HostFailed, StoreError
+from stripefs.osutil import die_with_parent
 from stripefs.retry import Backoff
 from stripefs.store.allocator import bound_allocator
 from stripefs.store.base import Watch
@@ -56,6 +58,7 @@ PAUSE, LONGEST_PAUSE = 1.0, 60.0
 """Seconds until a process that has ended is replaced, doubling from the first to the longest."""
 
 _MESSAGE = 1 << 16  # bytes at most
+_TEXT = 4096  # characters of an error at most, up to twelve bytes each
 _READY, _LOOK = b"ready", b"?"
 _DONE, _PROGRESS, _ERROR = b"d", b"p", b"e"
 _ERRORS: dict[str, type[HostFailed] | type[Abandoned]] = {
@@ -118,8 +121,10 @@ class FetchProcess:
         """Begin to start the process, unless that has begun."""
         with self._lock:
             if self._supervisor is None and not self._closing.is_set():
-                self._supervisor = threading.Thread(target=self._supervise, name="fetch process", daemon=True)
-                self._supervisor.start()
+                thread = threading.Thread(target=self._supervise, name="fetch process", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no more threads for us now: the mount fetches by itself
+                    thread.start()
+                    self._supervisor = thread
 
     def close(self) -> None:
         self._closing.set()
@@ -154,13 +159,15 @@ class FetchProcess:
                 return None
             if self._idle:
                 return self._idle.pop()
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
+            with contextlib.ExitStack() as undo:
                 try:
-                    socket.send_fds(self._control, [_LOOK], [theirs.fileno()])
-                except OSError:
-                    ours.close()
+                    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                    undo.callback(ours.close)
+                    with theirs:
+                        socket.send_fds(self._control, [_LOOK], [theirs.fileno()])
+                except OSError:  # no more descriptors for us, the process has died, or it takes no more messages
                     return None
+                undo.pop_all()
         return ours
 
     def _keep(self, channel: socket.socket) -> None:
@@ -188,15 +195,17 @@ class FetchProcess:
             seconds = pause.failed(now)
             log.warning("the process that fetches blocks is gone (%s); the mount fetches by itself meanwhile", why)
             self._closing.wait(seconds)
+            self._buffers.trim()  # readers may have held some when it ended
 
     def _run(self) -> str:
         """Start the process, and look after it until it has ended; the reason. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)  # a process that hangs takes no messages
         shared = (theirs.fileno(), self._buffers.descriptor)
         with ours:
             with theirs:
                 process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", __name__, *map(str, shared)],
+                    [sys.executable, "-P", "-m", __name__, *map(str, shared), str(os.getpid()), __version__],
                     pass_fds=shared,
                     stdin=subprocess.DEVNULL,
                     cwd="/",
@@ -217,24 +226,32 @@ class FetchProcess:
 
     def _look_after(self, control: socket.socket) -> str:
         """Return when the process has ended its half of `control`, or is silent: then the reason."""
-        answered = time.monotonic()
+        asked: float | None = time.monotonic()  # of the first question that is not answered yet
         poll = select.poll()
         poll.register(control, select.POLLIN)
         while not self._closing.is_set():
             if poll.poll(LOOK_EVERY * 1000):
-                if not (message := control.recv(_MESSAGE)):
+                try:
+                    message = control.recv(_MESSAGE)
+                except ConnectionError:  # it died with messages of ours unread
                     return ""
-                answered = time.monotonic()
+                if not message:
+                    return ""
+                asked = None
                 if message == _READY:
                     with self._lock:
                         self._control = control
             elif self._control is None or self._buffers.used:
-                if time.monotonic() - answered > (limit := STARTS_WITHIN if self._control is None else SILENT):
+                now = time.monotonic()
+                if asked is None:
+                    asked = now
+                elif now - asked > (limit := STARTS_WITHIN if self._control is None else SILENT):
                     return f"it has not answered for {limit:.0f} s"
                 if self._control is not None:
-                    control.send(_LOOK)
+                    with contextlib.suppress(BlockingIOError, ConnectionError):
+                        control.send(_LOOK)
             else:
-                answered = time.monotonic()
+                asked = None
             self._buffers.trim()
         return ""
 
@@ -297,7 +314,7 @@ def _unpacked(message: bytes) -> tuple[int, FetchRequest]:
 def _packed_error(error: StoreError) -> bytes:
     facts = {name: getattr(error, name) for name in _FACTS if hasattr(error, name)}
     hosted = {"host": error.host, "stalled": error.stalled} if isinstance(error, HostFailed) else {}
-    return json.dumps((type(error).__name__, error.message, hosted, facts)).encode()
+    return json.dumps((type(error).__name__, error.message[:_TEXT], hosted, facts)).encode()
 
 
 def _unpacked_error(message: bytes) -> StoreError:
@@ -373,13 +390,18 @@ class _Server:
             channel = socket.socket(fileno=descriptor)
             self._jobs[descriptor] = job = _Job(channel)
             self._epoll.register(descriptor, select.EPOLLRDHUP | select.EPOLLET)
-            threading.Thread(target=self._serve, args=(channel, job), name="fetch", daemon=True).start()
+            thread = threading.Thread(target=self._serve, args=(channel, job), name="fetch", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads for us: the mount fetches by itself what comes by this channel
+                del self._jobs[descriptor]
+                channel.close()
         if message and not descriptors:
             self._control.send(_LOOK)
         return bool(message)
 
     def _cancel(self, descriptor: int) -> None:
-        # Its number may stand for another channel by now. Then the mount fetches by itself what that asked for.
+        # Its number may stand for another channel by now. That ends unanswered then, and the mount fetches by itself.
         if (job := self._jobs.get(descriptor)) is not None:
             job.cancel()
 
@@ -387,7 +409,9 @@ class _Server:
         with channel, contextlib.suppress(OSError):
             try:
                 while not job.cancelled and (message := channel.recv(_MESSAGE)):
-                    channel.send(self._fetch(message, job))
+                    answer = self._fetch(message, job)
+                    if not job.cancelled:
+                        channel.send(answer)
             finally:
                 del self._jobs[channel.fileno()]  # epoll forgets it when it is closed
 
@@ -402,10 +426,17 @@ class _Server:
 
 
 def main() -> None:
-    """`python -m stripefs.store.hdfs.fetch_process CONTROL MEMORY`, numbers of descriptors."""
+    """`python -m stripefs.store.hdfs.fetch_process CONTROL MEMORY PARENT VERSION`.
+
+    Numbers of two descriptors, then number and version of the process that started us: this file may be a newer one.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the mount ends us
+    *numbers, version = sys.argv[1:]
+    control, memory, parent = map(int, numbers)
+    if version != __version__:
+        sys.exit(f"the mount is of version {version}, the installation of {__version__} now: mount anew")
+    die_with_parent(parent)
     bound_allocator()
-    control, memory = (int(word) for word in sys.argv[1:])
     shared = memoryview(mmap.mmap(memory, 0))
     os.close(memory)
     with contextlib.suppress(OSError):  # the mount has died

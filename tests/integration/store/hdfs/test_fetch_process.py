@@ -5,10 +5,12 @@ That its reads are those of `DataTransfer` is shown by test_data_transfer.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -137,7 +139,59 @@ def test_short_reads_and_those_before_it_runs_stay_here(port: TransferPort) -> N
         assert process.fetch(request_for(port.address, 0, module.LEAST), None) == DATA[: module.LEAST]
 
 
-def test_it_ends_with_the_mount() -> None:
+def test_one_that_hangs_is_killed_however_much_is_asked_of_it(
+    process: FetchProcess, port: TransferPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = pid_of(process)
+    monkeypatch.setattr(module, "SILENT", 0.5)
+    monkeypatch.setattr(module, "LOOK_EVERY", 0.02)
+    os.kill(first, signal.SIGSTOP)
+    # More requests than their socket takes messages.
+    requests = [
+        threading.Thread(target=process.fetch, args=(request_for(port.address, 0, 1), None)) for _ in range(400)
+    ]
+    for thread in requests:
+        thread.start()
+    for thread in requests:
+        thread.join()
+    eventually(lambda: gone(first), "the end of the process")
+
+
+def test_no_descriptors_are_left(process: FetchProcess, port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socketpair", refuse)
+        assert process.fetch(request_for(port.address, 0, SIZE), None) is None
+    assert process.fetch(request_for(port.address, 0, SIZE), None) == DATA[:SIZE]
+
+
+def test_no_threads_are_left(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with closing(FetchProcess(least=1)) as process:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            assert process.fetch(request_for(port.address, 0, SIZE), None) is None
+        assert process.fetch(request_for(port.address, 0, SIZE), None) is None, "it starts"
+        eventually(lambda: process.running, "the process that fetches")
+        assert process.fetch(request_for(port.address, 0, SIZE), None) == DATA[:SIZE]
+
+
+def test_another_version_is_refused(
+    port: TransferPort, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "__version__", "0.0.1")
+    with closing(FetchProcess(least=1)) as process:
+        assert process.fetch(request_for(port.address, 0, SIZE), None) is None
+        eventually(lambda: "it ended with status 1" in caplog.text, "the refusal")
+        assert process.fetch(request_for(port.address, 0, SIZE), None) is None
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+def test_it_ends_with_the_mount(stopped: bool) -> None:
     program = (
         "from tests.tools.fetching import fetch_process\nwith fetch_process() as process: print(process.pid); input()"
     )
@@ -146,6 +200,8 @@ def test_it_ends_with_the_mount() -> None:
     ) as mount:
         assert mount.stdout is not None
         pid = int(mount.stdout.readline())
+        if stopped:
+            os.kill(pid, signal.SIGSTOP)
         mount.kill()
     eventually(lambda: gone(pid), "the end of the process")
 
