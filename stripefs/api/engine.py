@@ -6,26 +6,43 @@ makes an engine of its own; files that were opened before the fork are opened ag
 
 The end comes before Python waits for its threads, since reads under way would make it wait: writers give up unpublished
 bytes, for at most `_LAST_WORK` seconds, and reads are cancelled.
+
+**Errors.** Callers get the errors of stripefs as Python has them (`os_errors`): each becomes the OSError of its errno,
+with the file's URL, and is its cause. `OSError` makes its own subclass of a number: FileNotFoundError of ENOENT,
+PermissionError of EACCES, and so on. Mistakes in the arguments (a URL that means nothing, a limit out of bounds) are
+ConfigErrors in stripefs and have EINVAL.
 """
 
 from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread  # noqa: F401  whose own exit function is to be registered before ours, and so runs after
+import contextlib
 import errno
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
 from stripefs.api.source import in_use
 from stripefs.api.sources import Sources
+from stripefs.errors import StoreError, StripefsError
+from stripefs.settings import redact
 from stripefs.supervised import supervise
 
-__all__ = ["Engine", "before_threads_end", "engine", "stop"]
+__all__ = [
+    "CrossSourceRename",
+    "Engine",
+    "as_os_error",
+    "before_threads_end",
+    "engine",
+    "in_other_process",
+    "os_errors",
+    "stop",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -191,6 +208,31 @@ class _EngineCall:
             self._args = ()
             self._finished = True
             self._gate.release()
+
+
+class CrossSourceRename(StoreError):
+    """A name that cannot be moved there, as what it stands for would have to be copied."""
+
+    errno = errno.EXDEV
+
+
+def as_os_error(error: StripefsError, name: str) -> OSError:
+    """`error`, which concerns the file of this URL ("" for none)."""
+    return OSError(error.errno, str(error), redact(name)) if name else OSError(error.errno, str(error))
+
+
+@contextlib.contextmanager
+def os_errors(name: str | Callable[[], str] = "") -> Iterator[None]:
+    """Around calls about the file of this URL, or of the one that `name()` answers when it is needed."""
+    try:
+        yield
+    except StripefsError as error:
+        raise as_os_error(error, name if isinstance(name, str) else name()) from error
+
+
+def in_other_process(name: str) -> OSError:
+    """A file that is being written belongs to the process that opened it."""
+    return OSError(errno.EBADF, "it was opened for writing by another process, before a fork", redact(name))
 
 
 def _ended() -> OSError:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Never, NoReturn
 
 import trio
 
-from stripefs.api.engine import Engine, engine
-from stripefs.api.errors import as_os_error, os_errors
+from stripefs.api.engine import Engine, as_os_error, engine, os_errors
 from stripefs.api.source import OpenVersion
 from stripefs.api.sources import SourceAddress, Sources
 from stripefs.errors import StripefsError

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple
 
-from stripefs.api.engine import before_threads_end, engine
-from stripefs.api.errors import in_other_process, os_errors
+from stripefs.api.engine import before_threads_end, engine, in_other_process, os_errors
 from stripefs.api.file_reader import as_bytes
 from stripefs.api.source import Source
 from stripefs.api.sources import SourceAddress

@@ -13,14 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 
 from stripefs import config
-from stripefs.api.engine import engine
-from stripefs.api.errors import CrossSourceRename, os_errors
+from stripefs.api.engine import CrossSourceRename, engine, os_errors
 from stripefs.api.file_reader import Path, ReadFile, Request, fetch
 from stripefs.api.file_writer import MODES, WriteFile
-from stripefs.api.namespace import SourceNamespace, remove_tree
 from stripefs.api.sources import SourceAddress, Sources
+from stripefs.api.tree_ops import SourceNamespace, Usage, remove_tree, usage
 from stripefs.api.urls import in_service, normal, real_path, url_in_service
-from stripefs.api.usage import Usage, usage
 from stripefs.errors import ConfigError, Exists, NotFound
 from stripefs.osutil import umask
 from stripefs.settings import Settings, redact

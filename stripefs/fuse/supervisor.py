@@ -38,12 +38,11 @@ from typing import Any
 from stripefs import extras
 from stripefs.errors import MountError
 from stripefs.fuse import ipc, kernel, mounting
-from stripefs.fuse.connection import FuseConnection
 from stripefs.fuse.control import ControlFiles, Mount, metrics_listener
 from stripefs.fuse.ipc import MountSpec
 from stripefs.fuse.keeper import Keeper, KeptConnection, keeper_path
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
-from stripefs.fuse.worker_process import CrashLoop, WorkerProcess, exit_name, has_terminal, pidfd, signals
+from stripefs.fuse.supervised import CrashLoop, FuseConnection, WorkerProcess, exit_name, has_terminal, pidfd, signals
 from stripefs.systemd import Watchdog, notify, watchdog_period
 
 __all__ = ["serve"]

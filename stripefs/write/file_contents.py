@@ -18,8 +18,7 @@ from stripefs.store.base import Buffer
 from stripefs.units import shown
 from stripefs.write.context import UploadContext, WriteObserver
 from stripefs.write.layout_policy import Layout, Shape, concat_shape, striped_shape
-from stripefs.write.part_buffer import Column, UploadBase, UploadSegment
-from stripefs.write.part_upload import LazyDirectory, PartUpload
+from stripefs.write.parts import Column, LazyDirectory, PartUpload, UploadBase, UploadSegment
 from stripefs.write.stream_upload import StreamUpload
 from stripefs.write.upload_names import UploadNames
 

@@ -21,8 +21,7 @@ from stripefs.write.commit_documents import Durable, PreparedDocument, RecordLog
 from stripefs.write.context import UploadContext
 from stripefs.write.file_contents import FileContents
 from stripefs.write.layout_policy import Layout
-from stripefs.write.part_buffer import UploadBase
-from stripefs.write.part_upload import PartUpload
+from stripefs.write.parts import PartUpload, UploadBase
 from stripefs.write.upload_names import UploadNames, split_path
 
 __all__ = ["FileState", "HiddenFiles"]

@@ -25,7 +25,7 @@ from stripefs.errors import Abandoned, DraftLost, StoreError, StripefsError
 from stripefs.store.base import Buffer, Handle, Sink, Status, Store
 from stripefs.supervised import contain
 from stripefs.units import shown
-from stripefs.write.part_buffer import Column, UploadBase
+from stripefs.write.parts import Column, UploadBase
 
 if TYPE_CHECKING:
     from stripefs.write.context import UploadContext

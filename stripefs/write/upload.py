@@ -24,7 +24,7 @@ from stripefs.write.file_contents import FileContents
 from stripefs.write.file_lock import FileLock
 from stripefs.write.hidden_files import FileState, HiddenFiles
 from stripefs.write.layout_policy import Layout
-from stripefs.write.part_buffer import UploadBase
+from stripefs.write.parts import UploadBase
 from stripefs.write.store_ops import ClockReading
 from stripefs.write.upload_locks import LAST, UploadLocks
 from stripefs.write.upload_names import UploadNames, split_path

@@ -36,9 +36,8 @@ from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.common import blocks_by_size, check_range
 from stripefs.store.hdfs.block_locations import BlockLocations
-from stripefs.store.hdfs.datanode_read import DataNodeReader
+from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, DataNodeReader, SmallRange, SmallReader
 from stripefs.store.hdfs.native import PinnedFile
-from stripefs.store.hdfs.small_reads import PATIENCE, SMALL, SmallRange, SmallReader
 from stripefs.store.hdfs.wire import inode_path
 
 __all__ = ["CheckedHandle", "Cluster", "GroupCommit", "HdfsHandle"]

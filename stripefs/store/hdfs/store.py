@@ -49,13 +49,12 @@ from stripefs.store.base import (
 )
 from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.data_transfer import DataTransfer
-from stripefs.store.hdfs.datanode_read import DataNodeReader
+from stripefs.store.hdfs.datanode_read import DataNodeReader, SmallReader
 from stripefs.store.hdfs.fetch_process import FetchProcess
 from stripefs.store.hdfs.hadoop_conf import resolve
 from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
 from stripefs.store.hdfs.namenode import Availability, NameNodeRest, RpcAddress
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
-from stripefs.store.hdfs.small_reads import SmallReader
 from stripefs.store.hdfs.transfer_wire import refusal_of
 from stripefs.store.hdfs.wire import byte_order, inode_path, status_of
 from stripefs.store.hdfs.writer import DOCUMENT, HdfsWriter

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from stripefs.errors import NotFound
-from stripefs.store.hdfs import blockcheck, native, small_reads
+from stripefs.store.hdfs import blockcheck, datanode_read, native
 from stripefs.store.hdfs.store import HdfsStore
 from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import FakeCluster, Manner, Request, good, settings_for
@@ -64,8 +64,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     monkeypatch.setattr(blockcheck, "Client", lambda *_: library)
     monkeypatch.setattr(native, "check_rpc", lambda address, timeout: None)
     monkeypatch.setattr(native, "_WARM_UPS", 0)
-    monkeypatch.setattr(small_reads, "PATIENCE", 0.05)
-    monkeypatch.setattr(small_reads, "SILENT", 0.3)
+    monkeypatch.setattr(datanode_read, "PATIENCE", 0.05)
+    monkeypatch.setattr(datanode_read, "SILENT", 0.3)
     yield library
     library.answers.set()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stripefs.fuse.worker_process import CrashLoop
+from stripefs.fuse.supervised import CrashLoop
 
 
 def after(*deaths: tuple[float, int]) -> CrashLoop:

@@ -18,7 +18,7 @@ from stripefs.write.layout_policy import (
     concat_shape,
     striped_shape,
 )
-from stripefs.write.part_buffer import Column, UploadSegment
+from stripefs.write.parts import Column, UploadSegment
 from stripefs.write.upload_names import UploadNames, join_path, split_path
 from stripefs.write.uploader import ANYWHERE, ANYWHERE_AT_ONCE, PER_HOST, SendHosts
 
