@@ -128,7 +128,7 @@ class CacheSettings(NamedTuple):
     """The cache on local disk of files that are read. size in bytes, 0 for a tenth of the file system there.
 
     directory: "" for no cache. writes: of files that are written, too. match: patterns of what is cached, none for all;
-    see `stripefs.cache.eviction`, also for keep_newest, the number of checkpoints that stay. trust_mtime: length and
+    see `stripefs.cache.policy`, also for keep_newest, the number of checkpoints that stay. trust_mtime: length and
     time make a version where the store has no ids.
     """
 

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from stripefs import retry
-from stripefs.cache.bypass import BusyRate, BypassPolicy
 from stripefs.cache.cachedir import CacheDir
+from stripefs.cache.policy import BusyRate, BypassPolicy
 from stripefs.cache.quota import Quota
 from stripefs.cache.segment import CacheSegment, Damaged
 from stripefs.cache.segment_format import BLOCK

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stripefs.cache.cache import Cache
-from stripefs.cache.eviction import checkpoint_of, matches
+from stripefs.cache.policy import checkpoint_of, matches
 from stripefs.cache.segment_format import (
     SEGMENT,
     clip,

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stripefs import osutil
-from stripefs.cache.eviction import Retention, SegmentUse
+from stripefs.cache.policy import Retention, SegmentUse
 from stripefs.cache.segment import CacheSegment, Damaged, whole_pages
 from stripefs.cache.segment_format import BLOCK, SLOT, TABLE, described, here, length_of, segment_blocks
 from stripefs.errors import ConfigError

@@ -2,7 +2,7 @@
 
 `usage` holds the bytes in use, a little-endian number of 8 bytes, and is what processes lock (flock) to change it. It
 is a running count: bytes that a killed process had reserved and not written stay counted until the next eviction, when
-everything is counted anew. Eviction removes whole segments (`stripefs.cache.eviction` says which); those who have one
+everything is counted anew. Eviction removes whole segments (`stripefs.cache.policy` says which); those who have one
 open go on reading it.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator
 
 from stripefs import osutil
 from stripefs.cache.cachedir import CacheDir
-from stripefs.cache.eviction import victims
+from stripefs.cache.policy import victims
 
 __all__ = ["Quota", "default_limit", "free_to_keep"]
 

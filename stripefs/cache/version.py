@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
-from stripefs.cache.bypass import FRESH
 from stripefs.cache.cache import Cache
+from stripefs.cache.policy import FRESH
 from stripefs.cache.segment import CacheSegment, whole_pages
 from stripefs.cache.segment_format import (
     BLOCK,

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from stripefs.cache.bypass import BusyRate
+from stripefs.cache.policy import BusyRate
 from stripefs.cache.segment_format import BLOCK
 from stripefs.store.base import Buffer
 

@@ -214,7 +214,7 @@ def _chosen(place: CacheDir, which: Sequence[str]) -> list[CachedVersion]:
 
 
 def _names(word: str, version: CachedVersion) -> bool:
-    from stripefs.cache.eviction import matches_below
+    from stripefs.cache.policy import matches_below
 
     if len(word) >= _LEAST_KEY and version.key.hex().startswith(word.lower()):
         return True

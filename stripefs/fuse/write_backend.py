@@ -11,7 +11,7 @@ import trio
 from stripefs.settings import Settings
 from stripefs.store.striped import StripedStore
 from stripefs.vfs import Tree
-from stripefs.vfs.dir_handle import UnpublishedNames
+from stripefs.vfs.read_handles import UnpublishedNames
 from stripefs.vfs.writable_tree import WritableTree
 from stripefs.vfs.write_handle import WriteHandles
 from stripefs.vfs.writer_process import sees_all_processes

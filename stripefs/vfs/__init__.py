@@ -1,7 +1,7 @@
 """VFS of a mount, independent of FUSE: `Tree` answers, `InodeTable` remembers for the next worker."""
 
 from stripefs.vfs.inodes import ROOT, InodeJournal, InodeTable, NoInodeJournal
-from stripefs.vfs.open_files import FileReader, ReadableFile
+from stripefs.vfs.read_handles import FileReader, ReadableFile
 from stripefs.vfs.tree import NodeAttributes, Tree, UnknownHandle
 
 __all__ = [

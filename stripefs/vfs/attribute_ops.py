@@ -6,7 +6,7 @@ import dataclasses
 
 from stripefs.errors import NoAttribute, NotFound, Unsupported, denial_as_eperm
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.vfs import xattrs
+from stripefs.vfs.attributes import XATTR_PREFIX
 from stripefs.vfs.inodes import ROOT, identity_of
 from stripefs.vfs.tree import NodeAttributes, Tree
 from stripefs.vfs.write_handle import WriteHandles
@@ -14,7 +14,7 @@ from stripefs.write.directory_layout import DirectoryLayouts
 
 __all__ = ["AttributeOps"]
 
-_LAYOUT = xattrs.PREFIX + b"layout"
+_LAYOUT = XATTR_PREFIX + b"layout"
 
 
 class AttributeOps:

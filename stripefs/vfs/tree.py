@@ -35,11 +35,17 @@ from stripefs.errors import (
 from stripefs.executor import Executor
 from stripefs.format.reserved_names import NAME_MAX
 from stripefs.store.base import Buffer, Kind, Space, Status, Store
-from stripefs.vfs import xattrs
-from stripefs.vfs.dir_handle import DirectoryListing, Listable, UnpublishedNames
-from stripefs.vfs.idmap import IdMap
+from stripefs.vfs.attributes import (
+    XATTR_LOCATIONS,
+    XATTR_NAMESPACE,
+    XATTRS_OF_FILES,
+    XATTRS_OF_OTHERS,
+    IdMap,
+    xattr_locations,
+    xattr_value,
+)
 from stripefs.vfs.inodes import Inode, InodeTable, identity_of
-from stripefs.vfs.open_files import FileReader, OpenFiles
+from stripefs.vfs.read_handles import DirectoryListing, FileReader, Listable, OpenFiles, UnpublishedNames
 
 __all__ = ["NodeAttributes", "Tree", "UnknownHandle", "require_file"]
 
@@ -106,7 +112,7 @@ class Tree:
     posix_acl = False
     """The lists of a store, if it has any, are the store's own business."""
 
-    xattr_prefix = xattrs.NAMESPACE
+    xattr_prefix = XATTR_NAMESPACE
 
     def __init__(
         self,
@@ -311,13 +317,13 @@ class Tree:
     async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
         """The value of an extended attribute, None where the node has none of that name."""
         node = self.node(node_id)
-        if name not in (xattrs.OF_FILES if node.kind is Kind.FILE else xattrs.OF_OTHERS):
+        if name not in (XATTRS_OF_FILES if node.kind is Kind.FILE else XATTRS_OF_OTHERS):
             return None
         path = self.state.path(node_id)
-        if name == xattrs.LOCATIONS:
+        if name == XATTR_LOCATIONS:
             return await self._locations(node, path)
         status = node.status or await self.current_status(node)
-        return xattrs.value(name, self.store.url, path, status)
+        return xattr_value(name, self.store.url, path, status)
 
     # For operations on this tree
 
@@ -420,7 +426,7 @@ class Tree:
     async def _locations(self, node: Inode, path: bytes) -> bytes:
         async with self._open_files.use(node, node.identity) as file:
             blocks = await self.calls.persist(f"locate {path!r}", lambda: file.locate(0, file.status.length))
-        return xattrs.locations(blocks)
+        return xattr_locations(blocks)
 
 
 def require_file(node: Inode, path: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from stripefs.cache import bypass, writeback
+from stripefs.cache import policy, writeback
 from stripefs.cache.cache import Cache
 from stripefs.cache.cached_store import CachedStore
 from stripefs.settings import CacheSettings, StoreSettings
@@ -87,7 +87,7 @@ def cached(
 ) -> Iterator[Cached]:
     """`settings` as of CacheSettings."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bypass, "SLOWER", 0.0)  # these sources are in memory: no disk is as fast
+        patch.setattr(policy, "SLOWER", 0.0)  # these sources are in memory: no disk is as fast
         patch.setattr(writeback, "LONGEST_WAIT", float("inf"))  # nor is one too slow
         yield from _cached(source, folder, prefix, query, settings)
 

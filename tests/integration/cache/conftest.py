@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache import bypass, segment_format, writeback
+from stripefs.cache import policy, segment_format, writeback
 
 
 @pytest.fixture
@@ -30,5 +30,5 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written versions count as settled at once, and no disk is avoided for being slow."""
     monkeypatch.setattr(segment_format, "SETTLED", 0)
-    monkeypatch.setattr(bypass, "SLOWER", 0.0)
+    monkeypatch.setattr(policy, "SLOWER", 0.0)
     monkeypatch.setattr(writeback, "LONGEST_WAIT", float("inf"))

@@ -12,7 +12,7 @@ import random
 import sys
 from pathlib import Path
 
-from stripefs.cache import bypass
+from stripefs.cache import policy
 from stripefs.cache.cached_store import CachedStore
 from tests.support.caches import MIB, cached, read
 
@@ -20,14 +20,14 @@ STORE = ("counting+throttled", "?rate=50MB/s&hosts=4&block-size=8MiB&placement=e
 """Slower than any disk, as stores are: what is fetched does not wait for the disk for long then."""
 
 
-SLOWER = bypass.SLOWER
+SLOWER = policy.SLOWER
 
 
 def main(job: dict[str, object]) -> None:
     order = random.Random(int(str(job.get("seed", 0))))
     with cached(Path(str(job["source"])), Path(str(job["folder"])), *STORE, **dict(job["settings"])) as one:  # type: ignore[call-overload]
         if job.get("honest"):
-            bypass.SLOWER = SLOWER
+            policy.SLOWER = SLOWER
         print("ready", flush=True)
         sys.stdin.readline()
         for path in job["paths"]:  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from stripefs import retry
-from stripefs.cache import bypass, cache
+from stripefs.cache import cache, policy
 from stripefs.cache.cached_store import CACHE
 from stripefs.cache.segment import CacheSegment
 from stripefs.cache.writeback import WriteJob, WriteQueue
@@ -109,8 +109,8 @@ def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) 
         one.read(b"/a")
         for segment in one.segments():
             os.utime(segment, (AGE, AGE))  # a segment that was just written may be slow
-        patch.setattr(bypass, "SLOWER", 0.9)
-        patch.setattr(bypass, "LEAST_BUSY", 0.01)
+        patch.setattr(policy, "SLOWER", 0.9)
+        patch.setattr(policy, "LEAST_BUSY", 0.01)
         patch.setattr(CacheSegment, "read", slowly)
         measured = one.store.cache.disk._bypass.store
         measured.bytes, measured.seconds = 1 << 30, 1.0  # however slow this machine is

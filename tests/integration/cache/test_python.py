@@ -12,7 +12,7 @@ import pytest
 
 import stripefs
 from stripefs.api import engine
-from stripefs.cache import bypass
+from stripefs.cache import policy
 from tests.support.caches import MIB, write
 from tests.support.cgroup import MemoryCgroup
 from tests.support.stores import content
@@ -24,7 +24,7 @@ __all__ = ["place"]
 
 @pytest.fixture(autouse=True)
 def _any_disk_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bypass, "SLOWER", 0.0)  # the source is in memory
+    monkeypatch.setattr(policy, "SLOWER", 0.0)  # the source is in memory
 
 
 def counted(place: Path, folder: Path, name: str) -> int:
@@ -58,8 +58,8 @@ SLOW = "?rate=20MB/s&hosts=4&block-size=8MiB&placement=even"
 
 LOADING = """
 import hashlib, json, re, sys, fsspec, stripefs
-from stripefs.cache import writeback, bypass
-bypass.SLOWER, writeback.LONGEST_WAIT = 0.0, float("inf")  # whatever else the disk of this machine does
+from stripefs.cache import writeback, policy
+policy.SLOWER, writeback.LONGEST_WAIT = 0.0, float("inf")  # whatever else the disk of this machine does
 url, first = sys.argv[1], int(sys.argv[3])
 options = {"cache": sys.argv[2], "cache_size": "4GiB", "memory": "1GiB"}
 fs = fsspec.filesystem("stripefs", root=url, **options)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stripefs.cache.bypass import BYPASS, FORGETS, FRESH, LONG_BUSY, BusyRate, BypassPolicy
+from stripefs.cache.policy import BYPASS, FORGETS, FRESH, LONG_BUSY, BusyRate, BypassPolicy
 
 MIB = 1 << 20
 

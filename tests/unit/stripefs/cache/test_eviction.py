@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cache.eviction import Retention, SegmentUse, checkpoint_of, matches, victims
+from stripefs.cache.policy import Retention, SegmentUse, checkpoint_of, matches, victims
 
 A, B, C, D = (bytes([number]) * 16 for number in range(4))
 MIB = 1 << 20

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import stripefs
-from stripefs.cache import bypass
+from stripefs.cache import policy
 from stripefs.cache.segment_format import DATA_AT
 from tests.support.caches import MIB, write
 from tests.support.python_api import content
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def warm(folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(bypass, "SLOWER", 0.0)  # a store that is in memory is no measure
+    monkeypatch.setattr(policy, "SLOWER", 0.0)  # a store that is in memory is no measure
     return lambda *words: run("warm", "--cache", folder, "--cache-size", "64GiB", *words)
 
 

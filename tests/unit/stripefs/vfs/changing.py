@@ -12,7 +12,7 @@ import trio
 from stripefs.errors import Busy, Exists, NotEmpty, NotFound, Unsupported
 from stripefs.store.base import Attributes, Buffer, Capabilities, Kind, Status
 from stripefs.vfs import InodeTable, Tree
-from stripefs.vfs.dir_handle import UnpublishedNames
+from stripefs.vfs.read_handles import UnpublishedNames
 from stripefs.vfs.writable_tree import WritableTree
 from stripefs.vfs.write_handle import WriteHandles
 from stripefs.write import NotSequential

@@ -11,7 +11,7 @@ import trio.testing
 from stripefs.errors import StaleVersion, StoreError, StripefsError
 from stripefs.store.base import Block, Kind, Space
 from stripefs.vfs import ROOT, UnknownHandle
-from stripefs.vfs.xattrs import OF_FILES
+from stripefs.vfs.attributes import XATTRS_OF_FILES, xattr_locations
 from tests.unit.stripefs.vfs.world import Kept, MemoryStore, listed, make
 
 
@@ -91,7 +91,7 @@ async def test_xattrs(store: MemoryStore) -> None:
     tree = make(store)
     file, folder = (await tree.lookup(ROOT, b"f x")).id, (await tree.lookup(ROOT, b"d")).id
     assert await tree.listxattr(file) is None
-    values = {name: await tree.getxattr(file, name) for name in OF_FILES}
+    values = {name: await tree.getxattr(file, name) for name in XATTRS_OF_FILES}
     locations = values.pop(b"user.stripefs.locations")
     assert values == {
         b"user.stripefs.block_size": b"4",
@@ -109,10 +109,8 @@ async def test_xattrs(store: MemoryStore) -> None:
 
 
 def test_locations_of_a_huge_file_fit() -> None:
-    from stripefs.vfs.xattrs import locations
-
     blocks = [Block(number << 27, 1 << 27, ("host-with-a-name:9866",) * 3) for number in range(100_000)]
-    value = locations(blocks)
+    value = xattr_locations(blocks)
     assert len(value) <= 64 << 10
     items = json.loads(value)
     assert items[-1] == {"more": 100_000 - len(items) + 1}
