@@ -37,7 +37,7 @@ from imagefs.format.index import BLOCK, Index
 from stripefs.errors import Abandoned, ConfigError, StoreError
 from stripefs.executor import Lane
 from stripefs.retry import Seldom
-from stripefs.store.allocator import give_back
+from stripefs.store.buffers import give_back
 from stripefs.supervised import contain, supervise
 
 __all__ = ["BlockDevice", "BlockStore", "Reads"]

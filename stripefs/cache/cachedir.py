@@ -30,7 +30,7 @@ from stripefs.cache.segment import CacheSegment, Damaged, whole_pages
 from stripefs.cache.segment_format import BLOCK, SLOT, TABLE, described, here, length_of, segment_blocks
 from stripefs.errors import ConfigError
 from stripefs.osutil import atomic_file
-from stripefs.store.allocator import aligned
+from stripefs.store.buffers import aligned
 
 __all__ = ["CacheDir", "CachedVersion", "VerifyResult", "cached_versions", "verify_version"]
 

@@ -37,8 +37,8 @@ from stripefs.cache.segment_format import (
 )
 from stripefs.cache.version import BlockWriter
 from stripefs.cache.writeback import WriteJob, blocks_of
-from stripefs.store.allocator import aligned
 from stripefs.store.base import Buffer, Status
+from stripefs.store.buffers import aligned
 
 __all__ = ["PublishedVersion", "UnpublishedBlocks", "WriteThrough", "rekey"]
 

@@ -19,8 +19,8 @@ from stripefs.cli.paths import open_tree
 from stripefs.errors import StoreError, StripefsError
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import MIB, ReadSettings, Settings, default_budget
-from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Kind, Status, Store
+from stripefs.store.buffers import tune_allocator
 from stripefs.store.striped import striped_view
 from stripefs.units import format_size, shown
 

@@ -202,7 +202,7 @@ def _has_pool(store: Store) -> bool:
 def begin(ctx: click.Context, config: str) -> None:
     """The first steps of each of these commands: log lines as flags say, memory that is given back."""
     from stripefs import logs
-    from stripefs.store.allocator import tune_allocator
+    from stripefs.store.buffers import tune_allocator
 
     flags = given(ctx)
     level = configuration.resolve(flags, config=config).mount.log_level if "log-level" in flags else "error"

@@ -19,8 +19,8 @@ from stripefs.fuse.protocol import ServedTree
 from stripefs.read import Reader
 from stripefs.retry import RetryPolicy
 from stripefs.settings import Settings, StoreSettings, default_budget, redact
-from stripefs.store.allocator import Heap, tune_allocator
 from stripefs.store.base import Kind, Store
+from stripefs.store.buffers import Heap, tune_allocator
 from stripefs.store.striped import StripedStore, striped_view
 from stripefs.store.url import open_store
 from stripefs.vfs import InodeTable, Tree

@@ -41,10 +41,9 @@ from stripefs.errors import (
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import LEASE, DocumentError, Record
 from stripefs.gc import deferred_delete
-from stripefs.gc.fsync_records import aside, exists, is_obsolete, read_chain, versions_of
 from stripefs.gc.rules import AGE, FORCED_AGE, Circumstances, GcVerdict, HiddenKind, Item, judge
 from stripefs.gc.scan import AT_ONCE, Scan, ScanResult, orphans
-from stripefs.gc.walk import retry_transient
+from stripefs.gc.store_reads import aside, exists, is_obsolete, read_chain, retry_transient, versions_of
 from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.write.file_lock import FileLock, acquire

@@ -22,19 +22,19 @@ from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import RecordPart, RecordSegment
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE, Manifest, ManifestError, Part, Segment
 from stripefs.gc.deferred_delete import put_tombstone
-from stripefs.gc.fsync_records import (
+from stripefs.gc.store_reads import (
     FoundRecord,
     aside,
     exists,
-    find,
+    find_records,
     is_obsolete,
     is_version_of,
     length_of,
     pooled,
+    retry_transient,
     status_of,
     versions_of,
 )
-from stripefs.gc.walk import retry_transient
 from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.striped_handle import PartFiles, StripedHandle
@@ -201,7 +201,7 @@ def recover(
     Only what is named by `to` is replaced, or the very version that the record continues. Raises NotFound where there
     is no record, Busy while somebody writes one of the names, Exists, and StoreError when nothing was durable.
     """
-    records = find(store, path)
+    records = find_records(store, path)
     if not records:
         raise NotFound(f"{shown(path)} has no record of an fsync", hint="only what was made durable can be recovered")
     found = records[0]

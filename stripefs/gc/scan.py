@@ -29,7 +29,7 @@ from stripefs.format.manifest import MANIFEST_MAX, Manifest, ManifestError, Mani
 from stripefs.format.reserved_names import version_folder
 from stripefs.gc import deferred_delete
 from stripefs.gc.rules import HiddenKind, Item, older
-from stripefs.gc.walk import Listed, retry_transient, walk
+from stripefs.gc.store_reads import Listed, retry_transient, walk
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Status, Store
 from stripefs.store.striped import StripedStore

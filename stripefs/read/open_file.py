@@ -16,7 +16,7 @@ import trio
 
 from stripefs.errors import ServiceDown, StaleVersion, StoreError
 from stripefs.executor import Executor
-from stripefs.read.confirmation import Confirmations
+from stripefs.read.attempts import Confirmations
 from stripefs.read.planner import FilePlan, Planner, Range, RangeState
 from stripefs.store.base import Block, Buffer, Handle, Status, Store
 from stripefs.units import shown

@@ -1,7 +1,7 @@
 """The reader: carries out the planner's decisions (`stripefs.read.planner`) and gives readers their bytes.
 
 All state is touched on trio's thread only; between two awaits nothing else moves. Threads run the blocking reads
-(`fetch_pool`), and a watchdog looks for silent and slow attempts while any is under way.
+(`attempts`), and a watchdog looks for silent and slow attempts while any is under way.
 
 `NextFiles` opens the next of numbered files before its reader does, so that read-ahead goes on into it.
 `FileSeries` predicts that file, `Planner.announce` bounds the read-ahead in it. A file that was opened so serves its
@@ -24,13 +24,13 @@ from trio import TaskStatus
 
 from stripefs.errors import Abandoned, Corrupt, StoreError
 from stripefs.executor import Executor, Lane
-from stripefs.read.fetch_pool import FetchPool, Outcome
+from stripefs.read.attempts import FetchPool, Outcome
 from stripefs.read.open_file import FileObserver, OpenFile, wake
 from stripefs.read.planner import Attempt, Cursor, FilePlan, FileSeries, Planner
 from stripefs.read.planner.hosts import Limits
 from stripefs.settings import ReadSettings, default_budget
-from stripefs.store.allocator import Heap
 from stripefs.store.base import Identity, Kind, Store
+from stripefs.store.buffers import Heap
 from stripefs.supervised import contain, supervise
 from stripefs.units import Pace, shown
 

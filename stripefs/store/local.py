@@ -31,7 +31,6 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
-from stripefs.store.allocator import uninitialised
 from stripefs.store.base import (
     Attributes,
     Block,
@@ -46,6 +45,7 @@ from stripefs.store.base import (
     Store,
     Watch,
 )
+from stripefs.store.buffers import uninitialised
 from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_range
 from stripefs.store.local_write import (
     LocalSink,

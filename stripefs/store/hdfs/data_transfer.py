@@ -17,8 +17,8 @@ import socket
 from typing import NamedTuple, Protocol
 
 from stripefs.errors import Abandoned, HostFailed
-from stripefs.store.allocator import aligned
 from stripefs.store.base import Watch
+from stripefs.store.buffers import aligned
 from stripefs.store.hdfs.datanode import cancellable, silent_after
 from stripefs.store.hdfs.probe import connect, reason
 from stripefs.store.hdfs.transfer_hosts import Connections, Refusals

@@ -15,8 +15,8 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from stripefs.errors import Abandoned, HostFailed, StoreError
-from stripefs.store.allocator import aligned
 from stripefs.store.base import Watch
+from stripefs.store.buffers import aligned
 from stripefs.store.hdfs.probe import connect, reason
 from stripefs.store.hdfs.wire import remote_error
 

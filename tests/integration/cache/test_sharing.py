@@ -24,7 +24,7 @@ from stripefs.cache import version
 from stripefs.cache.cachedir import CacheDir
 from stripefs.cache.segment import _LOCKS_AT, CacheSegment
 from stripefs.cache.writeback import WriteJob
-from stripefs.store.allocator import aligned
+from stripefs.store.buffers import aligned
 from tests.integration.cache.reader_process import STORE
 from tests.support.caches import MIB, Cached, cached, write
 from tests.support.checkout import CHECKOUT

@@ -20,7 +20,7 @@ from contextlib import closing
 import pytest
 
 from stripefs.errors import Abandoned
-from stripefs.store import shared_buffers
+from stripefs.store import buffers
 from stripefs.store.hdfs import fetch_process as module
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.fetch_process import FetchProcess
@@ -106,8 +106,8 @@ def test_a_cancelled_fetch_leaves_its_buffer_alone(process: FetchProcess, port: 
         process.fetch(request_for(port.address, 0, SIZE), watch)
     canceller.join()
     assert not process.used
-    buffers = [process.fetch(request_for(port.address, at, SIZE), None) for at in range(4)]
-    assert buffers == [DATA[at : at + SIZE] for at in range(4)]
+    answers = [process.fetch(request_for(port.address, at, SIZE), None) for at in range(4)]
+    assert answers == [DATA[at : at + SIZE] for at in range(4)]
 
 
 def test_progress_comes_from_the_process(process: FetchProcess, port: TransferPort) -> None:
@@ -209,12 +209,12 @@ def test_it_ends_with_the_mount(stopped: bool) -> None:
 def test_memory_stays_for_the_next_buffers_and_goes_when_all_are_free(
     process: FetchProcess, port: TransferPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared_buffers, "KEPT", 2 << 20)
+    monkeypatch.setattr(buffers, "KEPT", 2 << 20)
     monkeypatch.setattr(module, "LOOK_EVERY", 0.01)
-    buffers = [process.fetch(request_for(port.address, at, SIZE), None) for at in range(3)]
+    answers = [process.fetch(request_for(port.address, at, SIZE), None) for at in range(3)]
     assert process.resident >= 3 * SIZE
-    del buffers[1:]
+    del answers[1:]
     eventually(lambda: process.resident <= 2 * SIZE + (1 << 20), "the end of what is free beyond what is used")
-    assert buffers[0] == DATA[:SIZE]
-    buffers.clear()
+    assert answers[0] == DATA[:SIZE]
+    answers.clear()
     eventually(lambda: not process.resident, "the end of all memory")

@@ -15,9 +15,9 @@ import pytest
 from stripefs.errors import NotFound
 from stripefs.format.lock_and_record import DocumentError
 from stripefs.format.reserved_names import parse_reserved
-from stripefs.gc.fsync_records import find
 from stripefs.gc.recover import recover
 from stripefs.gc.rules import GcVerdict
+from stripefs.gc.store_reads import find_records
 from stripefs.store.base import Buffer, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import Parser, WrappedStore
@@ -183,7 +183,7 @@ class Merging(WrappedStore):
 async def test_records_that_are_merged_meanwhile_are_read_again(tmp_path: Path) -> None:
     oldest, newest = await chain(tmp_path)
     store = spread(tmp_path)
-    [found] = find(store, b"/file")
+    [found] = find_records(store, b"/file")
 
     def merge() -> None:
         (tmp_path / newest.name.replace("-record-1", "-record-2")).write_bytes(found.record.to_bytes())
@@ -192,7 +192,7 @@ async def test_records_that_are_merged_meanwhile_are_read_again(tmp_path: Path) 
 
     for reached in (oldest, newest):
         copies = {path: path.read_bytes() for path in (oldest, newest)}
-        [again] = find(Merging(store, merge, b"/" + reached.name.encode()), b"/file")
+        [again] = find_records(Merging(store, merge, b"/" + reached.name.encode()), b"/file")
         assert again.record == found.record
         assert len(again.paths) == 1
         for path, data in copies.items():

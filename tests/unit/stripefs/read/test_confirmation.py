@@ -9,8 +9,8 @@ import trio.testing
 
 from stripefs.errors import ServiceDown, StaleVersion
 from stripefs.executor import Executor
-from stripefs.read import confirmation
-from stripefs.read.confirmation import Confirmations
+from stripefs.read import attempts
+from stripefs.read.attempts import Confirmations
 from stripefs.read.planner import RangeState
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
 from tests.unit.stripefs.read.reading import MIB, reading
@@ -77,7 +77,7 @@ async def test_few_questions_confirm_many_ranges(asked, content):
 
 
 async def test_a_reader_waits_while_more_read_ahead_is_on_its_way_than_has_come(monkeypatch, nursery):
-    monkeypatch.setattr(confirmation, "TOGETHER", 1e6)
+    monkeypatch.setattr(attempts, "TOGETHER", 1e6)
     asked, answered, file = [], [], SimpleNamespace(ranges={})
     handle = SimpleNamespace(confirm=lambda: asked.append(len(answered)))
 

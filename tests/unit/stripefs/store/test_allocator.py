@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from stripefs.store.allocator import uninitialised
+from stripefs.store.buffers import uninitialised
 
 
 def test_a_buffer_has_its_size() -> None:
@@ -16,7 +16,7 @@ def test_a_buffer_has_its_size() -> None:
 
 
 FRAGMENTED = """
-from stripefs.store.allocator import Heap, tune_allocator, uninitialised
+from stripefs.store.buffers import Heap, tune_allocator, uninitialised
 tune_allocator()
 used = [1]
 heap = Heap(lambda: used[0])
@@ -43,7 +43,7 @@ def test_what_was_freed_goes_back_when_it_is_much() -> None:
 
 def test_glibc_takes_the_settings() -> None:
     code = (
-        "import platform; from stripefs.store.allocator import bound_allocator, give_back, tune_allocator\n"
+        "import platform; from stripefs.store.buffers import bound_allocator, give_back, tune_allocator\n"
         "assert tune_allocator() == bound_allocator() == (platform.libc_ver()[0] == 'glibc')\n"
         "give_back()"
     )

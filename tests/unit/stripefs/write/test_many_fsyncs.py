@@ -7,7 +7,7 @@ import pytest
 
 from stripefs.errors import Unsupported
 from stripefs.format.reserved_names import parse_reserved
-from stripefs.gc.fsync_records import find
+from stripefs.gc.store_reads import find_records
 from stripefs.testing.counting import CountingStore
 from stripefs.write import Layout
 from stripefs.write.store_ops import SOURCES_AT_ONCE
@@ -38,7 +38,7 @@ def newest(root):
 
 
 def durable(store):
-    [found] = find(store, b"/file")
+    [found] = find_records(store, b"/file")
     return found
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stripefs.errors import Transient
 from stripefs.format.lock_and_record import Record, RecordLink, RecordPart, RecordSegment
 from stripefs.format.reserved_names import parse_reserved
-from stripefs.gc.fsync_records import read_chain
+from stripefs.gc.store_reads import read_chain
 from stripefs.write.commit_documents import Durable, RecordLog
 from stripefs.write.upload_names import UploadNames
 from tests.support.examples import examples

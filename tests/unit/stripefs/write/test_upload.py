@@ -5,7 +5,7 @@ import trio
 
 from stripefs.errors import Exists
 from stripefs.format.reserved_names import parse_reserved
-from stripefs.gc.fsync_records import read_chain
+from stripefs.gc.store_reads import read_chain
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore

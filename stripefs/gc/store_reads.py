@@ -1,7 +1,11 @@
-"""Fsync records in a store: the chain of a file's records, the location of their parts, and their use for recovery.
+"""Reads of a store that is collected or recovered: the walk over its directories, and the fsync records in it.
 
-Parts are looked for where the record lies now (beside it, or in this store's pool), so that a directory that was moved
-is no hindrance.
+**Walk.** It goes over all directories of a store, batch by batch; memory grows with the depth of the tree alone. A
+service that is away for a moment is waited for. A directory that cannot be listed is told of and passed over; one that
+vanished meanwhile is not missed.
+
+**Fsync records.** A file has a chain of them, which name its parts. Parts are looked for where the record lies now
+(beside it, or in this store's pool), so that a directory that was moved is no hindrance.
 """
 
 from __future__ import annotations
@@ -9,14 +13,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
-from stripefs.errors import NotADirectory, NotFound
+from stripefs.errors import NotADirectory, NotFound, StoreError, Transient
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import DocumentError, Record, RecordPart, digest_of
-from stripefs.gc.walk import retry_transient
-from stripefs.store.base import Identity, Status, Store
+from stripefs.format.reserved_names import POOL_NAME
+from stripefs.retry import Attempts, RetryPolicy, retry
+from stripefs.store.base import Identity, Kind, Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.units import shown
 from stripefs.write.upload_names import join_path, split_path
@@ -24,19 +31,110 @@ from stripefs.write.upload_names import join_path, split_path
 __all__ = [
     "BrokenChain",
     "FoundRecord",
+    "Listed",
     "aside",
     "exists",
-    "find",
+    "find_records",
     "is_obsolete",
     "is_version_of",
     "length_of",
     "pooled",
     "read_chain",
+    "retry_transient",
     "status_of",
     "versions_of",
+    "walk",
 ]
 
+_T = TypeVar("_T")
+
+SERVICE_AWAY = RetryPolicy(seconds=90.0)
+"""A service that is away is asked again for so long."""
+
 _POOLED = re.compile(rb"(?:.*/)?([0-9a-f]{16})/(0|[1-9][0-9]{0,9})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A batch of the entries of `folder`.
+
+    changed_ns: the newest time of the folder and all those above it, from before it was listed; 0 where one is not
+    known. A move to here, of a directory perhaps, has changed one of them.
+    """
+
+    folder: bytes
+    changed_ns: int
+    entries: Sequence[Status]
+
+    def path(self, entry: Status) -> bytes:
+        return join_path(self.folder, entry.name)
+
+
+@dataclass(slots=True)
+class _Level:
+    folder: bytes
+    changed_ns: int
+    batches: Iterator[Sequence[Status]]
+    below: list[Status] = field(default_factory=list)
+
+
+def walk(store: Store, failed: Callable[[bytes, StoreError], None]) -> Iterator[Listed]:
+    """The tree from its root, without the pool and without those of mounts of directories further down.
+
+    Calls `failed` with each directory that cannot be listed to its end; where that is the root it raises. Links are
+    not followed.
+    """
+    stack = [_Level(b"/", store.stat(b"/").mtime_ns, _batches(store, b"/"))]
+    while stack:
+        frame = stack[-1]
+        if frame.below:
+            entry = frame.below.pop()
+            folder = join_path(frame.folder, entry.name)
+            changed_ns = entry.mtime_ns and frame.changed_ns and max(entry.mtime_ns, frame.changed_ns)
+            stack.append(_Level(folder, changed_ns, _batches(store, folder)))
+            continue
+        try:
+            batch = next(frame.batches, None)
+        except (NotFound, NotADirectory):
+            if len(stack) == 1:
+                raise
+            stack.pop()
+            continue
+        except StoreError as error:
+            if len(stack) == 1:
+                raise
+            failed(frame.folder, error)
+            stack.pop()
+            continue
+        if batch is None:
+            stack.pop()
+            continue
+        yield Listed(frame.folder, frame.changed_ns, batch)
+        frame.below = [e for e in reversed(batch) if e.kind is Kind.DIRECTORY and e.name != POOL_NAME]
+
+
+def _batches(store: Store, folder: bytes) -> Iterator[Sequence[Status]]:
+    """The entries of `folder`; where the service went away, from where it had come to."""
+    after, attempts = b"", Attempts(SERVICE_AWAY, time.monotonic())
+    while True:
+        try:
+            for batch in store.scandir(folder, after):
+                if batch:
+                    yield batch
+                    after = batch[-1].name
+                    attempts.restart(time.monotonic())
+        except Transient as error:
+            pause = attempts.failed(error, time.monotonic())
+            if pause is None:
+                raise
+            time.sleep(pause)
+        else:
+            return
+
+
+def retry_transient(call: Callable[[], _T]) -> _T:
+    """`call()`, tried again for a while where the service is away. Raises what it raises last."""
+    return retry(call, SERVICE_AWAY)
 
 
 class BrokenChain(DocumentError):
@@ -75,22 +173,22 @@ class FoundRecord:
         return next((path for path in places if path and exists(store, path)), beside)
 
 
-def find(store: Store, path: bytes) -> list[FoundRecord]:
+def find_records(store: Store, path: bytes) -> list[FoundRecord]:
     """The records of the file at `path`, newest first, each with what it continues.
 
     Raises DocumentError when there are none but such as cannot be read, or continue one that is missing.
     """
-    listed = _listed(store, path)
+    listed = _listed_records(store, path)
     while True:
         try:
-            return _read(store, path, listed)
+            return _read_records(store, path, listed)
         except (NotFound, BrokenChain):
-            before, listed = listed, _listed(store, path)
+            before, listed = listed, _listed_records(store, path)
             if listed == before:
                 raise  # else its writer was merging records
 
 
-def _listed(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
+def _listed_records(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
     """The records beside a file: version -> number -> entry."""
     folder, name = split_path(path)
     prefix = b"." + reserved_names.stem(name) + reserved_names.MARK
@@ -105,7 +203,7 @@ def _listed(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
     return found
 
 
-def _read(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> list[FoundRecord]:
+def _read_records(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> list[FoundRecord]:
     folder = split_path(path)[0]
     found = []
     damaged: DocumentError | None = None
