@@ -27,10 +27,10 @@ from imagefs.blocks.upstream import SWITCH_AFTER, MirrorUpstream, Upstream, Upst
 from imagefs.blocks.writeback import BlockMemory
 from imagefs.errors import DamagedObject
 from imagefs.format.index import BlockLocation, Pack
+from stripefs.background import contain
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
 from stripefs.retry import Backoff, Seldom
-from stripefs.supervised import contain
 
 __all__ = ["BlockFetch", "Fetcher"]
 

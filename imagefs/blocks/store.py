@@ -34,11 +34,11 @@ from imagefs.blocks.upstream import Upstream
 from imagefs.blocks.writeback import BlockMemory, WriteBack, seal
 from imagefs.errors import CacheInUse, DocumentUnreadable
 from imagefs.format.index import BLOCK, Index
+from stripefs.background import contain, supervise
 from stripefs.errors import Abandoned, ConfigError, StoreError
 from stripefs.executor import Lane
 from stripefs.retry import Seldom
 from stripefs.store.buffers import give_back
-from stripefs.supervised import contain, supervise
 
 __all__ = ["BlockDevice", "BlockStore", "Reads"]
 

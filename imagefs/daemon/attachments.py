@@ -38,10 +38,10 @@ from imagefs.daemon.state import Attachment, StateJournal, attachment_of
 from imagefs.format import is_digest
 from imagefs.format.manifest import Manifest
 from imagefs.settings import DaemonSettings
+from stripefs.background import contain, supervise
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.fuse.state_memory import MemoryJournal
 from stripefs.settings import StoreSettings, redact, store_settings
-from stripefs.supervised import contain, supervise
 
 __all__ = ["Attachments"]
 

@@ -37,10 +37,10 @@ from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Note, Snapshots
 from imagefs.repository.store import is_registry
 from imagefs.repository.traces import load_plan
+from stripefs.background import supervise
 from stripefs.errors import Abandoned, MountError, ServiceDown, StoreError, StripefsError
 from stripefs.executor import Executor
 from stripefs.store.url import parse_url, prepare
-from stripefs.supervised import supervise
 
 __all__ = ["CacheUpkeep", "Documents"]
 

@@ -16,9 +16,9 @@ from typing import Any
 import trio
 
 from imagefs.reference import parse_reference
+from stripefs.background import contain
 from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings, redact
-from stripefs.supervised import contain
 
 __all__ = ["EarlyAnswers"]
 

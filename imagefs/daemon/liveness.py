@@ -21,10 +21,10 @@ from imagefs.daemon import processes
 from imagefs.daemon.leftovers import upper_folder
 from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
+from stripefs.background import supervise
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
 from stripefs.fuse.kernel import MountPoint
-from stripefs.supervised import supervise
 
 __all__ = ["FSTYPES", "LivenessWatch", "WatchedHost", "ended"]
 

@@ -21,9 +21,9 @@ import trio
 
 from imagefs.daemon.state import Attachment
 from imagefs.plane import mountapi
+from stripefs.background import supervise
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
-from stripefs.supervised import supervise
 
 __all__ = ["ClientMount", "ClientMounts", "MountPool", "PooledMount"]
 

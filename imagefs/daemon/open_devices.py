@@ -31,9 +31,9 @@ from imagefs.format import is_digest
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import NOTES
+from stripefs.background import contain
 from stripefs.errors import ConfigError, ServiceDown, StaleVersion, StripefsError
 from stripefs.settings import StoreSettings, redact, store_settings
-from stripefs.supervised import contain
 
 __all__ = ["AWAY", "REMEMBERED", "OpenDevices", "SourceLookup"]
 

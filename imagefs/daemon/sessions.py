@@ -39,10 +39,10 @@ from imagefs.format.index import BLOCK
 from imagefs.format.plan import Plan
 from imagefs.settings import DaemonSettings, client_marker
 from imagefs.trace.recorder import Recorder, score
+from stripefs.background import contain
 from stripefs.errors import StripefsError
 from stripefs.stalls import Stalls
 from stripefs.startup_events import ProcessIdentity, Writer, identity
-from stripefs.supervised import contain
 
 __all__ = ["Sessions"]
 

@@ -38,9 +38,9 @@ from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject, Format
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots, check_source
+from stripefs.background import contain, supervise
 from stripefs.errors import ConfigError, MountError, NotFound
 from stripefs.executor import Lane
-from stripefs.supervised import contain, supervise
 
 __all__ = ["SharedMounts", "finder", "image_of", "shared_by", "validate"]
 

@@ -29,9 +29,9 @@ import trio
 
 from stripefs.api.source import in_use
 from stripefs.api.sources import Sources
+from stripefs.background import supervise
 from stripefs.errors import StoreError, StripefsError
 from stripefs.settings import redact
-from stripefs.supervised import supervise
 
 __all__ = [
     "CrossSourceRename",

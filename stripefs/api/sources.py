@@ -22,6 +22,7 @@ import trio
 
 from stripefs.api.source import LOOK_EVERY, OpenVersion, Source
 from stripefs.api.urls import with_bucket
+from stripefs.background import contain
 from stripefs.cache.cache import Cache, queue_for
 from stripefs.cache.cached_store import CachedStore
 from stripefs.errors import (
@@ -49,7 +50,6 @@ from stripefs.settings import (
 from stripefs.store.base import Identity, Kind, Store
 from stripefs.store.striped import striped_view
 from stripefs.store.url import elsewhere, open_store
-from stripefs.supervised import contain
 from stripefs.write.upload_names import split_path
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from stripefs import retry
+from stripefs.background import Sampled
 from stripefs.cache.cachedir import CacheDir
 from stripefs.cache.policy import BusyRate, BypassPolicy
 from stripefs.cache.quota import Quota
@@ -26,7 +27,6 @@ from stripefs.cache.writeback import PartialBlocks, PendingBlocks, WriteQueue
 from stripefs.errors import Abandoned, StoreError
 from stripefs.osutil import resolve_local_dir
 from stripefs.retry import Backoff, Seldom
-from stripefs.sampled import Sampled
 from stripefs.settings import CacheSettings
 
 __all__ = ["Cache", "CacheStats", "DiskHealth", "OpenSegments", "queue_for"]

@@ -16,9 +16,9 @@ from typing import Any
 
 import trio
 
+from stripefs.background import contain
 from stripefs.errors import StripefsError
 from stripefs.fuse.ipc import describe_error
-from stripefs.supervised import contain
 
 __all__ = ["ControlServer", "Request"]
 

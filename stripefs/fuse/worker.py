@@ -28,6 +28,7 @@ import pyfuse3
 import trio
 
 from stripefs import __version__, logs
+from stripefs.background import supervise
 from stripefs.errors import StripefsError
 from stripefs.executor import Lane
 from stripefs.fuse import ipc, kernel
@@ -37,7 +38,6 @@ from stripefs.fuse.protocol import ServedTree
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal
 from stripefs.osutil import die_with_parent
 from stripefs.settings import MountSettings, mount_settings
-from stripefs.supervised import supervise
 
 __all__ = ["DEFERS_FOR", "LEAVES_WITHIN", "Backend", "Start", "main", "wait_for_writers"]
 

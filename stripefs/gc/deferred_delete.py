@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 import trio
 
+from stripefs.background import supervise
 from stripefs.errors import NotADirectory, NotEmpty, NotFound, Unsupported
 from stripefs.executor import Lane
 from stripefs.format.reserved_names import POOL, is_version, version_folder
 from stripefs.store.base import Kind, Store
-from stripefs.supervised import supervise
 
 __all__ = ["DeferredDelete", "StoredVersion", "put_tombstone", "remove_version", "stored", "versions"]
 

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 import trio
 from trio import TaskStatus
 
+from stripefs.background import contain, supervise
 from stripefs.errors import Abandoned, Corrupt, StoreError
 from stripefs.executor import Executor, Lane
 from stripefs.read.attempts import FetchPool, Outcome
@@ -31,7 +32,6 @@ from stripefs.read.planner.hosts import Limits
 from stripefs.settings import ReadSettings, default_budget
 from stripefs.store.base import Identity, Kind, Store
 from stripefs.store.buffers import Heap
-from stripefs.supervised import contain, supervise
 from stripefs.units import Pace, shown
 
 __all__ = ["NextFiles", "ReadObserver", "Reader"]

@@ -25,13 +25,13 @@ from typing import Protocol
 
 import trio
 
+from stripefs.background import contain, supervise
 from stripefs.errors import Busy, Exists, NotFound, Unsupported
 from stripefs.executor import retry_task
 from stripefs.format.lock_and_record import LEASE
 from stripefs.format.reserved_names import new_version
 from stripefs.retry import RetryPolicy
 from stripefs.store.base import Attributes, Identity, Store
-from stripefs.supervised import contain, supervise
 from stripefs.units import shown
 from stripefs.write.context import ObserverFactory, UploadContext, no_observer
 from stripefs.write.directory_layout import QuotaDirectories

@@ -21,10 +21,10 @@ from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
 
+from stripefs.background import Sampled
 from stripefs.errors import ConfigError, ServiceDown, StoreError
 from stripefs.executor import Lane
 from stripefs.osutil import open_local_dir
-from stripefs.sampled import Sampled
 from stripefs.store.base import Buffer, Status
 from stripefs.units import shown
 from stripefs.write.staged_file import StagedFile, StagingQuota

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
+from stripefs.background import contain
 from stripefs.errors import Abandoned, DraftLost, StoreError, StripefsError
 from stripefs.store.base import Buffer, Handle, Sink, Status, Store
-from stripefs.supervised import contain
 from stripefs.units import shown
 from stripefs.write.parts import Column, UploadBase
 

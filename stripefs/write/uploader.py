@@ -22,11 +22,11 @@ from typing import Any
 
 import trio
 
+from stripefs.background import contain, supervise
 from stripefs.errors import DraftLost, Exists, HostFailed, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
 from stripefs.retry import Attempts, HostHealth, RetryPolicy
 from stripefs.store.base import Host, Status, Store
-from stripefs.supervised import contain, supervise
 from stripefs.units import shown
 from stripefs.write.parts import HostSlots, PartUpload, UploadAttempt, send
 from stripefs.write.store_ops import StoreOps

@@ -19,8 +19,7 @@ from typing import NamedTuple, Protocol
 from stripefs.errors import Abandoned, HostFailed
 from stripefs.store.base import Watch
 from stripefs.store.buffers import aligned
-from stripefs.store.hdfs.datanode import cancellable, silent_after
-from stripefs.store.hdfs.probe import connect, reason
+from stripefs.store.hdfs.connection import cancellable, connect, reason, silent_after
 from stripefs.store.hdfs.transfer_hosts import Connections, Refusals
 from stripefs.store.hdfs.transfer_wire import (
     CHECKSUM_OK,

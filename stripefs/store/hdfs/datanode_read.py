@@ -27,8 +27,8 @@ from stripefs.executor import Lane
 from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Status, Watch
 from stripefs.store.hdfs.block_locations import DataNodes
+from stripefs.store.hdfs.connection import Answer
 from stripefs.store.hdfs.data_transfer import BadChecksum, DataTransfer, Refused
-from stripefs.store.hdfs.datanode import Answer
 from stripefs.store.hdfs.namenode import NameNodeRest, RpcAddress
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.read_streams import Ask, ReadStreams

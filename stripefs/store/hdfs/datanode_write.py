@@ -25,9 +25,8 @@ from collections.abc import Callable
 
 from stripefs.errors import Exists, HostFailed, NotFound, StoreError
 from stripefs.store.base import Buffer, Sink, Status
-from stripefs.store.hdfs.datanode import read_head, refusal, silent_after
+from stripefs.store.hdfs.connection import connect, read_head, reason, refusal, silent_after
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
-from stripefs.store.hdfs.probe import connect, reason
 
 __all__ = ["PATIENCE", "DataNodeSink", "unsent_bytes"]
 

@@ -29,8 +29,8 @@ from typing import Any, TypeVar
 from stripefs.errors import Abandoned, ConfigError, HostFailed, StaleVersion, StoreError
 from stripefs.store.base import Buffer, Watch
 from stripefs.store.common import exact
+from stripefs.store.hdfs.connection import check_rpc
 from stripefs.store.hdfs.hadoop_conf import Target, read_properties
-from stripefs.store.hdfs.probe import check_rpc
 from stripefs.store.object_store import errors
 
 __all__ = ["LibhdfsClient", "LibhdfsFile", "find_classpath", "find_java_home", "find_library", "on_permanent_thread"]

@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from stripefs.errors import NotADirectory, NotFound, PermissionDenied, ServiceDown, StoreError, Transient
 from stripefs.store.base import Status
-from stripefs.store.hdfs.probe import reason
+from stripefs.store.hdfs.connection import reason
 from stripefs.store.hdfs.wire import page_of, remote_error, request_target
 
 __all__ = ["Availability", "NameNodeRest", "RpcAddress", "Unanswered"]

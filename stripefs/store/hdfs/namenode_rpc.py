@@ -21,8 +21,7 @@ from typing import TypeVar
 
 from stripefs.errors import ServiceDown, StoreError, Unsupported
 from stripefs.store.hdfs import protobuf
-from stripefs.store.hdfs.datanode import silent_after
-from stripefs.store.hdfs.probe import connect, reason
+from stripefs.store.hdfs.connection import connect, reason, silent_after
 from stripefs.store.hdfs.protobuf import bytes_field, delimited, number_field, signed
 from stripefs.store.hdfs.wire import Replica, remote_error
 

@@ -37,10 +37,9 @@ from stripefs.executor import Lane
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 from stripefs.retry import RetryPolicy, retry
 from stripefs.store.base import Buffer, Kind, Status, Watch
-from stripefs.store.hdfs.blockcheck import BlockChecker, ClientArguments
+from stripefs.store.hdfs.connection import check_rpc
 from stripefs.store.hdfs.hadoop_conf import Target
-from stripefs.store.hdfs.native_user import claim_user
-from stripefs.store.hdfs.probe import check_rpc
+from stripefs.store.hdfs.native_workarounds import BlockChecker, ClientArguments, claim_user
 from stripefs.store.hdfs.wire import remote_error, temporary_path
 
 __all__ = ["NativeClient", "PinnedClient", "PinnedFile", "translate"]

@@ -24,8 +24,8 @@ from typing import Protocol
 
 from stripefs.errors import HostFailed, StoreError
 from stripefs.retry import HostHealth
+from stripefs.store.hdfs.connection import answers
 from stripefs.store.hdfs.namenode import NameNodeRest
-from stripefs.store.hdfs.probe import answers
 from stripefs.store.hdfs.wire import Replica, last_block_of
 
 __all__ = ["Addresses", "PipelineHealth"]

@@ -26,7 +26,7 @@ from contextlib import closing, contextmanager
 
 from stripefs.errors import Abandoned, HostFailed, StoreError
 from stripefs.store.base import Watch
-from stripefs.store.hdfs.datanode import Answer
+from stripefs.store.hdfs.connection import Answer
 
 __all__ = ["IDLE", "MOST", "WINDOW", "Ask", "Key", "ReadStream", "ReadStreams"]
 

@@ -23,12 +23,11 @@ from typing import Protocol, TypeVar
 from stripefs.errors import HostFailed, StoreError, Transient
 from stripefs.store.base import Buffer, Sink, Status
 from stripefs.store.hdfs import protobuf
+from stripefs.store.hdfs.connection import connect, reason, silent_after
 from stripefs.store.hdfs.data_transfer import UNTRIED, BrokenAnswer, DataTransfer, receive_message
-from stripefs.store.hdfs.datanode import silent_after
 from stripefs.store.hdfs.datanode_write import unsent_bytes
 from stripefs.store.hdfs.namenode_rpc import NameNodeRpc, PlacedBlock
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
-from stripefs.store.hdfs.probe import connect, reason
 from stripefs.store.hdfs.transfer_wire import ChunkSums, acknowledged, packet_head, write_answer, write_request
 from stripefs.store.hdfs.wire import Replica
 

@@ -16,7 +16,7 @@ from stripefs.errors import ConfigError, StripefsError
 from stripefs.store.hdfs import native
 from stripefs.store.hdfs.hadoop_conf import NameNode, Target
 from stripefs.store.hdfs.native import NativeClient
-from stripefs.store.hdfs.native_user import NAME, claim_user
+from stripefs.store.hdfs.native_workarounds import USER_VARIABLE, claim_user
 
 
 class Greeted:
@@ -68,7 +68,7 @@ def client(server: Greeted, user: str) -> NativeClient:
 
 def user_of_a_child() -> str:
     """Of one that is given no environment, as most are."""
-    program = f"import os; print(os.environ.get({NAME!r}, ''))"
+    program = f"import os; print(os.environ.get({USER_VARIABLE!r}, ''))"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
@@ -107,9 +107,9 @@ def test_who_forgets_to_close_is_let_go(server: Greeted) -> None:
 @pytest.mark.parametrize("before", [None, "carol"])
 def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
     if before is None:
-        monkeypatch.delenv(NAME, raising=False)
+        monkeypatch.delenv(USER_VARIABLE, raising=False)
     else:
-        monkeypatch.setenv(NAME, before)
+        monkeypatch.setenv(USER_VARIABLE, before)
     seen = dict(os.environ)
     holder = Greeted.__new__(Greeted)
     release = claim_user("alice", holder)
@@ -119,7 +119,7 @@ def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch
 
 
 def test_children_inherit_nothing_where_nothing_need_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(NAME, raising=False)
+    monkeypatch.delenv(USER_VARIABLE, raising=False)
     holder = Greeted.__new__(Greeted)
     me = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     release = claim_user(me, holder)

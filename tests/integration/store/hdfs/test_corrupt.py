@@ -8,8 +8,8 @@ import pytest
 
 from stripefs.errors import Corrupt, HostFailed
 from stripefs.store.base import Buffer, Watch
-from stripefs.store.hdfs.blockcheck import corruption
 from stripefs.store.hdfs.native import PinnedFile
+from stripefs.store.hdfs.native_workarounds import corruption
 from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.fake_hdfs import DATA, Request, running
 

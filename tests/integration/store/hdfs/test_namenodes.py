@@ -19,8 +19,8 @@ from stripefs.errors import (
     StoreError,
 )
 from stripefs.settings import StoreSettings
+from stripefs.store.hdfs.connection import check_rpc
 from stripefs.store.hdfs.namenode import NameNodeRest
-from stripefs.store.hdfs.probe import check_rpc
 from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.fake_hdfs import (
     DATA,

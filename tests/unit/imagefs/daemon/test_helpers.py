@@ -18,7 +18,7 @@ from imagefs.daemon import helpers
 from imagefs.daemon.helpers import MOST_WAITING, PROGRAMS, RecordedStart, Sweeper, TraceMaker, run_helper
 from imagefs.plane import mountapi
 from imagefs.settings import DaemonSettings
-from stripefs.supervised import contain
+from stripefs.background import contain
 from tests.unit.imagefs.daemon.fake_host import attachment
 
 

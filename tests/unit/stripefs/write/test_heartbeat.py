@@ -92,7 +92,7 @@ class Writer:
 async def test_one_that_cannot_be_renewed_holds_up_no_other(
     autojump_clock: trio.testing.MockClock, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.CRITICAL, "stripefs.supervised")  # it says so each time
+    caplog.set_level(logging.CRITICAL, "stripefs.background")  # it says so each time
     writers = [Writer(number) for number in range(5)]
     writers[2].trouble = trouble
     heart = Heartbeat(lambda: writers, LEASE)

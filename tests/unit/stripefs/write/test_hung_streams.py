@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
+from stripefs.background import Sampled
 from stripefs.errors import ServiceDown, StoreError
-from stripefs.sampled import Sampled
 from stripefs.store.base import Sink
 from stripefs.store.local import LocalStore
 from stripefs.vfs.writer_process import find_writer

@@ -12,12 +12,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from stripefs.background import contain, supervise
 from stripefs.errors import ServiceDown
 from stripefs.fuse import ipc
 from stripefs.fuse import worker as worker_module
 from stripefs.fuse.state_memory import make_memory
 from stripefs.settings import MountSettings
-from stripefs.supervised import contain, supervise
 
 
 class Panic(BaseException):
@@ -108,7 +108,7 @@ async def test_a_worker_hears_its_supervisor_after_an_error(monkeypatch: pytest.
 
     receive_really = ipc.receive
     monkeypatch.setattr(ipc, "receive", receive)
-    monkeypatch.setattr("stripefs.supervised.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("stripefs.background.FIRST_PAUSE", 0.0)
     start = {"mount": MountSettings()._asdict(), "command": "", "payload": "", "first": True, "kept": {}, "facts": {}}
     memory = make_memory()
     with ours, theirs, contextlib.ExitStack() as held:
