@@ -16,9 +16,8 @@ from stripefs import config
 from stripefs.api.engine import CrossSourceRename, engine, os_errors
 from stripefs.api.file_reader import Path, ReadFile, Request, fetch
 from stripefs.api.file_writer import MODES, WriteFile
-from stripefs.api.sources import SourceAddress, Sources
+from stripefs.api.sources import SourceAddress, Sources, in_service, normal, real_path, url_in_service
 from stripefs.api.tree_ops import SourceNamespace, Usage, remove_tree, usage
-from stripefs.api.urls import in_service, normal, real_path, url_in_service
 from stripefs.errors import ConfigError, Exists, NotFound
 from stripefs.osutil import umask
 from stripefs.settings import Settings, redact

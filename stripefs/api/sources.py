@@ -6,7 +6,8 @@ a mount has one: striped files have their parts in the pool at its root. All is 
 
 A URL of a file does not say where its source begins. It is the nearest directory above that holds a pool, and the root
 of the service where none does. Wrapped stores (`throttled+…`) are sources themselves, since what a wrapper keeps lies
-at the root that it was given.
+at the root that it was given. `in_service` takes a URL apart into the service and the path in it, `url_in_service` puts
+them together.
 
 Sources and their write sessions that nobody uses for minutes are closed (`stripefs.api.source`), and so is the reader
 of a service without sources; the next call connects again.
@@ -15,13 +16,13 @@ of a service without sources; the next call connects again.
 from __future__ import annotations
 
 import os
+import posixpath
 from operator import methodcaller
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from stripefs.api.source import LOOK_EVERY, OpenVersion, Source
-from stripefs.api.urls import with_bucket
 from stripefs.background import contain
 from stripefs.cache.cache import Cache, queue_for
 from stripefs.cache.cached_store import CachedStore
@@ -49,13 +50,13 @@ from stripefs.settings import (
 )
 from stripefs.store.base import Identity, Kind, Store
 from stripefs.store.striped import striped_view
-from stripefs.store.url import elsewhere, open_store
+from stripefs.store.url import elsewhere, open_store, parse_url
 from stripefs.write.upload_names import split_path
 
 if TYPE_CHECKING:
     from stripefs.read_events import ReadEvents
 
-__all__ = ["SourceAddress", "Sources"]
+__all__ = ["SourceAddress", "Sources", "in_service", "normal", "real_path", "url_in_service"]
 
 _LEVELS = 32
 """Directories above a file in which its pool is looked for."""
@@ -328,3 +329,53 @@ async def _connected(settings: StoreSettings, timeout: float) -> Store:
         f"{redact(settings.url)} did not answer within {timeout:g} s",
         hint="see whether its host and port are right",
     )
+
+
+def real_path(path: bytes) -> bytes:
+    """As os.path.realpath. Of what is there the kernel is asked once, not for each name on the way, each time from the
+    root: in a tree of a thousand levels that takes a thousand times as long."""
+    try:
+        found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return os.path.realpath(path)
+    try:
+        real = os.readlink(b"/proc/self/fd/%d" % found)
+        if os.path.samestat(os.fstat(found), os.stat(real)):
+            return real
+    except OSError:  # it was moved or removed meanwhile, or /proc does not say
+        pass
+    finally:
+        os.close(found)
+    return os.path.realpath(path)
+
+
+def normal(path: bytes) -> bytes:
+    """`path` as stores want it: absolute, without `.`, `..`, empty components and a slash at its end."""
+    return posixpath.normpath(b"/" + path.lstrip(b"/"))
+
+
+def in_service(url: str, *, of_file: bool = False) -> tuple[str, bytes]:
+    """The URL of the service, and the path in it, that `url` names. Raises ConfigError.
+
+    A wrapped store is a service of its own: the one at `url`, or, where that names a file, at the file's directory.
+    """
+    found = parse_url(url)
+    path = normal(found.path)
+    if found.wrappers:
+        folder, name = split_path(path) if of_file else (path, b"")
+        return elsewhere(url, with_bucket(url, folder)), b"/" + name
+    if found.scheme == "file" and found.authority in ("", "localhost"):
+        return "/", path
+    return elsewhere(url, with_bucket(url, b"/")), path
+
+
+def url_in_service(service: str, path: bytes) -> str:
+    """The URL of a path in a service."""
+    found = parse_url(service)
+    return elsewhere(service, with_bucket(service, (found.path.rstrip(b"/") if found.wrappers else b"") + path))
+
+
+def with_bucket(url: str, path: bytes) -> bytes:
+    """`path` of a service as `elsewhere` takes it: with the bucket's name first, where there are buckets."""
+    found = parse_url(url)
+    return (b"/" + os.fsencode(found.authority) if found.scheme in ("s3", "gs") else b"") + path

@@ -23,8 +23,8 @@ from stripefs.units import format_size, parse_size, shown
 
 if TYPE_CHECKING:
     from stripefs.api import Entry, ReadFile
-    from stripefs.api.place import Place
     from stripefs.api.tree_ops import Usage
+    from stripefs.copy.tree import Place
 
 __all__ = ["cat_command", "du_command", "ls_command", "rm_command"]
 

@@ -25,7 +25,7 @@ from stripefs.store.base import Kind, Store
 
 if TYPE_CHECKING:
     from stripefs.api import FileSystem
-    from stripefs.api.place import Place
+    from stripefs.copy.tree import Place
 
 __all__ = [
     "Troubles",
@@ -217,7 +217,7 @@ def named(ctx: click.Context, text: str, config: str, *, follow: bool = True, ro
     it leads to. root: the URL of the source that it lies in. Raises StripefsError, OSError.
     """
     from stripefs.api import FileSystem
-    from stripefs.api.place import Place
+    from stripefs.copy.tree import Place
 
     settings, inside = place(text, given(ctx), config, follow=follow)
     settings = settings._replace(cache=CacheSettings())
@@ -326,7 +326,7 @@ def _in_store(settings: Settings) -> tuple[FileSystem, bytes]:
 
 def _inside(url: str, root: str, source: FileSystem) -> bytes:
     """The path of what is at `url` in the source at `root`, or the source itself."""
-    from stripefs.api.urls import normal
+    from stripefs.api.sources import normal
     from stripefs.store.url import parse_url
 
     return b"/" if normal(parse_url(url).path) == normal(parse_url(root).path) else source.path_of(url)

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from stripefs.api import Entry, ReadFile
 from stripefs.api import engine as engines
-from stripefs.api.place import Place
 from stripefs.copy.journal import CopyJournal, JournalEntry
 from stripefs.copy.output import STEP, FileMetadata, Output, open_output
 from stripefs.copy.plan import CopySource, assign
-from stripefs.copy.source_tree import DirectoryToMake, FileToCopy, expand
+from stripefs.copy.tree import DirectoryToMake, FileToCopy, Place, expand
 from stripefs.errors import ConfigError, StaleVersion, StripefsError
 from stripefs.format.blocks import check_sums
 from stripefs.osutil import umask

@@ -22,7 +22,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from stripefs.api.place import Place
+from stripefs.copy.tree import Place
 from stripefs.format.blocks import digest_of
 from stripefs.format.reserved_names import copied_name
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from stripefs.api import Entry, ReadFile
-from stripefs.api.place import Place
+from stripefs.copy.tree import Place
 from stripefs.errors import Busy, IsADirectory, NoSpace, StaleVersion, StoreError, Unsupported
 from stripefs.format.blocks import CHECK, DIGEST, SUM, check_sums, digest_of
 from stripefs.format.reserved_names import copy_name

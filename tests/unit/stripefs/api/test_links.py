@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.api.urls import real_path
+from stripefs.api.sources import real_path
 
 _DEPTH = 500
 

@@ -11,7 +11,7 @@ import pytest
 
 import stripefs
 from stripefs.api import engine as engines
-from stripefs.api.urls import in_service, url_in_service
+from stripefs.api.sources import in_service, url_in_service
 from stripefs.errors import ConfigError
 from tests.support.python_api import MIB, content
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stripefs.api import FileSystem
-from stripefs.api.place import Place
 from stripefs.copy.journal import CopyJournal, JournalEntry
+from stripefs.copy.tree import Place
 
 LINE = JournalEntry("5:17:9", "5:18:1:2", compared=True, preserved=False)
 

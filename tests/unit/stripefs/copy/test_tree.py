@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.api import Entry, FileSystem
-from stripefs.api.place import Place
-from stripefs.copy.source_tree import expand
+from stripefs.copy.tree import Place, expand
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/etc"])

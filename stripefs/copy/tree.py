@@ -1,4 +1,4 @@
-"""Expansion of a source that is named: a file, or a directory with all that is below it.
+"""Places that are copied from and to, and the expansion of a source: a file, or a directory with all that is below it.
 
 All of it is known before anything is written, so that a tree never grows while it is copied. Links of local sources are
 followed, since stores have none: users want the files that the links of a model's folder point to.
@@ -9,12 +9,47 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from stripefs.api import Entry
-from stripefs.api.place import Place
+from stripefs.api import Entry, FileSystem
+from stripefs.api.sources import in_service
+from stripefs.settings import redact
+from stripefs.units import shown
+from stripefs.write.upload_names import join_path
 
-__all__ = ["DirectoryToMake", "FileToCopy", "expand"]
+__all__ = ["DirectoryToMake", "FileToCopy", "Place", "expand"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`path` in `files`. local: a plain path of this host, where files are written as any program writes them."""
+
+    files: FileSystem
+    path: bytes
+    local: bool = False
+
+    def __str__(self) -> str:
+        """For messages: a path, or a URL without parameters and secrets."""
+        url = self.files.url_of(self.path)
+        return shown(os.fsencode(url)) if url.startswith("/") else redact(url).partition("?")[0]
+
+    @property
+    def key(self) -> tuple[str, bytes]:
+        """The service and the path in it: two places of one key are one place."""
+        return in_service(self.files.url_of(self.path), of_file=True)
+
+    def below(self, name: bytes) -> Place:
+        """The place `name` (with slashes, a path) below this one; itself for b""."""
+        return Place(self.files, join_path(self.path, name), self.local) if name else self
+
+    def stat(self) -> Entry | None:
+        """The entry at the path, links not followed; None for nothing. Raises OSError."""
+        try:
+            return self.files.stat(self.path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
 
 Trouble = Callable[[Place, OSError], None]
 
