@@ -39,7 +39,6 @@ COMMANDS = {
 """Name and one line of each command."""
 
 _FAMILIES = {
-    "app": ("completion",),
     "build": ("build", "convert", "optimize"),
     "run": ("run", "mount", "umount", "ready", "status", "podman", "compare"),
     "services": ("daemon", "snapshotter", "install", "doctor"),
@@ -72,7 +71,14 @@ _PLAIN = {
     "startup": "imagefs.cli.startup:plain_startup",
 }
 
-PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, _PLAIN, _FAMILIES)
+
+def _hint(word: str) -> str:
+    from imagefs.config import nearest
+
+    return f"did you mean imagefs mount {word} …?" if "#" in word else nearest(word, COMMANDS)
+
+
+PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, _hint, _PLAIN, _FAMILIES)
 
 
 def page() -> str:

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from imagefs.cli.app import app as imagefs_app
+from imagefs.cli.main import PROGRAM as IMAGEFS_PROGRAM
 from imagefs.config import IMAGEFS
-from stripefs.cli.app import app as stripefs_app
+from stripefs.cli.click_group import group
+from stripefs.cli.main import PROGRAM as STRIPEFS_PROGRAM
 from stripefs.config import STRIPEFS
 from stripefs.options import Option, Options
 
@@ -69,7 +70,10 @@ class Reference:
         return _read(self.app, self.name, None)
 
 
-REFERENCES = (Reference("stripefs", stripefs_app, STRIPEFS), Reference("imagefs", imagefs_app, IMAGEFS))
+REFERENCES = (
+    Reference("stripefs", group(STRIPEFS_PROGRAM), STRIPEFS),
+    Reference("imagefs", group(IMAGEFS_PROGRAM), IMAGEFS),
+)
 
 
 def _read(command: click.Command, path: str, parent: click.Context | None) -> CommandEntry:

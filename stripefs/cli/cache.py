@@ -336,7 +336,7 @@ def _behind(ctx: click.Context, paths: Sequence[str], rate: str, config: str) ->
     log = make_directory(runtime_directory()) / "warm.log"
     flags = [STRIPEFS.as_flag(name, text) for name, (text, _) in given(ctx).items()]
     named = ["--config", config] if config else []
-    start = "import sys; from stripefs.cli.app import main; sys.exit(main(sys.argv[1:]))"
+    start = "import sys; from stripefs.cli.main import PROGRAM; sys.exit(PROGRAM.main(sys.argv[1:]))"
     command = [sys.executable, "-P", "-c", start, "warm", "--wait", "--rate", rate, *named, *flags, "--", *paths]
     with open(os.devnull, "rb") as nothing, open(log, "ab") as output:
         standard = [(os.POSIX_SPAWN_DUP2, *pair) for pair in ((nothing.fileno(), 0), (output.fileno(), 1), (1, 2))]

@@ -1,12 +1,12 @@
 """The click group behind a `Program`: imports the module of one command alone and turns misuse into ConfigError.
 
-With it comes the command that every program has, `completion`.
+The command `completion`, which prints click's own script, stands here for every program that lists it.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import click
 
@@ -16,18 +16,17 @@ from stripefs.cli.output import guarded, wants_debug
 from stripefs.cli.program import Program
 from stripefs.errors import ConfigError
 
-__all__ = ["completion", "group", "run_group"]
+__all__ = ["group", "main"]
 
 
 class _Lazy(click.Group):
     """Commands by the table of `program`; the page of the group itself comes from there as well."""
 
-    def __init__(self, program: Program, hint: Callable[[str], str]) -> None:
+    def __init__(self, program: Program) -> None:
         super().__init__(
             name=program.name, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False
         )
         self._program = program
-        self._hint = hint
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self._program.commands)
@@ -35,6 +34,8 @@ class _Lazy(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self._program.commands:
             return None
+        if cmd_name == "completion":
+            return _completion(self._program.name, self)
         module, name = self._program.home(cmd_name)
         command = getattr(importlib.import_module(module), name)
         assert isinstance(command, click.Command)
@@ -45,24 +46,24 @@ class _Lazy(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
         if word not in self._program.commands and not ctx.resilient_parsing:
-            raise ConfigError(f"{word!r} is not a command", hint=self._hint(word))
+            raise ConfigError(f"{word!r} is not a command", hint=self._program.hint(word))
         return super().resolve_command(ctx, args)
 
     def get_help(self, ctx: click.Context) -> str:
         return self._program.page().rstrip()
 
 
-def group(program: Program, hint: Callable[[str], str]) -> click.Group:
-    """The group of `program`; `hint` says what to do about a word that is no command."""
-    return click.version_option(stripefs.__version__, message="%(prog)s %(version)s")(_Lazy(program, hint))
+def group(program: Program) -> click.Group:
+    """The group of `program`."""
+    return click.version_option(stripefs.__version__, message="%(prog)s %(version)s")(_Lazy(program))
 
 
-def run_group(app: click.Group, program: Program, arguments: Sequence[str]) -> int:
-    """Run a group of `group`'s with these arguments; the exit code, after any error has been told."""
+def main(program: Program, arguments: Sequence[str]) -> int:
+    """Run `program` with these arguments; the exit code, after any error has been told on standard error."""
 
     def body() -> int:
         try:
-            answer = app.main(list(arguments), prog_name=program.name, standalone_mode=False)
+            answer = group(program).main(list(arguments), prog_name=program.name, standalone_mode=False)
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx else program.name
             raise ConfigError(error.format_message().rstrip("."), hint=f"see {where} --help") from error
@@ -75,9 +76,8 @@ def run_group(app: click.Group, program: Program, arguments: Sequence[str]) -> i
     return guarded(body, debug=wants_debug(arguments, program.name), program=program.name)
 
 
-def completion(program: Program) -> click.Command:
-    """The command `PROGRAM completion`: prints click's own script."""
-    name = program.name
+def _completion(name: str, app: click.Group) -> click.Command:
+    """The command `completion` of the program `name`, whose group is `app`."""
 
     @click.command(
         "completion",
@@ -89,7 +89,6 @@ def completion(program: Program) -> click.Command:
     def command(shell: str) -> None:
         from click.shell_completion import get_completion_class
 
-        app = importlib.import_module(f"{program.package}.app").app
         found = get_completion_class(shell)
         assert found is not None  # click brings all three
         click.echo(found(app, {}, name, f"_{name.upper()}_COMPLETE").source())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from stripefs.cli.program import Program
 
 __all__ = ["COMMANDS", "PROGRAM", "page", "run"]
@@ -26,7 +28,6 @@ COMMANDS = {
 """Name and one line of each command."""
 
 _FAMILIES = {
-    "app": ("completion",),
     "cache": ("cache", "warm"),
     "files": ("ls", "cat", "rm", "du"),
     "gc": ("gc", "recover"),
@@ -51,7 +52,15 @@ Example:
   stripefs mount hdfs://namenode:8020/checkpoints /mnt/checkpoints
 """
 
-PROGRAM = Program("stripefs", "stripefs.cli", COMMANDS, _PAGE, families=_FAMILIES)
+
+def _hint(word: str) -> str:
+    from stripefs.config import nearest
+
+    is_source = "://" in word or os.path.isdir(word)
+    return f"did you mean stripefs mount {word} …?" if is_source else nearest(word, COMMANDS)
+
+
+PROGRAM = Program("stripefs", "stripefs.cli", COMMANDS, _PAGE, _hint, families=_FAMILIES)
 
 
 def page() -> str:

@@ -2,7 +2,7 @@
 
 The page of `PROGRAM --help` is written here from the table of commands without importing click or anything else beyond
 what the bare interpreter has, because click alone costs as much as starting Python twice. Every other invocation goes
-on to the program's own `main`, which imports only the module of the command that was asked for; but for the commands
+on to `stripefs.cli.click_group`, which imports only the module of the command that was asked for; but for the commands
 that are to start at once, which read plain lines themselves (`stripefs.cli.fastpath`).
 """
 
@@ -29,6 +29,7 @@ class Program:
 
     families: by module of the package, the commands that it holds, each as NAME_command; any other command is `command`
     in the module NAME.
+    hint: says what to do about a word that is no command.
     plain: by command, MODULE:FUNCTION of a parser: it takes the arguments and returns the function to call, or None to
     leave them to click.
     """
@@ -39,12 +40,14 @@ class Program:
         package: str,
         commands: dict[str, str],
         page: str,
+        hint: Callable[[str], str],
         plain: Mapping[str, str] | None = None,
         families: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.name = name
         self.package = package
         self.commands = commands
+        self.hint = hint
         self._page = page
         self._plain = plain or {}
         self._families = families or {}
@@ -92,9 +95,14 @@ class Program:
                 from stripefs.cli.output import guarded, wants_debug
 
                 return guarded(body, debug=wants_debug(arguments, self.name), program=self.name)
-        code: int = _loaded(f"{self.package}.app").main(arguments)
+        code = self.main(arguments)
         if "stripefs.api.engine" in sys.modules:
             _leave(code)
+        return code
+
+    def main(self, arguments: Sequence[str]) -> int:
+        """Have click handle these arguments; the exit code, after any error has been told on standard error."""
+        code: int = _loaded("stripefs.cli.click_group").main(self, arguments)
         return code
 
 

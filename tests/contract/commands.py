@@ -16,6 +16,8 @@ import click
 import pytest
 
 import stripefs
+from stripefs.cli.click_group import group
+from stripefs.cli.program import Program
 
 __all__ = ["CommandConformance", "completed", "forget_settings", "program", "said"]
 
@@ -32,9 +34,9 @@ def forget_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def said(application: ModuleType, capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[int, str, str]:
+def said(command: Program, capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> tuple[int, str, str]:
     """Exit code, output and errors of a command."""
-    code = application.main(arguments)
+    code = command.main(arguments)
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -51,23 +53,23 @@ def completed(name: str, words: str) -> list[str]:
 
 
 class CommandConformance:
-    """name: the command's. click_module: the one with its click group; first_module: the one that it begins in."""
+    """name: the command's. first_module: the one that it begins in."""
 
     name: str
-    click_module: ModuleType
     first_module: ModuleType
 
     def test_every_command_is_there_and_described_as_on_the_page(self) -> None:
-        context = click.Context(self.click_module.app)
+        commands = group(self.first_module.PROGRAM)
+        context = click.Context(commands)
         for name in self.first_module.COMMANDS:
-            command = self.click_module.app.get_command(context, name)
+            command = commands.get_command(context, name)
             assert command is not None
             assert command.name == name
             assert command.help
 
     def test_every_page_can_be_shown(self, capsys: pytest.CaptureFixture[str]) -> None:
         for name in self.first_module.COMMANDS:
-            code, out, err = said(self.click_module, capsys, [name, "--help"])
+            code, out, err = said(self.first_module.PROGRAM, capsys, [name, "--help"])
             assert (code, err) == (0, "")
             assert out.startswith(f"Usage: {self.name} {name} ")
 
@@ -78,7 +80,8 @@ class CommandConformance:
         assert self.first_module.run() == 0
         page = capsys.readouterr().out
         assert page == self.first_module.page()
-        assert self.click_module.app.get_help(click.Context(self.click_module.app)) == page.rstrip()
+        commands = group(self.first_module.PROGRAM)
+        assert commands.get_help(click.Context(commands)) == page.rstrip()
         assert all(len(text) <= 80 for text in page.splitlines())
 
     def test_without_arguments_the_page_is_an_error(
@@ -90,10 +93,10 @@ class CommandConformance:
 
     def test_the_version(self, capsys: pytest.CaptureFixture[str]) -> None:
         expected = (0, f"{self.name} {stripefs.__version__}\n", "")
-        assert said(self.click_module, capsys, ["--version"]) == expected
+        assert said(self.first_module.PROGRAM, capsys, ["--version"]) == expected
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_completion_scripts(self, capsys: pytest.CaptureFixture[str], shell: str) -> None:
-        code, out, err = said(self.click_module, capsys, ["completion", shell])
+        code, out, err = said(self.first_module.PROGRAM, capsys, ["completion", shell])
         assert (code, err) == (0, "")
         assert f"_{self.name.upper()}_COMPLETE" in out

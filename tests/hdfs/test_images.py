@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.cli import app as application
+from imagefs.cli.main import PROGRAM
 from imagefs.format.extents import HOT
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
@@ -32,7 +32,7 @@ def test_the_hot_device_has_as_many_replicas_as_were_asked_for(
         packs = {path: status.replication for path, status in images.files(b"/packs")}
         found = []
         for wanted in (hdfs.replication + 1, hdfs.replication + 2):  # the second time the packs are there already
-            assert application.main(["optimize", f"{url}#app", "--replication", str(wanted), "--json"]) == 0
+            assert PROGRAM.main(["optimize", f"{url}#app", "--replication", str(wanted), "--json"]) == 0
             made = json.loads(capsys.readouterr().out)
             index = images.index(images.manifest(made["digest"]).devices[HOT - 1].index)
             hot = {object_path("packs", pack.digest.hex()) for pack in index.packs}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stripefs import logs
-from stripefs.cli import app as application
+from stripefs.cli.main import PROGRAM
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store
@@ -43,7 +43,7 @@ async def test_a_writer_dies_and_its_file_comes_back(
     hdfs: HdfsInstance, store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def answer(code: int, *arguments: object) -> Any:
-        assert application.main([*map(str, arguments), "--json"]) == code
+        assert PROGRAM.main([*map(str, arguments), "--json"]) == code
         return json.loads(capsys.readouterr().out)
 
     monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well

@@ -49,7 +49,7 @@ def __getattr__(name: str) -> object:
     from stripefs.cli.program import Program
 
     command = group(
-        Program("deps", __name__, COMMANDS, _PAGE, families=_FAMILIES), lambda word: nearest(word, COMMANDS)
+        Program("deps", __name__, COMMANDS, _PAGE, lambda word: nearest(word, COMMANDS), families=_FAMILIES)
     )
     command.help = "Install once what a job needs at its start, and mount it everywhere."
     return command

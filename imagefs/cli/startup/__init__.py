@@ -93,7 +93,7 @@ def __getattr__(name: str) -> object:
     from stripefs.cli.program import Program
 
     command = group(
-        Program("startup", __name__, COMMANDS, _PAGE, families=_FAMILIES), lambda word: nearest(word, COMMANDS)
+        Program("startup", __name__, COMMANDS, _PAGE, lambda word: nearest(word, COMMANDS), families=_FAMILIES)
     )
     command.help = "Show where the start of a job spends its time."
     return command

@@ -13,8 +13,8 @@ import pytest
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
-from imagefs.cli.app import main
 from imagefs.cli.fastpath import REQUEST
+from imagefs.cli.main import PROGRAM
 from imagefs.deps.key import NAMES, Key
 from imagefs.format.snapshot import Snapshot
 from imagefs.repository.images import Images
@@ -51,7 +51,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
-    assert main(["deps", *arguments]) == code
+    assert PROGRAM.main(["deps", *arguments]) == code
     told = capsys.readouterr()
     return told.out, told.err
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.cli import app as application
+from imagefs.cli.main import PROGRAM
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
@@ -120,7 +120,7 @@ def server() -> Iterator[Server]:
 
 def test_a_bucket(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def answer(*arguments: object) -> Any:
-        assert application.main([*map(str, arguments), "--json"]) == 0
+        assert PROGRAM.main([*map(str, arguments), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     url = server.url("images/team")

@@ -18,7 +18,7 @@ import pytest
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
-from imagefs.cli import app as application
+from imagefs.cli.main import PROGRAM
 from imagefs.errors import NoSuchImage
 from imagefs.format.plan import Plan, PlanRun
 from imagefs.format.trace import Touch, Trace
@@ -49,7 +49,7 @@ def imagefs(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run the command with --json; its answer."""
 
     def run(*arguments: object) -> Any:
-        assert application.main([*map(str, arguments), "--json"]) == 0, capsys.readouterr().err
+        assert PROGRAM.main([*map(str, arguments), "--json"]) == 0, capsys.readouterr().err
         return json.loads(capsys.readouterr().out)
 
     return run
@@ -145,7 +145,7 @@ def test_a_copy_that_breaks_off_is_not_found_and_the_next_goes_on(
 
     with monkeypatch.context() as patched:
         patched.setattr(RegistryRepository, "put", broken)
-        assert application.main(["push", f"{store}#app", url]) == 3
+        assert PROGRAM.main(["push", f"{store}#app", url]) == 3
     with images_at(url) as there:
         assert (there.tags(), there.images()) == ({}, {})
         with pytest.raises(NoSuchImage):
@@ -176,7 +176,7 @@ def test_a_pack_that_is_missing_ends_the_copy(
     build_tree(write_tree(tmp_path / "source", a=41), images_in(store), "app")
     (pack,) = files(store, "packs")
     pack.unlink()
-    assert application.main(["push", f"{store}#app", url]) == 5
+    assert PROGRAM.main(["push", f"{store}#app", url]) == 5
     assert f"lacks packs/{pack.name}" in capsys.readouterr().err
     with images_at(url) as there:
         assert (there.tags(), there.images()) == ({}, {})
@@ -192,7 +192,7 @@ def test_a_pack_that_is_missing_ends_the_copy(
     ],
 )
 def test_what_cannot_be_copied(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert application.main(arguments) == 2
+    assert PROGRAM.main(arguments) == 2
     (line, *_) = capsys.readouterr().err.splitlines()
     assert said in line
 
@@ -402,7 +402,7 @@ def test_a_registry_that_lets_nothing_be_removed(tmp_path: Path, capsys: pytest.
         url = new_url(address)
         with images_at(url) as images:
             build_tree(write_tree(tmp_path / "source", a=95), images)
-        assert application.main(["gc", url, "--force", "--untagged"]) == 3
+        assert PROGRAM.main(["gc", url, "--force", "--untagged"]) == 3
         (line,) = capsys.readouterr().err.splitlines()
         assert "lets nothing be removed" in line
         assert "storage.delete.enabled" in line

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from imagefs.cli import app as application
+from imagefs.cli.main import PROGRAM
 from imagefs.errors import DamagedObject, NoSuchImage
 from imagefs.repository import registry_objects
 from imagefs.repository.artifact import image_tag
@@ -79,13 +79,13 @@ def test_wrong_credentials_are_one_line(tmp_path: Path, capsys: pytest.CaptureFi
             if secret:
                 log_in(config, address, secret)
             for arguments in (["ls", place], ["push", f"{tmp_path}/store#app", place]):
-                assert application.main(arguments) == 3
+                assert PROGRAM.main(arguments) == 3
                 (line,) = capsys.readouterr().err.splitlines()
                 assert f"{address} does not let us" in line
                 assert "docker login" in line
         log_in(config, address)
-        assert application.main(["push", f"{tmp_path}/store#app", place, "--quiet"]) == 0
-        assert application.main(["ls", place]) == 0
+        assert PROGRAM.main(["push", f"{tmp_path}/store#app", place, "--quiet"]) == 0
+        assert PROGRAM.main(["ls", place]) == 0
         assert "app" in capsys.readouterr().out
 
 
@@ -191,7 +191,7 @@ def test_a_certificate_of_ones_own(
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     tls = certify(tmp_path)
     with running_registry(tmp_path / "registry", tls=tls) as address:
-        assert application.main(["ls", f"oci://{address}/app"]) == 3
+        assert PROGRAM.main(["ls", f"oci://{address}/app"]) == 3
         (line,) = capsys.readouterr().err.splitlines()
         assert "?ca-file=FILE" in line
         with images_at(f"oci://{address}/app?ca-file={tls[0]}") as images:
@@ -202,7 +202,7 @@ def test_a_certificate_of_ones_own(
 def test_plain_http_is_spoken_only_where_that_was_asked_for(
     proxy: BrokenRegistry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert application.main(["ls", f"oci://{proxy.address}/app"]) == 3
+    assert PROGRAM.main(["ls", f"oci://{proxy.address}/app"]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "?scheme=http" in line
     assert (proxy.asked, proxy.seen) == ([], [])
@@ -243,7 +243,7 @@ def test_a_manifest_that_is_damaged(
         with pytest.raises(DamagedObject, match="is no "):
             images.manifest(digest)
     proxy.faults.append(Fault("/manifests/app", "answer", 200, text))
-    assert application.main(["inspect", url.replace("?", ":app?")]) == 5
+    assert PROGRAM.main(["inspect", url.replace("?", ":app?")]) == 5
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

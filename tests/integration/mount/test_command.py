@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stripefs.cli.app import main
+from stripefs.cli.main import PROGRAM
 from stripefs.fuse import kernel, mounting
 from stripefs.fuse.control import find_mounts, log_file
 from tests.support.mount_namespace import unshared
@@ -229,9 +229,9 @@ def test_a_mount_of_another_user_is_not_called_dead(
     shell.mount()
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 4321)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(shell.folder))
-    assert main(["status", str(shell.mountpoint)]) == 32
+    assert PROGRAM.main(["status", str(shell.mountpoint)]) == 32
     assert f"belongs to user {os.geteuid()}; ask as that user" in capsys.readouterr().err
-    assert main(["status"]) == 0
+    assert PROGRAM.main(["status"]) == 0
     assert capsys.readouterr().out == "no mounts\n"
 
 

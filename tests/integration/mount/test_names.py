@@ -10,7 +10,7 @@ import pytest
 
 from stripefs import logs
 from stripefs.api import engine
-from stripefs.cli import app as application
+from stripefs.cli.main import PROGRAM
 from tests.support.python_api import content
 from tests.tools.mounts import MIB, Mounts
 
@@ -27,7 +27,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(*words: object) -> int:
-    return application.main(list(map(str, words)))
+    return PROGRAM.main(list(map(str, words)))
 
 
 def test_names_inside_a_mount(mounts: Mounts, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

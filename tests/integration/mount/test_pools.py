@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stripefs import logs
-from stripefs.cli import app as application
+from stripefs.cli.main import PROGRAM
 from stripefs.settings import WriteSettings
 from tests.tools.mounts import MIB, Mounted, Mounts
 
@@ -54,7 +54,7 @@ def test_files_of_a_trusted_pool(
     mounted = _mount(mounts, "/run1", trust_pool=(f"{s}/.stripefs",))
     m = mounted.path
     assert (m / "model").read_bytes() == DATA
-    assert application.main(["info", "--json", "--trust-pool", f"{s}/.stripefs", str(m / "model")]) == 0
+    assert PROGRAM.main(["info", "--json", "--trust-pool", f"{s}/.stripefs", str(m / "model")]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert (facts["layout"], facts["trouble"], sum(part["length"] > 0 for part in facts["parts"])) == (
         "striped",

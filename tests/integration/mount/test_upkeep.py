@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from stripefs import logs
-from stripefs.cli import app as application
+from stripefs.cli.main import PROGRAM
 from stripefs.settings import WriteSettings
 from tests.tools.mounts import MIB, REPLACED, Mounted, Mounts, eventually, reading
 
@@ -52,7 +52,7 @@ def test_a_writer_that_was_killed(
     monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
 
     def answer(code: int, *arguments: object) -> Any:
-        assert application.main([*map(str, arguments), "--json"]) == code
+        assert PROGRAM.main([*map(str, arguments), "--json"]) == code
         out = capsys.readouterr().out
         return json.loads(out) if out else None
 

@@ -11,7 +11,7 @@ import pytest
 
 from stripefs import logs
 from stripefs.api import engine
-from stripefs.cli import app as application
+from stripefs.cli.main import PROGRAM
 from tests.contract.commands import forget_settings, said
 from tests.support.stores import content
 from tests.tools.s3_server import BUCKET, Server
@@ -36,7 +36,7 @@ def test_a_tree_to_a_bucket_and_back(
     server: Server, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(*words: object) -> tuple[int, str, str]:
-        return said(application, capsys, list(map(str, words)))
+        return said(PROGRAM, capsys, list(map(str, words)))
 
     url = server.url("new/place/")
     code, _, err = run("cp", "-rp", source / "model", source / "deep", url)
@@ -66,10 +66,10 @@ def test_one_that_was_broken_off_goes_on(
 ) -> None:
     (source / "lost").symlink_to("nowhere")
     words = ["cp", "-r", "--json", str(source), server.url("broken")]
-    code, out, _ = said(application, capsys, words)
+    code, out, _ = said(PROGRAM, capsys, words)
     assert (code, json.loads(out)["copied"]) == (3, 2)
     (source / "lost").unlink()
-    code, out, _ = said(application, capsys, words)
+    code, out, _ = said(PROGRAM, capsys, words)
     assert (code, json.loads(out)["copied"], json.loads(out)["skipped"]) == (0, 0, 2)
     assert os.listdir(tmp_path / "home/.cache/bootseer/copies") == []
 
@@ -80,11 +80,11 @@ def test_from_a_web_server(
     monkeypatch.setenv("NO_PROXY", "*")
     with WebServer(source) as server:
         words = ["cp", f"{server.url}/model", f"{server.url}/none", f"{server.url}/deep/config", f"{tmp_path}/new/"]
-        code, _, err = said(application, capsys, words)
+        code, _, err = said(PROGRAM, capsys, words)
         assert (code, err.count("\n")) == (3, 1)
         assert err.startswith(f"stripefs: {server.url}/none: ")
         assert (tmp_path / "new" / "model").read_bytes() == DATA
         assert (tmp_path / "new" / "config").read_bytes() == b"{}"
-        code, _, err = said(application, capsys, ["cp", str(source / "model"), f"{server.url}/copy"])
+        code, _, err = said(PROGRAM, capsys, ["cp", str(source / "model"), f"{server.url}/copy"])
         assert (code, "cannot be written to" in err) == (3, True)
         engine.stop()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from imagefs import install
-from imagefs.cli import app as application
+from imagefs.cli.main import PROGRAM
 from imagefs.install import DAEMON, SERVICES, SNAPSHOTTER, STRIPEFS, is_unedited, units
 from stripefs.errors import ConfigError
 from tests.contract.commands import said
@@ -93,13 +93,13 @@ def test_a_foreign_file_is_no_unit_of_ours() -> None:
 def test_the_command_prints_writes_and_removes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], systemd: list[list[str]]
 ) -> None:
-    code, out, _ = said(application, capsys, ["install", "--print", "--bin", "/opt/bootseer/bin"])
+    code, out, _ = said(PROGRAM, capsys, ["install", "--print", "--bin", "/opt/bootseer/bin"])
     assert (code, list(tmp_path.iterdir())) == (0, [])
     assert all(text in out for text in UNITS.values())
     arguments = ["install", "--prefix", str(tmp_path), "--bin", "/opt/bootseer/bin"]
-    code, out, err = said(application, capsys, arguments)
+    code, out, err = said(PROGRAM, capsys, arguments)
     assert (code, err, len(out.splitlines())) == (0, "", len(UNITS))
-    code, out, _ = said(application, capsys, [*arguments, "--remove"])
+    code, out, _ = said(PROGRAM, capsys, [*arguments, "--remove"])
     assert (code, out.count(": removed")) == (0, len(UNITS))
     assert systemd == []  # units below a prefix are another system's
 
@@ -123,7 +123,7 @@ def test_what_systemd_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("other", [["--remove"], ["--prefix", "/tmp/x"]])
 def test_enabling_contradicts(capsys: pytest.CaptureFixture[str], other: list[str]) -> None:
-    code, _, err = said(application, capsys, ["install", "--enable", *other])
+    code, _, err = said(PROGRAM, capsys, ["install", "--enable", *other])
     assert code == 2
     assert "contradict each other" in err
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.cli import app as application
+from imagefs.cli.main import PROGRAM
 
 
 class Command:
@@ -25,7 +25,7 @@ class Command:
         return json.loads(self(*arguments, "--json"))
 
     def run(self, *arguments: object) -> tuple[int, str, str]:
-        code = application.main([str(argument) for argument in arguments])
+        code = PROGRAM.main([str(argument) for argument in arguments])
         out, err = self._capsys.readouterr()
         return code, out, err
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.cli import app as application
 from imagefs.cli import main as start
 from imagefs.cli.common import Bar, progress_bar
+from imagefs.cli.main import PROGRAM
 from tests.contract import commands as command_conformance
 from tests.contract.commands import CommandConformance, completed
 
@@ -20,12 +20,11 @@ def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    return command_conformance.said(application, capsys, arguments)
+    return command_conformance.said(PROGRAM, capsys, arguments)
 
 
 class TestImagefs(CommandConformance):
     name = "imagefs"
-    click_module = application
     first_module = start
 
 

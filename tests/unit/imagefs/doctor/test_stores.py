@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.cli import app as application
 from imagefs.cli import services
+from imagefs.cli.main import PROGRAM
 from imagefs.doctor import CheckResult, stores
 from imagefs.doctor.stores import skew, store_findings
 from stripefs.settings import StoreSettings
@@ -84,9 +84,9 @@ def findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[CheckResul
 
 def test_the_command_tells_people_and_scripts(findings: list[CheckResult], capsys: pytest.CaptureFixture[str]) -> None:
     expected = "ok    kernel.fuse: FUSE: works\nwarn  cache.room: 1 GiB\n      cost\n      remedy\n"
-    assert said(application, capsys, ["doctor"]) == (0, expected, "")
+    assert said(PROGRAM, capsys, ["doctor"]) == (0, expected, "")
     findings.append(CheckResult("rights.fuse", "fail", "no"))
-    code, out, _ = said(application, capsys, ["doctor", "--json"])
+    code, out, _ = said(PROGRAM, capsys, ["doctor", "--json"])
     assert code == 1
     told = json.loads(out)
     assert (told["v"], told["ok"]) == (1, False)

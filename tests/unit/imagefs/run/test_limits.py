@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
-from imagefs.cli.app import app
+from imagefs.cli.main import PROGRAM
 from imagefs.errors import RunError
 from imagefs.run import host
 from imagefs.run.options import ResourceLimits, parse_cgroup
+from stripefs.cli.click_group import group
 from stripefs.errors import ConfigError
 from stripefs.fuse import kernel
 from stripefs.fuse.kernel import MountPoint
@@ -81,10 +82,11 @@ def test_a_place_that_is_no_cgroup(given: str) -> None:
 
 
 def test_memory_on_the_page_of_run_is_the_containers() -> None:
-    context = click.Context(app)
+    commands = group(PROGRAM)
+    context = click.Context(commands)
     memory = {}
     for name in ("run", "mount"):
-        command = app.get_command(context, name)
+        command = commands.get_command(context, name)
         assert command is not None
         (found,) = [one for one in command.params if "--memory" in one.opts]
         memory[name] = found.get_help_record(context)

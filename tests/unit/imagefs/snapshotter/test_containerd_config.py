@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from imagefs.cli import app as application
 from imagefs.cli import services
+from imagefs.cli.main import PROGRAM
 from imagefs.snapshotter.containerd_config import (
     IMAGES_PLUGIN,
     RUNTIME_PLUGIN,
@@ -85,7 +85,7 @@ def test_the_command_asks_containerd_for_its_version(
         )
 
     monkeypatch.setattr(services.subprocess, "run", runs)
-    code, out, err = said(application, capsys, ["snapshotter", "config", "--socket", "/run/x.sock"])
+    code, out, err = said(PROGRAM, capsys, ["snapshotter", "config", "--socket", "/run/x.sock"])
     assert (code, err) == (0, "")
     made = tomllib.loads(out)
     assert made["version"] == 3
@@ -96,7 +96,7 @@ def test_without_containerd_the_command_says_how_to_go_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
-    code, out, err = said(application, capsys, ["snapshotter", "config"])
+    code, out, err = said(PROGRAM, capsys, ["snapshotter", "config"])
     assert (code, out) == (2, "")
     assert "--containerd 1 or --containerd 2" in err
-    assert tomllib.loads(said(application, capsys, ["snapshotter", "config", "--containerd", "1"])[1])["version"] == 2
+    assert tomllib.loads(said(PROGRAM, capsys, ["snapshotter", "config", "--containerd", "1"])[1])["version"] == 2

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bench.startup.synthetic import Fleet
-from imagefs.cli import app as application
+from imagefs.cli.main import PROGRAM
 from tests.contract import commands as command_conformance
 from tests.support.waiting import PATIENCE
 from tests.unit.imagefs.startup.events import event, fleet, span
@@ -24,7 +24,7 @@ Run = Callable[..., tuple[int, str, str]]
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     command_conformance.forget_settings(tmp_path, monkeypatch)
     monkeypatch.delenv("BOOTSEER_COLLECTOR", raising=False)
-    return lambda *words: command_conformance.said(application, capsys, ["startup", "report", *map(str, words)])
+    return lambda *words: command_conformance.said(PROGRAM, capsys, ["startup", "report", *map(str, words)])
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stripefs import logs
-from stripefs.cli import app as application
+from stripefs.cli.main import PROGRAM
 from tests.contract import commands as command_conformance
 
 Run = Callable[..., tuple[int, str, str]]
@@ -23,4 +23,4 @@ def _surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Exit code, output and errors of the command with these words."""
-    return lambda *words: command_conformance.said(application, capsys, list(map(str, words)))
+    return lambda *words: command_conformance.said(PROGRAM, capsys, list(map(str, words)))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cli import app as application
 from stripefs.cli import main as start
 from stripefs.cli import mounting, status
 from stripefs.cli.output import guarded, line, wants_debug
@@ -36,7 +35,6 @@ def mounted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, bool]]:
 
 class TestStripefs(CommandConformance):
     name = "stripefs"
-    click_module = application
     first_module = start
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import stripefs
 from stripefs.api import engine
-from stripefs.cli import app as application
+from stripefs.cli.main import PROGRAM
 from tests.contract import commands as command_conformance
 from tests.support.checkout import CHECKOUT
 from tests.support.python_api import MIB, content, names
@@ -130,7 +130,7 @@ def test_cat(source: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
         (["--length", "0", model], b""),
         (["--offset", "1TiB", model], b""),
     ):
-        assert application.main(["cat", *words]) == 0
+        assert PROGRAM.main(["cat", *words]) == 0
         assert capfdbinary.readouterr() == (data, b"")
 
 
@@ -138,7 +138,7 @@ def test_cat_says_what_cannot_be_read(source: Path, capfdbinary: pytest.CaptureF
     parts = sorted((source / ".stripefs").glob("*/0"))
     with parts[0].open("r+b") as file:
         file.write(b"spoilt")
-    code = application.main(["cat", str(source / "step-1/model"), str(source), str(source / "step-1/deep/config")])
+    code = PROGRAM.main(["cat", str(source / "step-1/model"), str(source), str(source / "step-1/deep/config")])
     out, err = capfdbinary.readouterr()
     assert (code, out) == (3, b"{}")
     model, folder = err.decode().splitlines()

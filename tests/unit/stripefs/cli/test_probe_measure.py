@@ -10,7 +10,8 @@ import pytest
 import trio
 
 from stripefs import logs
-from stripefs.cli import app, probe_measure
+from stripefs.cli import probe_measure
+from stripefs.cli.main import PROGRAM
 from stripefs.cli.paths import open_at, parent_and_name
 from stripefs.cli.probe import describe
 from stripefs.cli.probe_measure import Report, big_file, probe, unreachable
@@ -162,10 +163,10 @@ def test_a_file_too_small_to_measure(tmp_path: Path) -> None:
 def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     levels: list[str] = []
     monkeypatch.setattr(logs, "configure", lambda form, level: levels.append(level))
-    assert app.main(["probe", f"{folder}/big 1", "--size", "1MiB", "--json"]) == 0
+    assert PROGRAM.main(["probe", f"{folder}/big 1", "--size", "1MiB", "--json"]) == 0
     out, err = capsys.readouterr()
     assert err == ""  # no progress bar where nobody looks
     assert json.loads(out)["path"] == "/big 1"
-    assert app.main(["probe", f"{folder}/none", "--log-level", "info"]) == 3
+    assert PROGRAM.main(["probe", f"{folder}/none", "--log-level", "info"]) == 3
     assert levels == ["error", "info"]
     assert capsys.readouterr().err.startswith("stripefs: ")
