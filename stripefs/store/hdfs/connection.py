@@ -1,4 +1,4 @@
-"""Connections to one NameNode or DataNode: made, checked, watched for silence, and WebHDFS's answer to one OPEN.
+"""Connections to one NameNode or DataNode: made, checked, watched, kept while idle, and WebHDFS's answer to one OPEN.
 
 **Check of an address** (`check_rpc`), in one round trip, for error lines that help. A NameNode's RPC port answers an
 HTTP request with a sentence of its own, so one GET tells the RPC port, a web port and anything else apart. hdfs-native
@@ -17,9 +17,11 @@ import json
 import select
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from typing import Generic, Protocol, TypeVar
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError
 from stripefs.store.base import Watch
@@ -28,6 +30,7 @@ from stripefs.store.hdfs.wire import remote_error
 
 __all__ = [
     "Answer",
+    "IdlePool",
     "answers",
     "cancellable",
     "check_rpc",
@@ -38,6 +41,13 @@ __all__ = [
     "shut_down",
     "silent_after",
 ]
+
+
+class _Closeable(Protocol):
+    def close(self) -> None: ...
+
+
+_Connection = TypeVar("_Connection", bound=_Closeable)
 
 _IPC = b"Hadoop IPC port"
 _RCVBUFFORCE = 33  # socket(7); Python has no name for it
@@ -136,6 +146,43 @@ def check_rpc(address: str, timeout: float) -> None:
     if answer.startswith(b"HTTP/"):
         raise ServiceDown(f"NameNode {address} is a web port", hint="give the RPC port, usually 8020 or 9000")
     raise ServiceDown(f"{address} is not a NameNode's RPC port", hint="it is usually 8020 or 9000")
+
+
+class IdlePool(Generic[_Connection]):
+    """Idle connections, at most `most` to each address. Safe to use from many threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._closed = False
+        self._idle: dict[str, list[_Connection]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._idle.values()))
+
+    def take(self, address: str) -> _Connection | None:
+        """The one that was kept last, which its server may have closed since; None where there is none."""
+        with self._lock:
+            idle = self._idle.get(address)
+            return idle.pop() if idle else None
+
+    def keep(self, address: str, connection: _Connection) -> None:
+        """Keep it for the next `take`, or close it where there are enough."""
+        with self._lock:
+            idle = self._idle.setdefault(address, [])
+            if not self._closed and len(idle) < self._most:
+                idle.append(connection)
+                return
+        connection.close()
+
+    def close(self) -> None:
+        """Close those that are idle; those in use are closed when they are brought back."""
+        with self._lock:
+            self._closed = True
+            idle = [connection for connections in self._idle.values() for connection in connections]
+            self._idle.clear()
+        for connection in idle:
+            connection.close()
 
 
 class Answer:

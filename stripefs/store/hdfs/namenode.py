@@ -13,22 +13,23 @@ whose answer is lost is not repeated but raises Unanswered: the caller checks if
 from __future__ import annotations
 
 import base64
-import collections
 import contextlib
 import http.client
 import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 from stripefs.errors import NotADirectory, NotFound, PermissionDenied, ServiceDown, StoreError, Transient
 from stripefs.store.base import Status
-from stripefs.store.hdfs.connection import reason
+from stripefs.store.hdfs.connection import IdlePool, reason
 from stripefs.store.hdfs.wire import page_of, remote_error, request_target
 
-__all__ = ["Availability", "NameNodeRest", "RpcAddress", "Unanswered"]
+__all__ = ["Availability", "NameNodeRest", "RpcAddress", "Unanswered", "first_serving"]
+
+_T = TypeVar("_T")
 
 _IDLE_CONNECTIONS = 32  # kept for each NameNode: one for each of the reader's threads
 _LARGEST_ANSWER = 256 << 20  # a listing page holds 1000 entries; a segment of locations is below 1 MiB
@@ -36,6 +37,26 @@ _LARGEST_ANSWER = 256 << 20  # a listing page holds 1000 entries; a segment of l
 
 class Unanswered(ServiceDown):
     """A change was asked for, and whether it was made is not known."""
+
+
+def first_serving(addresses: Sequence[str], start: int, ask: Callable[[str], _T]) -> tuple[int, _T]:
+    """The index and the answer of the first NameNode that serves, looked for from `addresses[start]` on.
+
+    `ask` raises ServiceDown for one that does not serve. Raises the only failure as it is, else ServiceDown with all of
+    them; and what `ask` raises besides, Unanswered too.
+    """
+    failures: list[ServiceDown] = []
+    for step in range(len(addresses)):
+        index = (start + step) % len(addresses)
+        try:
+            return index, ask(addresses[index])
+        except Unanswered:
+            raise
+        except ServiceDown as failure:
+            failures.append(failure)
+    if len(failures) == 1:
+        raise failures[0]
+    raise ServiceDown("; ".join(failure.message for failure in failures), hint=failures[-1].hint)
 
 
 class NameNodeRest:
@@ -46,9 +67,7 @@ class NameNodeRest:
         self._user = user
         self._timeout = timeout
         self._active = 0
-        self._closed = False
-        self._idle = {address: collections.deque[http.client.HTTPConnection]() for address in addresses}
-        self._lock = threading.Lock()
+        self._idle = IdlePool[http.client.HTTPConnection](_IDLE_CONNECTIONS)
         self._defaults: dict[str, Any] | None = None
 
     @property
@@ -121,32 +140,14 @@ class NameNodeRest:
 
     def close(self) -> None:
         """Close the pooled connections; those in use are closed when their answers have come."""
-        with self._lock:
-            self._closed = True
-            idle = [connection for connections in self._idle.values() for connection in connections]
-            for connections in self._idle.values():
-                connections.clear()
-        for connection in idle:
-            connection.close()
+        self._idle.close()
 
     def _first(self, method: str, target: str, where: str) -> dict[str, Any]:
         """The answer of the first NameNode that serves."""
-        failures: list[ServiceDown] = []
-        start = self._active
-        for step in range(len(self.addresses)):
-            index = (start + step) % len(self.addresses)
-            try:
-                document = self._answer(self.addresses[index], method, target, where)
-            except Unanswered:
-                raise
-            except ServiceDown as failure:
-                failures.append(failure)
-                continue
-            self._active = index
-            return document
-        if len(failures) == 1:
-            raise failures[0]
-        raise ServiceDown("; ".join(failure.message for failure in failures), hint=failures[-1].hint)
+        self._active, document = first_serving(
+            self.addresses, self._active, lambda address: self._answer(address, method, target, where)
+        )
+        return document
 
     def _answer(self, address: str, method: str, target: str, where: str) -> dict[str, Any]:
         exchange = self._exchange if method == "GET" else self._exchange_once
@@ -194,7 +195,8 @@ class NameNodeRest:
     def _exchange(self, address: str, method: str, target: str) -> tuple[int, str, bytes]:
         """One GET: status, content type, body. A connection that was idle may be dead: then once more on a new one."""
         while True:
-            connection, reused = self._connection(address)
+            idle = self._idle.take(address)
+            connection = idle or self._fresh(address)
             try:
                 connection.request(method, target)
                 # Closed in any case: it holds the socket too, and would leave it to the collector.
@@ -203,20 +205,14 @@ class NameNodeRest:
                     reusable = response.isclosed() and not response.will_close
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
-                if reused and not isinstance(error, TimeoutError):
+                if idle is not None and not isinstance(error, TimeoutError):
                     continue
                 raise self._down(address, error) from error
             if reusable:
-                self._keep(address, connection)
+                self._idle.keep(address, connection)
             else:
                 connection.close()
             return response.status, response.getheader("Content-Type", ""), body
-
-    def _connection(self, address: str) -> tuple[http.client.HTTPConnection, bool]:
-        with self._lock:
-            if self._idle[address]:
-                return self._idle[address].pop(), True
-        return self._fresh(address), False
 
     def _fresh(self, address: str) -> http.client.HTTPConnection:
         host, _, port = address.rpartition(":")
@@ -225,13 +221,6 @@ class NameNodeRest:
     def _down(self, address: str, error: Exception) -> ServiceDown:
         why = reason(error, self._timeout) if isinstance(error, OSError) else f"no HTTP answer ({error!r})"
         return ServiceDown(f"NameNode http://{address}: {why}", hint="is this its web port? --webhdfs-port N")
-
-    def _keep(self, address: str, connection: http.client.HTTPConnection) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle[address]) < _IDLE_CONNECTIONS:
-                self._idle[address].append(connection)
-                return
-        connection.close()
 
 
 class RpcAddress:

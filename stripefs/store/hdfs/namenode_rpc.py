@@ -12,16 +12,15 @@ from __future__ import annotations
 import itertools
 import socket
 import struct
-import threading
 import uuid
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stripefs.errors import ServiceDown, StoreError, Unsupported
 from stripefs.store.hdfs import protobuf
-from stripefs.store.hdfs.connection import connect, reason, silent_after
+from stripefs.store.hdfs.connection import IdlePool, connect, reason, silent_after
+from stripefs.store.hdfs.namenode import first_serving
 from stripefs.store.hdfs.protobuf import bytes_field, delimited, number_field, signed
 from stripefs.store.hdfs.wire import Replica, remote_error
 
@@ -85,9 +84,7 @@ class NameNodeRpc:
         none of it for 20 minutes."""
         self._calls = itertools.count()
         self._active = 0
-        self._lock = threading.Lock()
-        self._closed = False
-        self._idle: dict[str, deque[_Connection]] = {address: deque() for address in self._addresses}
+        self._idle = IdlePool[_Connection](_IDLE)
 
     @property
     def holder(self) -> bytes:
@@ -130,34 +127,23 @@ class NameNodeRpc:
         return self._call("complete", message, path, lambda answer: bool(dict(protobuf.fields(answer)).get(1)))
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle = [each for connections in self._idle.values() for each in connections]
-            for connections in self._idle.values():
-                connections.clear()
-        for each in idle:
-            each.close()
+        self._idle.close()
 
     def _call(self, method: str, message: bytes, where: str, read: Callable[[bytes], _T]) -> _T:
         """The answer of the first NameNode that serves; `read` raises ValueError for one that is none."""
         number = next(self._calls)
-        failures: list[ServiceDown] = []
-        start = self._active
-        for step in range(len(self._addresses)):
-            index = (start + step) % len(self._addresses)
+
+        def ask(address: str) -> _T:
             try:
-                answer = read(self._ask(self._addresses[index], number, method, message, where))
-            except ServiceDown as failure:
-                failures.append(failure)
-                continue
+                return read(self._ask(address, number, method, message, where))
             except ValueError as error:
-                raise StoreError(f"NameNode {self._addresses[index]} answered {method} badly: {error}") from error
-            self._active = index
-            return answer
-        raise ServiceDown("; ".join(failure.message for failure in failures), hint=failures[-1].hint)
+                raise StoreError(f"NameNode {address} answered {method} badly: {error}") from error
+
+        self._active, answer = first_serving(self._addresses, self._active, ask)
+        return answer
 
     def _ask(self, address: str, number: int, method: str, message: bytes, where: str) -> bytes:
-        connection = self._take(address)
+        connection = self._idle.take(address)
         tries = itertools.count(_FIRST_TRY)
         while True:
             reused = connection is not None
@@ -178,21 +164,10 @@ class NameNodeRpc:
         if status.fatal:
             connection.close()
             raise CallsRefused(f"NameNode {address} takes no calls of ours: {status.message}")
-        self._keep(address, connection)
+        self._idle.keep(address, connection)
         if status.exception:
             raise remote_error(status.exception, status.message, where)
         return answer
-
-    def _take(self, address: str) -> _Connection | None:
-        with self._lock:
-            return self._idle[address].pop() if self._idle[address] else None
-
-    def _keep(self, address: str, connection: _Connection) -> None:
-        with self._lock:
-            if not self._closed and len(self._idle[address]) < _IDLE:
-                self._idle[address].append(connection)
-                return
-        connection.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ from stripefs.retry import RetryPolicy, retry
 from stripefs.store.base import Buffer, Kind, Status, Watch
 from stripefs.store.hdfs.connection import check_rpc
 from stripefs.store.hdfs.hadoop_conf import Target
+from stripefs.store.hdfs.namenode import first_serving
 from stripefs.store.hdfs.native_workarounds import BlockChecker, ClientArguments, claim_user
 from stripefs.store.hdfs.wire import remote_error, temporary_path
 
@@ -247,15 +248,7 @@ class NativeClient:
         """ServiceDown when no NameNode answers: the library would try for a minute and more."""
         if time.monotonic() - self._answered < _TRUSTED:
             return
-        failures: list[ServiceDown] = []
-        for address in self._addresses:
-            try:
-                check_rpc(address, self._timeout)
-            except ServiceDown as failure:
-                failures.append(failure)
-            else:
-                return
-        raise ServiceDown("; ".join(failure.message for failure in failures), hint=failures[-1].hint)
+        first_serving(self._addresses, 0, lambda address: check_rpc(address, self._timeout))
 
 
 _CALLS_AT_ONCE = 64
