@@ -1,4 +1,5 @@
-"""Helpers of store clients: range checks, exact lengths, blocks by size, deferred close, errors by errno.
+"""Helpers of store clients: range checks, exact lengths, new files that are confirmed, blocks by size, deferred close,
+errors by errno.
 
 `STORE_ERRORS` is for clients whose libraries raise OSError.
 """
@@ -27,9 +28,9 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.store.base import Block, Buffer, Status
+from stripefs.store.base import Block, Buffer, Sink, Status
 
-__all__ = ["STORE_ERRORS", "InUse", "blocks_by_size", "check_range", "exact"]
+__all__ = ["STORE_ERRORS", "ConfirmedSink", "InUse", "blocks_by_size", "check_range", "exact"]
 
 STORE_ERRORS: dict[int | None, type[StoreError]] = {
     errno.ENOENT: NotFound,
@@ -53,6 +54,37 @@ STORE_ERRORS: dict[int | None, type[StoreError]] = {
     errno.ENOMEM: Transient,
     errno.ETIMEDOUT: Transient,
 }
+
+
+class ConfirmedSink(Sink):
+    """A new file at `path` that counts once the store tells the length that was written.
+
+    confirm answers the file's status, discard removes what stands there of up to so many bytes. Implementations count
+    `_written`.
+    """
+
+    def __init__(self, path: str, confirm: Callable[[], Status], discard: Callable[[int], None]) -> None:
+        self._path = path
+        self._confirm = confirm
+        self._discard = discard
+        self._written = 0
+        self._over = ""
+        """The reason for which nothing more can be written, "" while it can."""
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise StoreError(f"{self._path} cannot be written to: {self._over}")
+
+    def _closed(self, status: Status, host: str = "") -> Status:
+        """End with this status, which is answered. Raises HostFailed, of `host`, where another length was written."""
+        if status.length != self._written:
+            message = f"{self._path} has {status.length} bytes where {self._written} were written"
+            raise HostFailed(message, host=host)
+        self._end("it is closed")
+        return status
+
+    def _end(self, why: str) -> None:
+        self._over = why
 
 
 def check_range(status: Status, offset: int, length: int) -> None:

@@ -24,7 +24,8 @@ import time
 from collections.abc import Callable
 
 from stripefs.errors import Exists, HostFailed, NotFound, StoreError
-from stripefs.store.base import Buffer, Sink, Status
+from stripefs.store.base import Buffer, Status
+from stripefs.store.common import ConfirmedSink
 from stripefs.store.hdfs.connection import connect, read_head, reason, refusal, silent_after
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
 
@@ -56,19 +57,18 @@ _PEEK = 64 << 10
 _log = logging.getLogger(__name__)
 
 
-class DataNodeSink(Sink):
-    """PUT `target` at the DataNode `address`, which is called `name` in errors, of the file `where`.
+class DataNodeSink(ConfirmedSink):
+    """PUT `target` at the DataNode `address`, which is called `name` in errors, of the file `path`.
 
-    confirm answers the file's status, discard removes what stands there of up to so many bytes; timeout is a reader's,
-    in seconds, and so many of them may pass in silence. block_size in bytes, 0 where it is not known. Raises
-    HostFailed, of whichever DataNode was silent.
+    timeout is a reader's, in seconds, and `patience` of them may pass in silence. block_size in bytes, 0 where it is
+    not known. Raises HostFailed, of whichever DataNode was silent.
     """
 
     def __init__(
         self,
         address: str,
         target: str,
-        where: str,
+        path: str,
         *,
         name: str,
         timeout: float,
@@ -79,22 +79,18 @@ class DataNodeSink(Sink):
         confirm: Callable[[], Status],
         discard: Callable[[int], None],
     ) -> None:
+        super().__init__(path, confirm, discard)
         self._name = name
-        self._where = where
         self._timeout = timeout
         self._patience = patience
         self._length = length
         self._block_size = block_size
         self._pipelines = pipelines
-        self._confirm = confirm
-        self._discard = discard
-        self._written = 0
         self._looked = 0
         self._silent_since: float | None = None
         self._received = b""
         self._answered = False
         self._close_later = False
-        self._over = ""
         how = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
         head = f"PUT {target} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/octet-stream\r\n{how}\r\n\r\n"
         self._address, self._head = address, head.encode("ascii")
@@ -124,7 +120,7 @@ class DataNodeSink(Sink):
             if left:
                 self._sock = self._asked()
         self._over = "its DataNode hangs"
-        raise HostFailed(f"DataNode {self._name} does not go on with {self._where}", host=self._name, stalled=True)
+        raise HostFailed(f"DataNode {self._name} does not go on with {self._path}", host=self._name, stalled=True)
 
     def write(self, data: Buffer) -> None:
         self._check_open()
@@ -132,7 +128,7 @@ class DataNodeSink(Sink):
         if not view:
             return  # a chunk of no bytes would end the body
         if self._length is not None and self._written + len(view) > self._length:
-            raise StoreError(f"{self._where}: more is written than the {self._length} bytes that were announced")
+            raise StoreError(f"{self._path}: more is written than the {self._length} bytes that were announced")
         if not self._written:
             self._check_accepted()
         self._written += len(view)
@@ -151,7 +147,7 @@ class DataNodeSink(Sink):
     def close(self) -> Status:
         self._check_open()
         if self._length is not None and self._written != self._length:
-            raise StoreError(f"{self._where}: {self._written} bytes were written where {self._length} were announced")
+            raise StoreError(f"{self._path}: {self._written} bytes were written where {self._length} were announced")
         try:
             if self._length is None:
                 self._send(b"0\r\n\r\n")
@@ -162,13 +158,7 @@ class DataNodeSink(Sink):
             self._read_answer()
         except OSError as error:
             raise self._why(error) from error
-        status = self._confirm()
-        if status.length != self._written:
-            raise HostFailed(
-                f"{self._where} has {status.length} bytes where {self._written} were written", host=self._name
-            )
-        self._end("it is closed")
-        return status
+        return self._closed(self._confirm(), self._name)
 
     def abort(self) -> None:
         if self._over:
@@ -182,10 +172,6 @@ class DataNodeSink(Sink):
         self._end(self._over or "it was given up")
         if made:
             self._discard(self._written)
-
-    def _check_open(self) -> None:
-        if self._over:
-            raise StoreError(f"{self._where} cannot be written to: {self._over}")
 
     def _send(self, *pieces: Buffer) -> None:
         """All of the pieces, without putting them together first."""
@@ -222,21 +208,19 @@ class DataNodeSink(Sink):
         if self._silent_since is None:
             self._silent_since = now - self._timeout
         silent_for = now - self._silent_since
-        silent_hosts = self._pipelines.silent_hosts(self._where, self._name)
+        silent_hosts = self._pipelines.silent_hosts(self._path, self._name)
         waiting = bool(silent_hosts) and self._name not in silent_hosts
         if waiting and self._length is not None:
             raise self._given_up(silent_hosts[0])
         if self._name in silent_hosts or silent_for >= (_MENDING if waiting else self._timeout * self._patience):
             self._answered = True  # it will not be waited for again
             raise HostFailed(
-                f"DataNode {self._name}, writing {self._where}: no answer within {silent_for:.0f} s",
+                f"DataNode {self._name}, writing {self._path}: no answer within {silent_for:.0f} s",
                 host=self._name,
                 stalled=True,
             )
         if waiting:
-            _log.info(
-                "DataNode %s, writing %s, waits for %s, which is silent", self._name, self._where, silent_hosts[0]
-            )
+            _log.info("DataNode %s, writing %s, waits for %s, which is silent", self._name, self._path, silent_hosts[0])
 
     def _block(self, offset: int) -> int:
         return offset // self._block_size if self._block_size else 0
@@ -247,7 +231,7 @@ class DataNodeSink(Sink):
             return
         end = time.monotonic() + self._timeout
         while not self._has_answered(_BETWEEN_LOOKS) and time.monotonic() < end:
-            count, names = self._pipelines.of(self._where)
+            count, names = self._pipelines.of(self._path)
             if count > block and names:
                 self._looked = block + 1
                 if silent := self._pipelines.silent(names):
@@ -258,7 +242,7 @@ class DataNodeSink(Sink):
         """The file need not be written here, since `silent` has part in its block."""
         self._answered = self._close_later = True
         return HostFailed(
-            f"DataNode {self._name}, writing {self._where}, waits for {silent}, which is silent",
+            f"DataNode {self._name}, writing {self._path}, waits for {silent}, which is silent",
             host=silent,
             stalled=True,
         )
@@ -295,7 +279,7 @@ class DataNodeSink(Sink):
                 break
         self._answered = True
         if status not in (200, 201):
-            error = refusal(self._sock, status, headers, self._received, self._name, self._where)
+            error = refusal(self._sock, status, headers, self._received, self._name, self._path)
             if isinstance(error, Exists | NotFound):
                 self._end(error.message)  # nothing of ours is there to be removed
             raise error
@@ -306,7 +290,7 @@ class DataNodeSink(Sink):
             self._read_answer()
         except StoreError as error:
             return error
-        return HostFailed(f"DataNode {self._name} ended {self._where} early", host=self._name)
+        return HostFailed(f"DataNode {self._name} ended {self._path} early", host=self._name)
 
     def _why(self, error: OSError) -> StoreError:
         """The error behind a connection that broke: the DataNode's own, where it told one."""
@@ -323,10 +307,10 @@ class DataNodeSink(Sink):
     def _failed(self, error: OSError) -> HostFailed:
         stalled = isinstance(error, TimeoutError | BlockingIOError)
         why = reason(error, self._timeout)
-        return HostFailed(f"DataNode {self._name}, writing {self._where}: {why}", host=self._name, stalled=stalled)
+        return HostFailed(f"DataNode {self._name}, writing {self._path}: {why}", host=self._name, stalled=stalled)
 
     def _end(self, why: str) -> None:
-        self._over = why
+        super()._end(why)
         if self._close_later:
             self._pipelines.close_later(self._sock)
         else:

@@ -29,18 +29,20 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
-from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.common import blocks_by_size, check_range
 from stripefs.store.hdfs.block_locations import BlockLocations
-from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, DataNodeReader, SmallRange, SmallReader
+from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, SmallRange
 from stripefs.store.hdfs.native import PinnedFile
 from stripefs.store.hdfs.wire import inode_path
 
-__all__ = ["CheckedHandle", "Cluster", "GroupCommit", "HdfsHandle"]
+if TYPE_CHECKING:
+    from stripefs.store.hdfs.store import HdfsStore
+
+__all__ = ["CheckedHandle", "GroupCommit", "HdfsHandle"]
 
 
 class _Run:
@@ -95,34 +97,12 @@ _BLOCK = 8 << 20  # bytes: the assumed block size of a checked file, while the N
 _SMALL = 64 << 10  # bytes: the sums of a part of 8 GiB
 
 
-class Cluster(Protocol):
-    """The services that a handle needs of its store. `path` is an HDFS path in plain text."""
-
-    chooses_host: bool
-    finds_blocks: bool
-    reads: DataNodeReader
-    small: SmallReader
-
-    @property
-    def health(self) -> HostHealth: ...
-
-    def current(self, path: str, status: Status) -> Status:
-        """The file of `status` as it is now, by its inode where there are file ids, else whatever is at `path`."""
-
-    def pin(self, path: str, status: Status) -> PinnedFile | None:
-        """The file pinned by a client library, None where there is none. Raises StoreErrors."""
-
-    def namenode_away(self) -> bool: ...
-
-    def note_away(self) -> None: ...
-
-
 class HdfsHandle(Handle):
-    def __init__(self, cluster: Cluster, path: str, status: Status) -> None:
+    def __init__(self, store: HdfsStore, path: str, status: Status) -> None:
         self.status = status
-        self._cluster = cluster
+        self._store = store
         self._path = path
-        self._where = inode_path(status.file_id) if status.file_id and cluster.finds_blocks else path
+        self._where = inode_path(status.file_id) if status.file_id and store.finds_blocks else path
         self._closed = False
         self._failed: dict[int, set[str]] = {}
         """By offset of a block: the hosts that failed since it was last read by WebHDFS."""
@@ -132,7 +112,7 @@ class HdfsHandle(Handle):
         self._locations = BlockLocations(
             status.length,
             status.block_size,
-            lambda offset, length: cluster.reads.blocks(self._where, offset, length, named=not status.encrypted),
+            lambda offset, length: store.reads.blocks(self._where, offset, length, named=not status.encrypted),
         )
         self._pinned: PinnedFile | None = None
         self._named = False
@@ -141,13 +121,13 @@ class HdfsHandle(Handle):
             self._prepare()
 
     def locate(self, offset: int, length: int) -> Sequence[Block]:
-        if self._cluster.finds_blocks and not (self._pinned and self._cluster.namenode_away()):
+        if self._store.finds_blocks and not (self._pinned and self._store.namenode_away()):
             try:
                 return self._located(offset, length)
             except ServiceDown:
                 if self._pinned is None:
                     raise
-                self._cluster.note_away()
+                self._store.note_away()
         return blocks_by_size(self.status, offset, length)
 
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
@@ -160,7 +140,7 @@ class HdfsHandle(Handle):
         """Bytes that may be used while no NameNode serves are confirmed here."""
 
         def arrived() -> None:
-            if self._named and self._cluster.namenode_away():
+            if self._named and self._store.namenode_away():
                 self._arrived_pinned()
             else:
                 watch.unconfirmed()
@@ -173,7 +153,7 @@ class HdfsHandle(Handle):
             self._confirm()
         except ServiceDown:
             if self._pinned is not None or self._named:
-                self._cluster.note_away()
+                self._store.note_away()
             raise
 
     def _read(
@@ -185,7 +165,7 @@ class HdfsHandle(Handle):
             raise StoreError(f"{self._path}: the handle is closed")
         if not length:
             return b""
-        if self._cluster.chooses_host and not (self._pinned and self._cluster.namenode_away()):
+        if self._store.chooses_host and not (self._pinned and self._store.namenode_away()):
             try:
                 data = self._read_chosen(offset, length, ahead, host, watch)
                 arrived()
@@ -193,13 +173,13 @@ class HdfsHandle(Handle):
             except ServiceDown:
                 if self._pinned is None:
                     raise
-                self._cluster.note_away()
+                self._store.note_away()
         return self._read_pinned(offset, length, watch)
 
     def close(self) -> None:
         self._closed = True
         self._pinned = None
-        self._cluster.reads.release(self, self._where)
+        self._store.reads.release(self, self._where)
 
     def _read_chosen(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> Buffer:
         """From `host`, or where the block is by now; where it is "", from the replicas of the first byte in turn."""
@@ -217,19 +197,19 @@ class HdfsHandle(Handle):
         def moved() -> None:
             self._locations.refresh(offset)
 
-        names = self._cluster.health.order(block.hosts, time.monotonic())
+        names = self._store.health.order(block.hosts, time.monotonic())
         if host:
             names = [host] if host in names or not names else names[:1]  # the block was moved to these
         for name in names:
             end = min(offset + length + ahead, _reach(blocks, name)) if ahead else 0
             try:
-                data = self._cluster.reads.fetch(self, self._where, block, offset, length, end, name, watch, moved)
+                data = self._store.reads.fetch(self, self._where, block, offset, length, end, name, watch, moved)
             except NotFound as error:
                 raise self._gone(error) from error
             except ServiceDown as error:
                 if not self._named:
                     raise
-                self._cluster.note_away()  # this host does not grant the read without one; another may
+                self._store.note_away()  # this host does not grant the read without one; another may
                 failure = HostFailed(error.message, host=name)
             except HostFailed as error:
                 if self._named:
@@ -253,8 +233,8 @@ class HdfsHandle(Handle):
     def _read_any(self, block: Block, place: SmallRange) -> Buffer:
         """From the replica that answers first. Raises HostFailed when none does within `small_reads.SILENT` seconds."""
         try:
-            hosts = self._cluster.health.order(place.hosts, time.monotonic())
-            data = self._cluster.small.race(place, hosts, PATIENCE)
+            hosts = self._store.health.order(place.hosts, time.monotonic())
+            data = self._store.small.race(place, hosts, PATIENCE)
         except NotFound as error:
             raise self._gone(error) from error
         self._failed.pop(block.offset, None)
@@ -310,11 +290,11 @@ class HdfsHandle(Handle):
     def _prepare(self) -> None:
         """Learn what it takes to read without a NameNode."""
         try:
-            self._named = self._cluster.reads.by_name and self._know_names()
+            self._named = self._store.reads.by_name and self._know_names()
             if not self._named:
                 self._pin()
         except ServiceDown:
-            if not self._cluster.chooses_host:
+            if not self._store.chooses_host:
                 raise
             # Reads need none of it while a NameNode serves.
 
@@ -327,7 +307,7 @@ class HdfsHandle(Handle):
     def _pin(self) -> PinnedFile | None:
         """Pin the file between two sightings of the same version."""
         try:
-            pinned = self._cluster.pin(self._path, self.status)
+            pinned = self._store.pin(self._path, self.status)
         except NotFound as error:
             raise self._gone(error) from error
         if pinned is not None:
@@ -336,16 +316,16 @@ class HdfsHandle(Handle):
         return pinned
 
     def _confirm_unless_away(self) -> None:
-        if self._cluster.namenode_away():
+        if self._store.namenode_away():
             return
         try:
             self._confirm()
         except ServiceDown:
-            self._cluster.note_away()
+            self._store.note_away()
 
     def _check_version(self) -> None:
         try:
-            current = self._cluster.current(self._path, self.status)
+            current = self._store.current(self._path, self.status)
         except NotFound as error:
             raise self._gone(error) from error
         if current.identity != self.status.identity:
@@ -366,8 +346,8 @@ class CheckedHandle(HdfsHandle):
     that costs DataNodes a twentieth of a WebHDFS request, and readers of checked files begin with their sums.
     """
 
-    def __init__(self, cluster: Cluster, path: str, name: bytes, length: int) -> None:
-        super().__init__(cluster, path, Status(name, Kind.FILE, length, block_size=_BLOCK))
+    def __init__(self, store: HdfsStore, path: str, name: bytes, length: int) -> None:
+        super().__init__(store, path, Status(name, Kind.FILE, length, block_size=_BLOCK))
 
     def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         if not host and length <= _SMALL:
@@ -380,7 +360,7 @@ class CheckedHandle(HdfsHandle):
         return self.read_on(offset, length, ahead, host=host, watch=watch)
 
     def _read_small(self, offset: int, length: int, watch: Watch | None) -> Buffer:
-        small, late = self._cluster.small, False
+        small, late = self._store.small, False
         if not small.avoiding:
             try:
                 return small.try_first(self._path, lambda: self._read_pinned(offset, length, watch))
@@ -401,7 +381,7 @@ class CheckedHandle(HdfsHandle):
 
     def _check_version(self) -> None:
         """Raises after a failure where no NameNode serves, or the file is not there."""
-        self._cluster.current(self._path, self.status)
+        self._store.current(self._path, self.status)
 
     def _gone(self, error: NotFound) -> StoreError:
         return error

@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 from hdfs_native import WriteOptions
 
-from stripefs.errors import HostFailed, ServiceDown, StoreError, Transient, Unsupported
-from stripefs.store.base import Buffer, Sink, Status
+from stripefs.errors import ServiceDown, StoreError, Transient, Unsupported
+from stripefs.store.base import Buffer, Status
+from stripefs.store.common import ConfirmedSink
 from stripefs.store.hdfs.namenode import Unanswered
 from stripefs.store.hdfs.native import NativeClient, translate
 
@@ -25,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class NativeNamespaceCalls:
-    """`changes.Calls` by hdfs-native's RPC. `stat` is the store's."""
+    """`namespace.NamespaceCalls` by hdfs-native's RPC. `stat` is the store's."""
 
     def __init__(self, native: NativeClient, stat: Callable[[str], Status]) -> None:
         self._native = native
@@ -67,8 +68,8 @@ class NativeNamespaceCalls:
             raise Unanswered(error.message, hint=error.hint) from error
 
 
-class NativeSink(Sink):
-    """A new file at `path`. confirm answers its status, discard removes what stands there."""
+class NativeSink(ConfirmedSink):
+    """A new file at `path`, on DataNodes that the NameNode chooses."""
 
     def __init__(
         self,
@@ -80,17 +81,13 @@ class NativeSink(Sink):
         confirm: Callable[[], Status],
         discard: Callable[[int], None],
     ) -> None:
+        super().__init__(path, confirm, discard)
         options = WriteOptions(
             block_size=block_size or None,
             replication=replication or None,
             overwrite=False,
             create_parent=False,
         )
-        self._path = path
-        self._confirm = confirm
-        self._discard = discard
-        self._written = 0
-        self._over = ""
         self._writer: Any = native.ask(lambda client: client.create(path, options), path)
 
     def write(self, data: Buffer) -> None:
@@ -102,11 +99,7 @@ class NativeSink(Sink):
     def close(self) -> Status:
         self._check_open()
         self._do(self._writer.close)
-        status = self._confirm()
-        if status.length != self._written:
-            raise HostFailed(f"{self._path} has {status.length} bytes where {self._written} were written")
-        self._let_go("it is closed")
-        return status
+        return self._closed(self._confirm())
 
     def abort(self) -> None:
         if self._over:
@@ -114,11 +107,7 @@ class NativeSink(Sink):
         self._discard(self._written)
         with contextlib.suppress(OSError, RuntimeError, ValueError):
             self._writer.close()
-        self._let_go("it was given up")
-
-    def _check_open(self) -> None:
-        if self._over:
-            raise StoreError(f"{self._path} cannot be written to: {self._over}")
+        self._end("it was given up")
 
     def _do(self, call: Callable[[], object]) -> None:
         try:
@@ -128,6 +117,6 @@ class NativeSink(Sink):
             # An error without a class of its own arose between the library and DataNodes of its choice.
             raise Transient(translated.message) if type(translated) is StoreError else translated from error
 
-    def _let_go(self, why: str) -> None:
-        self._over = why
+    def _end(self, why: str) -> None:
+        super()._end(why)
         io.RawIOBase.close(self._writer)  # marks it, so that its destructor does not close it at the store again

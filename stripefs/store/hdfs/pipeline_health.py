@@ -20,15 +20,15 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
 
 from stripefs.errors import HostFailed, StoreError
 from stripefs.retry import HostHealth
+from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.connection import answers
 from stripefs.store.hdfs.namenode import NameNodeRest
-from stripefs.store.hdfs.wire import Replica, last_block_of
+from stripefs.store.hdfs.wire import last_block_of
 
-__all__ = ["Addresses", "PipelineHealth"]
+__all__ = ["PipelineHealth"]
 
 _SIGN = 1.0
 """Seconds that a sign of life may take: an HTTP answer that costs the DataNode nothing."""
@@ -43,19 +43,11 @@ _CLOSED_AFTER = 80.0
 """Seconds: 60 s and 5 s for each replica is how long a DataNode waits for the next (dfs.client.socket-timeout)."""
 
 
-class Addresses(Protocol):
-    """Web addresses of DataNodes."""
-
-    def learn(self, replicas: Iterable[Replica]) -> None: ...
-
-    def address(self, name: str) -> str: ...
-
-
 class PipelineHealth:
     """Safe to use from many threads. `timeout`: seconds for which a DataNode may be silent; names are transfer
     addresses."""
 
-    def __init__(self, rest: NameNodeRest, datanodes: Addresses, health: HostHealth, timeout: float) -> None:
+    def __init__(self, rest: NameNodeRest, datanodes: DataNodes, health: HostHealth, timeout: float) -> None:
         self._rest = rest
         self._datanodes = datanodes
         self._health = health

@@ -228,7 +228,7 @@ class HdfsStore(Store):
         return self.get(path) if data is None else data
 
     def remove(self, path: bytes) -> None:
-        self._writer.remove(self._full(path))
+        self._writer.changes.remove(self._full(path))
 
     def create(
         self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
@@ -260,7 +260,7 @@ class HdfsStore(Store):
         return ""
 
     def mkdir(self, path: bytes, mode: int = 0o755) -> None:
-        self._writer.mkdir(self._full(path), mode)
+        self._writer.changes.mkdir(self._full(path), mode)
 
     def rmdir(self, path: bytes) -> None:
         self._writer.rmdir(self._full(path))
@@ -278,13 +278,13 @@ class HdfsStore(Store):
         if not self.capabilities.compare:
             super().compare_and_remove(path, seen)
             return
-        self._writer.compare_and_remove(self._full(path), seen)
+        self._writer.changes.compare_and_remove(self._full(path), seen)
 
     def set_attributes(self, path: bytes, attributes: Attributes) -> None:
-        self._writer.set_attributes(self._full(path), attributes)
+        self._writer.changes.set_attributes(self._full(path), attributes)
 
     def concat(self, target: bytes, sources: Sequence[bytes]) -> None:
-        self._writer.concat(self._full(target), [self._full(source) for source in sources])
+        self._writer.changes.concat(self._full(target), [self._full(source) for source in sources])
 
     def space(self) -> Space | None:
         if not self._web:
@@ -328,14 +328,16 @@ class HdfsStore(Store):
         if self._native is not None:
             self._native.close()
 
-    # Services for handles (handle.Cluster).
+    # Services for handles. `path` is an HDFS path in plain text.
 
     def current(self, path: str, status: Status) -> Status:
+        """The file of `status` as it is now, by its inode where there are file ids, else whatever is at `path`."""
         if status.file_id and self._inodes:
             return status_of(self._rest.ask("GETFILESTATUS", inode_path(status.file_id)), status.name)
         return self._stat(path, status.name)
 
     def pin(self, path: str, status: Status) -> PinnedFile | None:
+        """The file pinned by a client library, None where there is none. Raises StoreErrors."""
         if self._pinning is None:
             return None
         by_inode = status.file_id and self._inodes and self._pinning is self._native

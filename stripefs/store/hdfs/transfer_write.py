@@ -16,20 +16,21 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from stripefs.errors import HostFailed, StoreError, Transient
 from stripefs.store.base import Buffer, Sink, Status
+from stripefs.store.common import ConfirmedSink
 from stripefs.store.hdfs import protobuf
+from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.connection import connect, reason, silent_after
 from stripefs.store.hdfs.data_transfer import UNTRIED, BrokenAnswer, DataTransfer, receive_message
 from stripefs.store.hdfs.datanode_write import unsent_bytes
 from stripefs.store.hdfs.namenode_rpc import NameNodeRpc, PlacedBlock
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.transfer_wire import ChunkSums, acknowledged, packet_head, write_answer, write_request
-from stripefs.store.hdfs.wire import Replica
 
 __all__ = ["Placement", "TransferSink"]
 
@@ -49,32 +50,23 @@ _AGAIN_FIRST, _AGAIN_LONGEST = 0.005, 0.4
 """Seconds between two questions whether the NameNode has heard of a block's replicas."""
 
 
-class TransferAddresses(Protocol):
-    """Transfer addresses of DataNodes."""
-
-    def learn(self, replicas: Iterable[Replica]) -> None: ...
-
-    def transfer_address(self, name: str) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Placement:
     """The services that files are written by. timeout: seconds for which one DataNode may be silent."""
 
     rpc: NameNodeRpc
     transfer: DataTransfer
-    datanodes: TransferAddresses
+    datanodes: DataNodes
     pipelines: PipelineHealth
     sums: ChunkSums
     timeout: float
 
 
-class TransferSink(Sink):
+class TransferSink(ConfirmedSink):
     """A new file of `length` bytes at `path`, each block's first replica at `host` where the NameNode agrees.
 
-    patience: time-outs that may pass in silence. confirm answers the file's status, discard removes what stands there
-    of up to so many bytes, instead makes a sink that writes the same file in another way. Raises what
-    `NameNodeRpc.create` raises.
+    patience: time-outs that may pass in silence. instead makes a sink that writes the same file in another way. Raises
+    what `NameNodeRpc.create` raises.
     """
 
     def __init__(
@@ -91,21 +83,17 @@ class TransferSink(Sink):
         discard: Callable[[int], None],
         instead: Callable[[], Sink],
     ) -> None:
+        super().__init__(path, confirm, discard)
         self._by = placement
-        self._path = path
         self._host = host
         self._length = length
         self._block_size = block_size
         self._waits = patience * placement.timeout
-        self._confirm = confirm
-        self._discard = discard
         self._instead = instead
         self._other: Sink | None = None
         self._block: _BlockStream | None = None
         self._previous = b""
         self._part = bytearray()  # of a chunk
-        self._written = 0
-        self._over = ""
         self._id = placement.rpc.create(path, mode=0o644, replication=replication, block_size=block_size)
 
     def write(self, data: Buffer) -> None:
@@ -138,27 +126,18 @@ class TransferSink(Sink):
             self._end_block()
             self._until_reported(lambda: self._by.rpc.complete(self._path, self._id, self._previous))
             status = self._confirm()
-        if status.length != self._written:
-            raise HostFailed(
-                f"{self._path} has {status.length} bytes where {self._written} were written", host=self._host
-            )
-        self._over = "it is closed"
-        return status
+        return self._closed(status, self._host)
 
     def abort(self) -> None:
         if self._over:
             return
-        self._over = "it was given up"
+        self._end("it was given up")
         if self._block is not None:
             self._block.drop()
         if self._other is not None:
             self._other.abort()
         else:
             self._discard(self._written)
-
-    def _check_open(self) -> None:
-        if self._over:
-            raise StoreError(f"{self._path} cannot be written to: {self._over}")
 
     def _flush(self) -> None:
         part, self._part = self._part, bytearray()

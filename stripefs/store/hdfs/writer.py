@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace as replaced
-from typing import Protocol
+from functools import partial
 
 from stripefs.errors import (
     Busy,
@@ -36,7 +36,8 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.retry import HostHealth
-from stripefs.store.base import Attributes, Buffer, Host, Identity, Kind, Sink, Status
+from stripefs.store.base import Buffer, Identity, Kind, Sink, Status
+from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
 from stripefs.store.hdfs.hadoop_conf import Target
@@ -48,9 +49,9 @@ from stripefs.store.hdfs.native_write import NativeNamespaceCalls, NativeSink
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.transfer_wire import ChunkSums
 from stripefs.store.hdfs.transfer_write import Placement, TransferSink
-from stripefs.store.hdfs.wire import Replica, inode_path, request_target, temporary_path
+from stripefs.store.hdfs.wire import inode_path, request_target, temporary_path
 
-__all__ = ["DOCUMENT", "DataNodeDirectory", "HdfsWriter"]
+__all__ = ["DOCUMENT", "HdfsWriter"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,31 +73,19 @@ _HIDDEN = 1024
 """Files with hidden names of which is remembered what they are until they are renamed."""
 
 
-class DataNodeDirectory(Protocol):
-    """Knowledge about the DataNodes."""
-
-    def address(self, name: str) -> str: ...
-
-    def transfer_address(self, name: str) -> str: ...
-
-    def learn(self, replicas: Iterable[Replica]) -> None: ...
-
-    def known(self) -> Sequence[Host]: ...
-
-
 class HdfsWriter:
     """Paths are HDFS's, in plain text; the store's own root stays where it is.
 
     rest is None where WebHDFS does not answer, native where the transport leaves it out, datanodes where files cannot
     be placed, transfer where the cluster has no data transfer for us. `stat` is the store's; timeout that of one silent
-    host, in seconds.
+    host, in seconds. `changes`: those of names and attributes that need nothing else of this.
     """
 
     def __init__(
         self,
         rest: NameNodeRest | None,
         native: NativeClient | None,
-        datanodes: DataNodeDirectory | None,
+        datanodes: DataNodes | None,
         stat: Callable[[str], Status],
         *,
         transfer: DataTransfer | None = None,
@@ -127,9 +116,9 @@ class HdfsWriter:
         self._hidden: dict[str, Status] = {}  # files of ours that have yet to be renamed
         self._lock = threading.Lock()
         if rest is not None:
-            self._changes = Namespace(WebNamespaceCalls(rest, stat))
+            self.changes = Namespace(WebNamespaceCalls(rest, stat))
         elif native is not None:
-            self._changes = Namespace(NativeNamespaceCalls(native, stat))
+            self.changes = Namespace(NativeNamespaceCalls(native, stat))
         else:
             raise ServiceDown("neither WebHDFS nor the RPC port can be used")
 
@@ -145,8 +134,8 @@ class HdfsWriter:
                 path,
                 block_size=block_size,
                 replication=replication,
-                confirm=lambda: self._written(path),
-                discard=lambda at_most: self._discard(path, at_most),
+                confirm=partial(self._written, path),
+                discard=partial(self._discard, path),
             )
         return self._placed(path, host or self._any_datanode(), block_size, replication, length)
 
@@ -176,11 +165,12 @@ class HdfsWriter:
                 length=length,
                 block_size=block_size,
                 pipelines=pipelines,
-                confirm=lambda: self._written(path),
-                discard=lambda at_most: self._discard(path, at_most),
+                confirm=confirm,
+                discard=discard,
             )
 
         patience, pipelines = 1 if document else PATIENCE, self._pipelines
+        confirm, discard = partial(self._written, path), partial(self._discard, path)
         by = self._transfer
         if by is None or not length or _folder(path) in self._without_transfer or not block_size or not replication:
             return by_web()
@@ -195,8 +185,8 @@ class HdfsWriter:
                 block_size=block_size,
                 replication=replication,
                 patience=patience,
-                confirm=lambda: self._written(path),
-                discard=lambda at_most: self._discard(path, at_most),
+                confirm=confirm,
+                discard=discard,
                 instead=by_web,
             )
         except Unsupported as error:
@@ -258,13 +248,13 @@ class HdfsWriter:
         try:
             self._rest.set_attribute(inode_path(seen.file_id), DOCUMENT, data)
             if source != target:
-                self._changes.move_inode(seen.file_id, target)
+                self.changes.move_inode(seen.file_id, target)
         except NotFound:
             raise StaleVersion(f"{source} was replaced or removed") from None
 
     def _remove_quietly(self, path: str) -> None:
         with contextlib.suppress(StoreError):
-            self._changes.remove(path)
+            self.changes.remove(path)
 
     def _put_native(
         self, native: NativeClient, path: str, pieces: Sequence[Buffer], *, replace: bool, parents: bool
@@ -310,7 +300,7 @@ class HdfsWriter:
         except NotFound:
             if not parents:
                 raise
-            self._changes.make_directories(_folder(path))
+            self.changes.make_directories(_folder(path))
             status = write()
         try:
             self._rename(temporary, path, replace=replace)
@@ -319,31 +309,16 @@ class HdfsWriter:
             raise
         return replaced(status, name=path.rpartition("/")[2].encode())
 
-    def remove(self, path: str) -> None:
-        self._changes.remove(path)
-
-    def mkdir(self, path: str, mode: int) -> None:
-        self._changes.mkdir(path, mode)
-
     def rmdir(self, path: str) -> None:
         self._refuse_root(path)
-        self._changes.rmdir(path)
+        self.changes.rmdir(path)
 
     def rename(self, source: str, target: str, *, replace: bool) -> None:
         self._refuse_root(source, target)
         self._rename(source, target, replace=replace)
 
     def compare_and_rename(self, source: str, target: str, seen: Identity) -> None:
-        self._changes.compare_and_rename(source, target, seen, moving=self._known(source))
-
-    def compare_and_remove(self, path: str, seen: Identity) -> None:
-        self._changes.compare_and_remove(path, seen)
-
-    def set_attributes(self, path: str, attributes: Attributes) -> None:
-        self._changes.set_attributes(path, attributes)
-
-    def concat(self, target: str, sources: Sequence[str]) -> None:
-        self._changes.concat(target, sources)
+        self.changes.compare_and_rename(source, target, seen, moving=self._known(source))
 
     def close(self) -> None:
         """Let go of what is laid aside."""
@@ -367,7 +342,7 @@ class HdfsWriter:
         return status
 
     def _rename(self, source: str, target: str, *, replace: bool) -> None:
-        self._changes.rename(source, target, replace=replace, moving=self._known(source))
+        self.changes.rename(source, target, replace=replace, moving=self._known(source))
 
     def _known(self, source: str) -> Status | None:
         """A hidden file of ours that is about to be renamed; None for any other."""
@@ -379,7 +354,7 @@ class HdfsWriter:
         with contextlib.suppress(StoreError):
             found = self._stat(path)
             if found.kind is Kind.FILE and found.length <= at_most:
-                self._changes.remove(path)
+                self.changes.remove(path)
 
     def _any_datanode(self, but: Set[str] = frozenset()) -> str:
         known = self._datanodes.known() if self._datanodes else ()
@@ -423,7 +398,7 @@ class HdfsWriter:
 
 def _placement(
     rest: NameNodeRest,
-    datanodes: DataNodeDirectory,
+    datanodes: DataNodes,
     transfer: DataTransfer,
     pipelines: PipelineHealth,
     target: Target,
