@@ -15,8 +15,9 @@ import click
 from imagefs.config import IMAGEFS, Settings, resolve
 from imagefs.progress import Progress
 from imagefs.reference import parse_reference
+from stripefs.cli import flags as cli_flags
 from stripefs.cli.fastpath import Flag
-from stripefs.cli.flags import given, settings_flags
+from stripefs.cli.flags import config_flag, given, settings_flags
 from stripefs.cli.output import rate
 from stripefs.units import format_size
 
@@ -142,7 +143,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
 
 
 _PATIENCE = 60.0  # seconds in which a store may come back
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_flag = cli_flags.json_flag("Print JSON.")
 quiet_flag = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and of the result only what names it.")
 
 
@@ -150,11 +151,10 @@ def flags(*sections: str, also: Sequence[str] = ()) -> Callable[[_F], _F]:
     """--config, and the flags of these sections of the options and those in `also`; --log-level in any case."""
 
     def add(function: _F) -> _F:
-        config = click.option(
-            "--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones."
-        )
         without = ["mirror"]  # what is asked here is the store itself
-        return settings_flags(*sections, also=["log-level", *also], without=without, options=IMAGEFS)(config(function))
+        return settings_flags(*sections, also=["log-level", *also], without=without, options=IMAGEFS)(
+            config_flag(function)
+        )
 
     return add
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stripefs import config as configuration
-from stripefs.cli.flags import SettingsCommand, given, settings_flags
+from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import columns, duration, status_line, tell
 from stripefs.cli.output import rate as rate_in_words
-from stripefs.cli.paths import place
+from stripefs.cli.paths import configure_logs, place
 from stripefs.config import STRIPEFS
 from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, parse_rate, shown
@@ -38,11 +38,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 def _flags(function: _F) -> _F:
     """The flags that all of these commands have."""
-    function = settings_flags(also=["cache", "cache-size", "log-level"])(function)
-    function = click.option(
-        "--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones."
-    )(function)
-    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
+    return json_flag()(config_flag(settings_flags(also=["cache", "cache-size", "log-level"])(function)))
 
 
 @click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
@@ -248,8 +244,8 @@ def _as_dict(version: CachedVersion) -> dict[str, Any]:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("-w", "--wait", is_flag=True, help="Come back when all is on disk, not at once.")
 @click.option("--rate", default="0", metavar="RATE", help="Read at most so much a second, such as 200MB/s.  [no limit]")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; implies --wait.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@json_flag("Print one JSON object; implies --wait.")
+@config_flag
 @settings_flags("store", "read", "cache", also=["log-level", "trust-pool"])
 @click.pass_context
 def warm_command(ctx: click.Context, paths: tuple[str, ...], wait: bool, rate: str, as_json: bool, config: str) -> int:
@@ -268,9 +264,7 @@ def warm_command(ctx: click.Context, paths: tuple[str, ...], wait: bool, rate: s
             raise ConfigError(f"{path}: no cache folder is named", hint="give --cache DIR, the one of the mounts")
     if not (wait or as_json):
         return _behind(ctx, paths, rate, config)
-    from stripefs import logs
-
-    logs.configure("text", several[0][1].mount.log_level if "log-level" in flags else "error")
+    configure_logs(ctx, several[0][1])
     code = 0
     told = []
     for path, settings, inside in several:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, given, settings_flags
+from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import ended_by_sigterm, rate, status_line, tell
 from stripefs.cli.paths import begin, ends_with_slash, ensure_writable, named, plainly, reason, written_name
 from stripefs.errors import ConfigError, StoreError
@@ -33,8 +33,8 @@ _AGAIN = "the same command goes on from there"
               help="Copy so many files at once.  [8]")  # fmt: skip
 @click.option("--compare/--no-compare", default=True, help="Read again what was stored, and compare it.  [on]")
 @click.option("--root", default="", metavar="URL", help="The source that DESTINATION lies in, for striped files.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@json_flag()
+@config_flag
 @settings_flags(
     "store", "read", also=["layout", "layout-for", "unit", "write-memory", "grace", "trust-pool", "log-level"]
 )

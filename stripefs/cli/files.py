@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, settings_flags
+from stripefs.cli.flags import SettingsCommand, config_flag, json_flag, settings_flags
 from stripefs.cli.output import columns
 from stripefs.cli.paths import Troubles, begin, ensure_writable, named, written_name
 from stripefs.errors import ConfigError, StripefsError
@@ -45,8 +45,8 @@ class _Listed(NamedTuple):
 @click.option("-l", "--long", "long", is_flag=True, help="Permissions, owner, group, size and time too.")
 @click.option("-h", "--human", is_flag=True, help="Sizes in KiB, MiB, …")
 @click.option("-R", "--recursive", is_flag=True, help="Directories below too.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@json_flag()
+@config_flag
 @settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def ls_command(
@@ -146,7 +146,7 @@ _STEP = 8 * MIB
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--offset", default="0", metavar="SIZE", help="Begin so far behind the start of each file.  [0]")
 @click.option("--length", default="", metavar="SIZE", help="Write so much of each file at most.  [to its end]")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@config_flag
 @settings_flags("store", "read", also=["log-level", "trust-pool"])
 @click.pass_context
 def cat_command(ctx: click.Context, paths: tuple[str, ...], offset: str, length: str, config: str) -> int:
@@ -185,7 +185,7 @@ def _write(file: ReadFile, at: int, end: int) -> None:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("-r", "-R", "--recursive", is_flag=True, help="Remove directories, with all that is below them.")
 @click.option("-f", "--force", is_flag=True, help="Say nothing of what is not there.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@config_flag
 @settings_flags("store", also=["grace", "log-level", "trust-pool"])
 @click.pass_context
 def rm_command(ctx: click.Context, paths: tuple[str, ...], recursive: bool, force: bool, config: str) -> int:
@@ -219,8 +219,8 @@ def rm_command(ctx: click.Context, paths: tuple[str, ...], recursive: bool, forc
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("-h", "--human", is_flag=True, help="Sizes in KiB, MiB, …")
 @click.option("-s", "--summary", is_flag=True, help="One line for each PATH, none for directories below.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@json_flag()
+@config_flag
 @settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def du_command(

@@ -17,7 +17,7 @@ from stripefs.options import Option, Options
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["SettingsCommand", "given", "mountpoints", "settings_flags"]
+__all__ = ["SettingsCommand", "config_flag", "given", "json_flag", "mountpoints", "settings_flags"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _GIVEN = "stripefs.given"
@@ -105,6 +105,17 @@ def settings_flags(
         return function
 
     return add
+
+
+config_flag = click.option(
+    "--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones."
+)
+"""Add --config to a command, which gets it as `config`."""
+
+
+def json_flag(text: str = "Print one JSON object.") -> Callable[[_F], _F]:
+    """Add --json to a command, which gets it as `as_json`; `text` is its help."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def mountpoints(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

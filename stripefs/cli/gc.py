@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, given, settings_flags
+from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import status_line, tell
-from stripefs.cli.paths import opened_file, opened_source, place
+from stripefs.cli.paths import configure_logs, opened_file, opened_source, place
 from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, shown
 
@@ -32,8 +32,8 @@ _WHY = {
 @click.argument("source")
 @click.option("-n", "--dry-run", is_flag=True, help="Say what would go and remove nothing.")
 @click.option("--force", is_flag=True, help="Remove also data younger than a day, and data that could be recovered.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@json_flag()
+@config_flag
 @settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def gc_command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json: bool, config: str) -> int:
@@ -44,11 +44,10 @@ def gc_command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_j
     with --force.
     """
     settings, inside = place(source, given(ctx), config)
-    from stripefs import logs
     from stripefs.gc.collect import Collection
     from stripefs.store.striped import striped_view
 
-    logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
+    configure_logs(ctx, settings)
     with opened_source(settings, inside) as store, status_line() as show:
         view = striped_view(store, settings.store, settings.write.trust_pool)
         found = Collection(store, view, force=force, dry_run=dry_run, progress=lambda path: show(shown(path))).run()
@@ -95,8 +94,8 @@ def _collected_dict(source: str, found: Collected, *, dry_run: bool, force: bool
 @click.argument("path")
 @click.option("--to", default="", metavar="NAME", help="Name it so, in the same directory; what is there is replaced.")
 @click.option("-n", "--dry-run", is_flag=True, help="Say what could be had and change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@json_flag()
+@config_flag
 @settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def recover_command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool, config: str) -> int:
@@ -110,12 +109,11 @@ def recover_command(ctx: click.Context, path: str, to: str, dry_run: bool, as_js
     if b"/" in name or name in (b".", b".."):
         raise ConfigError(f"--to {to!r} is not a name", hint="the file stays in its directory; move it afterwards")
     settings, inside = place(path, given(ctx), config)
-    from stripefs import logs
     from stripefs.gc.recover import recover
     from stripefs.store.striped import striped_view
     from stripefs.write.upload_names import join_path, split_path
 
-    logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
+    configure_logs(ctx, settings)
     with opened_file(settings, inside) as (store, file), status_line() as show:
         checked = 0
 

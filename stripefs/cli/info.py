@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, given, settings_flags
+from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import columns, table, tell
-from stripefs.cli.paths import opened_file, place
+from stripefs.cli.paths import configure_logs, opened_file, place
 from stripefs.errors import IsADirectory, StoreError
 from stripefs.format.manifest import Manifest
 from stripefs.store.base import Block, Kind, Store
@@ -187,8 +187,8 @@ _MOST_IDLE = 4
 
 @click.command("info", cls=SettingsCommand)
 @click.argument("path")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@json_flag()
+@config_flag
 @settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
@@ -197,9 +197,8 @@ def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
     PATH is a file inside a stripefs mount, a URL or a local path.
     """
     settings, inside = place(path, given(ctx), config)
-    from stripefs import logs
 
-    logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
+    configure_logs(ctx, settings)
     with opened_file(settings, inside) as (store, file):
         facts = gather(striped_view(store, settings.store, settings.write.trust_pool), file)
     click.echo(json.dumps(facts.as_dict(), indent=2) if as_json else describe(facts))

@@ -9,7 +9,7 @@ import shlex
 import click
 
 from stripefs.cli import mounting
-from stripefs.cli.flags import SettingsCommand, given, mountpoints, settings_flags
+from stripefs.cli.flags import SettingsCommand, config_flag, given, mountpoints, settings_flags
 from stripefs.cli.mounting import SUDO, expand, mounted_at
 from stripefs.errors import MountError
 from stripefs.fuse.control import find_mounts
@@ -23,7 +23,7 @@ __all__ = ["mount_command", "umount_command"]
 @click.argument("mountpoint", type=click.Path())
 @click.option("-f", "--foreground", is_flag=True, help="Stay until the mount ends, and log to standard error.")
 @click.option("-o", "words", multiple=True, metavar="A,B=C", help="The same options, the way mount(8) writes them.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@config_flag
 @settings_flags("store", "read", "write", "cache", "mount")
 @click.pass_context
 def mount_command(

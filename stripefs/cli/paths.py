@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Troubles",
     "begin",
+    "configure_logs",
     "ends_with_slash",
     "ensure_writable",
     "inside_mount",
@@ -199,14 +200,22 @@ def _has_pool(store: Store) -> bool:
         return False
 
 
-def begin(ctx: click.Context, config: str) -> None:
-    """The first steps of each of these commands: log lines as flags say, memory that is given back."""
+def configure_logs(ctx: click.Context, settings: Settings | None = None, config: str = "") -> None:
+    """Log at the level of `settings` where the flags name one, else errors alone. settings: those of the flags and
+    `config` where they are not known yet."""
     from stripefs import logs
+
+    level = "error"
+    if "log-level" in given(ctx):
+        level = (settings or configuration.resolve(given(ctx), config=config)).mount.log_level
+    logs.configure("text", level)
+
+
+def begin(ctx: click.Context, config: str) -> None:
+    """The first steps of commands that copy, list and remove: log lines as flags say, memory that is given back."""
     from stripefs.store.buffers import tune_allocator
 
-    flags = given(ctx)
-    level = configuration.resolve(flags, config=config).mount.log_level if "log-level" in flags else "error"
-    logs.configure("text", level)
+    configure_logs(ctx, config=config)
     tune_allocator()
 
 

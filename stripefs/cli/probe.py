@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, given, settings_flags
+from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import rate, table
-from stripefs.cli.paths import open_at, place
+from stripefs.cli.paths import configure_logs, open_at, place
 from stripefs.errors import ConfigError
 from stripefs.settings import MIB
 from stripefs.units import format_size, parse_size
@@ -27,8 +27,8 @@ __all__ = ["command", "describe"]
 @click.command("probe", cls=SettingsCommand)
 @click.argument("path")
 @click.option("--size", default="256MiB", show_default=True, metavar="SIZE", help="Read so much each way.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@json_flag()
+@config_flag
 @settings_flags("store", "read", also=["log-level"])
 @click.pass_context
 def command(ctx: click.Context, path: str, size: str, as_json: bool, config: str) -> None:
@@ -44,12 +44,11 @@ def command(ctx: click.Context, path: str, size: str, as_json: bool, config: str
     settings, inside = place(path, flags, config)
     import trio
 
-    from stripefs import logs
     from stripefs.cli.probe_measure import probe
     from stripefs.store.url import open_store
 
     # The reader's retries are part of the answer; a user asks for their log by name.
-    logs.configure("text", settings.mount.log_level if "log-level" in flags else "error")
+    configure_logs(ctx, settings)
     store, path_inside = (open_store(settings.store), inside) if inside else open_at(settings.store)
     try:
         with _bar(2 * limit) as progress:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, mountpoints, settings_flags
+from stripefs.cli.flags import SettingsCommand, json_flag, mountpoints, settings_flags
 from stripefs.cli.mounting import mounted_at
 from stripefs.cli.output import columns, duration, rate, table
 from stripefs.errors import MountError
@@ -27,7 +27,7 @@ _MOST = 10
 
 @click.command("status", cls=SettingsCommand)
 @click.argument("mountpoint", required=False, shell_complete=mountpoints)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array with one object for each mount.")
+@json_flag("Print a JSON array with one object for each mount.")
 @click.option("-w", "--watch", is_flag=True, help="Show it again every second until Ctrl-C.")
 @settings_flags(also=["log-level"])
 def command(mountpoint: str | None, as_json: bool, watch: bool) -> None:
