@@ -1,17 +1,14 @@
 """VFS of a mount, independent of FUSE: `Tree` answers, `InodeTable` remembers for the next worker."""
 
 from stripefs.vfs.inodes import ROOT, InodeJournal, InodeTable, NoInodeJournal
-from stripefs.vfs.read_handles import FileReader, ReadableFile
 from stripefs.vfs.tree import NodeAttributes, Tree, UnknownHandle
 
 __all__ = [
     "ROOT",
-    "FileReader",
     "InodeJournal",
     "InodeTable",
     "NoInodeJournal",
     "NodeAttributes",
-    "ReadableFile",
     "Tree",
     "UnknownHandle",
 ]

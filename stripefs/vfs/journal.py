@@ -247,7 +247,7 @@ class NoInodeJournal:
 
 
 class Compaction:
-    """Made by `State` of its own tables, and told of each change before it is made."""
+    """Made by `InodeTable` of its own tables, and told of each change before it is made."""
 
     def __init__(
         self,

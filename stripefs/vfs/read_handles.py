@@ -21,36 +21,21 @@ import trio
 
 from stripefs.errors import NotFound, StaleVersion, StripefsError, Transient
 from stripefs.executor import Executor
-from stripefs.store.base import Block, Buffer, Identity, Status, Store
+from stripefs.store.base import Identity, Status, Store
 from stripefs.vfs.attributes import IdMap
 from stripefs.vfs.inodes import Inode, InodeTable
 
 if TYPE_CHECKING:
+    from stripefs.read import OpenFile, Reader
     from stripefs.vfs.write_handle import WriteHandles  # a read-only worker starts without it
 
 __all__ = [
     "DirectoryEntry",
     "DirectoryListing",
-    "FileReader",
     "Listable",
     "OpenFiles",
-    "ReadableFile",
     "UnpublishedNames",
 ]
-
-
-class ReadableFile(Protocol):
-    """One version of a file, open for reading; `stripefs.read` has the real one."""
-
-    status: Status
-
-    async def read(self, offset: int, size: int) -> Buffer: ...
-    async def locate(self, offset: int, length: int) -> Sequence[Block]: ...
-    async def aclose(self) -> None: ...
-
-
-class FileReader(Protocol):
-    async def open(self, path: bytes, expect: Identity | None) -> ReadableFile: ...
 
 
 class OpenFiles:
@@ -64,7 +49,7 @@ class OpenFiles:
         self,
         state: InodeTable,
         calls: Executor,
-        reader: FileReader,
+        reader: Reader,
         confirm: Callable[[int], Awaitable[object]],
         valid: float,
     ) -> None:
@@ -76,7 +61,7 @@ class OpenFiles:
         self._files: dict[int, _SharedFile] = {}
 
     @asynccontextmanager
-    async def use(self, node: Inode, expect: Identity | None, *, fresh: bool = False) -> AsyncIterator[ReadableFile]:
+    async def use(self, node: Inode, expect: Identity | None, *, fresh: bool = False) -> AsyncIterator[OpenFile]:
         """The file of `node`, opened if it is not; with `fresh` its version is the path's now, or was while valid."""
         shared = self._files.get(node.id)
         if shared is None:
@@ -87,7 +72,7 @@ class OpenFiles:
         finally:
             await self._drop(node, shared)
 
-    async def of_handle(self, node: Inode, status: Status) -> ReadableFile:
+    async def of_handle(self, node: Inode, status: Status) -> OpenFile:
         """The file of a handle, which an earlier worker may have given out. Raises StaleVersion."""
         shared = self._files.get(node.id)
         if shared is not None and shared.file is not None:
@@ -104,7 +89,7 @@ class OpenFiles:
             shared.users += 1
             await self._drop(node, shared)
 
-    async def _file(self, node_id: int, shared: _SharedFile, expect: Identity | None, fresh: bool) -> ReadableFile:
+    async def _file(self, node_id: int, shared: _SharedFile, expect: Identity | None, fresh: bool) -> OpenFile:
         async with shared.lock:
             path = self._state.path(node_id)
             if shared.file is None:
@@ -130,7 +115,7 @@ class _SharedFile:
     """State that all handles of one version share. `users` are calls under way, not handles."""
 
     def __init__(self) -> None:
-        self.file: ReadableFile | None = None
+        self.file: OpenFile | None = None
         self.users = 0
         self.lock = trio.Lock()
         self.checked = -1.0

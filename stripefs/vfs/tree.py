@@ -19,6 +19,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -45,7 +46,10 @@ from stripefs.vfs.attributes import (
     xattr_value,
 )
 from stripefs.vfs.inodes import Inode, InodeTable, identity_of
-from stripefs.vfs.read_handles import DirectoryListing, FileReader, Listable, OpenFiles, UnpublishedNames
+from stripefs.vfs.read_handles import DirectoryListing, Listable, OpenFiles, UnpublishedNames
+
+if TYPE_CHECKING:
+    from stripefs.read import Reader
 
 __all__ = ["NodeAttributes", "Tree", "UnknownHandle", "require_file"]
 
@@ -117,7 +121,7 @@ class Tree:
     def __init__(
         self,
         store: Store,
-        reader: FileReader,
+        reader: Reader,
         *,
         state: InodeTable | None = None,
         unpublished: UnpublishedNames | None = None,

@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from stripefs.errors import Busy, Exists, Invalid, IsADirectory, NotADirectory, NotFound, StoreError, Transient
 from stripefs.executor import Executor, retry_task
@@ -26,6 +26,9 @@ from stripefs.write.directory_layout import DirectoryLayouts
 from stripefs.write.file_lock import lock_path, read_lock
 from stripefs.write.store_ops import StoreClock
 from stripefs.write.upload_names import join_path, split_path
+
+if TYPE_CHECKING:
+    from stripefs.write.session import UploadManager
 
 __all__ = [
     "LostVersions",
@@ -183,13 +186,6 @@ def _locks(store: Store, folder: bytes) -> Iterator[tuple[bytes, int]]:
                         yield join_path(folder, entry.name), entry.mtime_ns
 
 
-class OtherWriters(Protocol):
-    """Finds who else writes, on any node, as `UploadManager` does: "" for nobody. Both block."""
-
-    def writer_of(self, path: bytes) -> str: ...
-    def writer_below(self, directory: bytes) -> str: ...
-
-
 class NamespaceChanges:
     """store: the view in which a striped file is one file. `schedule_delete` and `versions`: as `LostVersions` wants
     them."""
@@ -199,15 +195,15 @@ class NamespaceChanges:
         store: Store,
         calls: Executor,
         layouts: DirectoryLayouts,
-        writers: OtherWriters,
+        uploads: UploadManager,
         schedule_delete: ScheduleDelete | None,
         versions: Callable[[bytes], Iterable[str]] | None,
     ) -> None:
         self._store = store
         self._calls = calls
         self._layouts = layouts
-        self._writers = writers
-        self._lost = LostVersions(calls, schedule_delete, versions, writers.writer_of)
+        self._uploads = uploads
+        self._lost = LostVersions(calls, schedule_delete, versions, uploads.writer_of)
 
     async def mkdir(self, path: bytes, mode: int) -> None:
         """Raises Exists, NotFound where the directory above is missing."""
@@ -229,7 +225,7 @@ class NamespaceChanges:
         if status.kind is Kind.DIRECTORY:
             raise IsADirectory(f"{path!r} is a directory")
         if not locked:
-            await wait_for_writers(self._calls, f"{path!r} is not removed", self._writers.writer_of, path)
+            await wait_for_writers(self._calls, f"{path!r} is not removed", self._uploads.writer_of, path)
         old = frozenset() if plain else await self._lost.of(path)
         await self._calls.change(f"remove {path!r}", NotFound, self._store.remove, path)
         await self._lost.schedule_delete(old, path, held=locked)
@@ -238,12 +234,12 @@ class NamespaceChanges:
         self, source: bytes, target: bytes, status: Status, *, target_locked: bool = False
     ) -> None:
         """Raises Busy where somebody goes on to write the file at `source` or `target`, or below a directory."""
-        refused, writers = not_renamed(source, target), self._writers
+        refused = not_renamed(source, target)
         if status.kind is Kind.DIRECTORY:
-            await wait_for_writers(self._calls, refused, writers.writer_below, source)
+            await wait_for_writers(self._calls, refused, self._uploads.writer_below, source)
         else:
             paths = (source,) if target_locked else (source, target)
-            await wait_for_writers(self._calls, refused, writers.writer_of, *paths)
+            await wait_for_writers(self._calls, refused, self._uploads.writer_of, *paths)
 
     async def rename(
         self, source: bytes, target: bytes, status: Status, *, replace: bool, locked: bool = False

@@ -298,23 +298,18 @@ class UploadManager:
 
     def writer_below(self, folder: bytes) -> str:
         """The writer of a file below a directory, on any node, as `find_writer_below` tells it. Blocks."""
-        self.release_spares(folder)
-        store = self._shared.store
-        return (
-            find_writer_below(store, folder, self._owner, self.versions, seconds=self._lease)
-            if store.capabilities.put_if_absent
-            else ""
-        )
+        return self._other_writer(find_writer_below, folder)
 
     def writer_of(self, path: bytes) -> str:
         """The writer of the file at `path`, on any node, as `find_writer_below` tells it. Blocks."""
+        return self._other_writer(find_writer, path)
+
+    def _other_writer(self, find: Callable[..., str], path: bytes) -> str:
         self.release_spares(path)
         store = self._shared.store
-        return (
-            find_writer(store, path, self._owner, self.versions, seconds=self._lease)
-            if store.capabilities.put_if_absent
-            else ""
-        )
+        if not store.capabilities.put_if_absent:
+            return ""
+        return find(store, path, self._owner, self.versions, seconds=self._lease)
 
     @property
     def versions(self) -> frozenset[str]:

@@ -17,7 +17,7 @@ import os
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from operator import methodcaller
-from typing import Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import trio
 
@@ -29,7 +29,10 @@ from stripefs.store.base import Buffer, Status
 from stripefs.units import shown
 from stripefs.write.staged_file import StagedFile, StagingQuota
 
-__all__ = ["StagedUpload", "Staging", "StagingTarget"]
+if TYPE_CHECKING:
+    from stripefs.write.upload import FileUpload
+
+__all__ = ["StagedUpload", "Staging"]
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -48,18 +51,6 @@ LAST = 5.0
 
 Read = Callable[[int, int], Awaitable[Buffer]]
 """`await read(offset, size)`: exactly `size` bytes of the content that a staged file begins with."""
-
-
-class StagingTarget(Protocol):
-    """The target of a staged file's bytes: an upload."""
-
-    async def rewind(self) -> None: ...
-
-    async def write(self, offset: int, data: Buffer) -> None: ...
-
-    async def sync(self) -> None: ...
-
-    async def publish(self, final: bool) -> Status: ...
 
 
 class Staging:
@@ -124,7 +115,7 @@ class StagedUpload:
         self._hung = False  # a call may still change the file, which is not to be published then
         self._order = trio.Lock()
         self._changes = 0
-        self._copied: tuple[StagingTarget, int] | None = None  # the upload that has the content after N changes
+        self._copied: tuple[FileUpload, int] | None = None  # the upload that has the content after N changes
 
     @property
     def length(self) -> int:
@@ -154,7 +145,7 @@ class StagedUpload:
             self._change()
             await self._thread(self._file.truncate, length)
 
-    async def publish(self, upload: StagingTarget, final: bool) -> Status:
+    async def publish(self, upload: FileUpload, final: bool) -> Status:
         """Make the content as it is now a version of its own. Raises what the upload raises, and NoSpace.
 
         The latter when a write found no room and was not made good: the version before stays then.
@@ -166,7 +157,7 @@ class StagedUpload:
             self.dirty = False
             return status
 
-    async def sync(self, upload: StagingTarget) -> None:
+    async def sync(self, upload: FileUpload) -> None:
         """Make the content as it is now durable in the store without showing it. Raises as `publish` does."""
         async with self._order:
             with self._copying():
@@ -191,7 +182,7 @@ class StagedUpload:
             self._copied = None
             raise
 
-    async def _copy_to(self, upload: StagingTarget) -> None:
+    async def _copy_to(self, upload: FileUpload) -> None:
         self._file.check_whole()
         if self._copied == (upload, self._changes):
             return

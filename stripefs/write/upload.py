@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,7 +21,6 @@ from stripefs.store.striped_listing import is_version_of
 from stripefs.write.commit import Commit
 from stripefs.write.context import NO_OBSERVER, UploadContext
 from stripefs.write.file_contents import FileContents
-from stripefs.write.file_lock import FileLock
 from stripefs.write.hidden_files import FileState, HiddenFiles
 from stripefs.write.layout_policy import Layout
 from stripefs.write.parts import UploadBase
@@ -29,27 +28,14 @@ from stripefs.write.store_ops import ClockReading
 from stripefs.write.upload_locks import LAST, UploadLocks
 from stripefs.write.upload_names import UploadNames, split_path
 
+if TYPE_CHECKING:
+    from stripefs.write.session import UploadManager
+
 __all__ = ["FileUpload"]
 
 
 PIECE = 1 << 20
 """Bytes taken at once, so that several writers share a full budget in turn."""
-
-
-class UploadListener(Protocol):
-    """Listener to the outcome of an upload."""
-
-    def closed(self, upload: FileUpload) -> None:
-        """It is closed."""
-
-    def detached(self, upload: FileUpload) -> None:
-        """It will not be published at its path any more."""
-
-    def moved(self, upload: FileUpload, old: bytes) -> None:
-        """It was to be at `old`."""
-
-    def keep_lock(self, lock: FileLock) -> bool:
-        """Its lock is not needed any more; False where it is to be released."""
 
 
 class FileUpload:
@@ -67,7 +53,7 @@ class FileUpload:
         wanted: Layout,
         attributes: Attributes,
         replaced: Manifest | None,
-        register: UploadListener,
+        manager: UploadManager,
         *,
         alone: bool = False,
         anew: bool = False,
@@ -81,7 +67,7 @@ class FileUpload:
         self._file = FileState(attributes)
         self._files = HiddenFiles(shared, names, self._contents, self._file)
         self._commit = Commit(shared, locks, self._files, replaced, alone=alone, anew=anew)
-        self._register = register
+        self._manager = manager
         self._turn = trio.Lock()
         self._fresh = True
         self._durable = 0
@@ -294,7 +280,7 @@ class FileUpload:
                 await self._abandon(recoverable)
             raise
         finally:
-            self._register.closed(self)
+            self._manager.closed(self)
 
     async def _abandon(self, recoverable: bool) -> None:
         self._contents.account.close()
@@ -322,7 +308,7 @@ class FileUpload:
         """
         self.resolved = await self._commit.resolve(recoverable=self._kept)
         if self.resolved:
-            await self._locks.release(self._register.keep_lock)
+            await self._locks.release(self._manager.keep_lock)
 
     async def _rubbish(self) -> list[bytes]:
         parts = await self._contents.stop()
@@ -349,7 +335,7 @@ class FileUpload:
                     contents.base = dataclasses.replace(base, path=path)
                 old, names.path = names.path, path
                 self._commit.alone = False  # the file there has been renamed over
-                self._register.moved(self, old)
+                self._manager.moved(self, old)
 
     async def detach(self) -> None:
         """The name was unlinked or renamed over: writing goes on, nothing will be published, the lock is released.
@@ -363,7 +349,7 @@ class FileUpload:
             self._contents.detach()
             self._contents.observer.drop()
             self._contents.observer = NO_OBSERVER
-            self._register.detached(self)
+            self._manager.detached(self)
             if self._files.recorded:  # or `recover` would bring back what was removed
                 with contextlib.suppress(StoreError):
                     await self._files.forget_record()
