@@ -1,12 +1,11 @@
 """stripefs in Python, without a mount: `stripefs.open` and `stripefs.connect`; docs/python.md tells how to use them.
 
-errors       errors of stripefs as OSErrors
-engine       the thread that does it all, forks, the end of the process
-sources      connected services and open versions; `source`: one of them; `urls`: the service that a URL means
+engine       the thread that does it all, forks, the end of the process, errors as OSErrors
+sources      connected services and open versions, and the service that a URL means; `source`: one of them
 file_reader  files that are read, and many at once
 file_writer  files that are written
-namespace    directories, renames, removals; `usage`: the space that files take
-filesystem   all of that, for one source; `place`: a path in one
+tree_ops     directories, renames, removals, and the space that files take
+filesystem   all of that, for one source
 """
 
 from __future__ import annotations

@@ -231,7 +231,7 @@ class HdfsHandle(Handle):
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
 
     def _read_any(self, block: Block, place: SmallRange) -> Buffer:
-        """From the replica that answers first. Raises HostFailed when none does within `small_reads.SILENT` seconds."""
+        """From the replica that answers first. Raises HostFailed when none does within `SILENT` seconds."""
         try:
             hosts = self._store.health.order(place.hosts, time.monotonic())
             data = self._store.small.race(place, hosts, PATIENCE)
