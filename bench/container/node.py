@@ -26,7 +26,7 @@ from bench.harness.environment import remove_mounts, remove_tree
 from bench.harness.processes import cpu_seconds, kill, matching
 from bench.harness.programs import Start, output, started
 from bench.harness.programs import service as running
-from imagefs.format.manifest import chain_id
+from imagefs.format.documents import chain_id
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
 
 __all__ = ["Node", "Service", "at_once", "end_node", "highest_layer", "node", "prepared", "service"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from imagefs.errors import BuildError
-from imagefs.format.inode import Inode, shown
+from imagefs.format.inodes import Inode, shown
 
 __all__ = ["Content", "FileContent", "data_ranges", "read_exactly", "scan"]
 

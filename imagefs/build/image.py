@@ -19,9 +19,9 @@ from imagefs.build.content import Content, read_exactly
 from imagefs.build.layout import Segment, lay_out
 from imagefs.build.packs import KnownBlocks, Packs, sample, store_blocks
 from imagefs.errors import BuildError
-from imagefs.format import codec, erofs, extents, index
-from imagefs.format.inode import Inode
-from imagefs.format.manifest import DeviceEntry, Manifest
+from imagefs.format import codec, erofs, index
+from imagefs.format.documents import DeviceEntry, Manifest
+from imagefs.format.inodes import DIGEST, Inode, digest_of, write_extents
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from imagefs.settings import AUTO, Compression
@@ -41,7 +41,7 @@ class Extents:
             for offset in range(0, segment.length, erofs.CHUNK):
                 self._places.append((segment.at + offset) // erofs.BLOCK)
                 self._lengths.append(min(erofs.CHUNK, segment.length - offset))
-        self._digests = bytearray(extents.DIGEST * len(self._places))
+        self._digests = bytearray(DIGEST * len(self._places))
 
     def take(self, block: int, data: bytes) -> None:
         """Remember the digests of what lies in this block, whose bytes are `data`."""
@@ -50,12 +50,12 @@ class Extents:
         end = bisect_left(self._places, (block + 1) * _PER_BLOCK, lo=first)
         for number in range(first, end):
             at = self._places[number] * erofs.BLOCK - block * index.BLOCK
-            digest = extents.digest_of(view[at : at + self._lengths[number]])
-            self._digests[extents.DIGEST * number : extents.DIGEST * (number + 1)] = digest
+            digest = digest_of(view[at : at + self._lengths[number]])
+            self._digests[DIGEST * number : DIGEST * (number + 1)] = digest
 
     def document(self) -> bytes:
         """The extents table, once all blocks were taken."""
-        return extents.write(self._digests, self._places)
+        return write_extents(self._digests, self._places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from typing import BinaryIO, NamedTuple
 from imagefs.build.content import Content
 from imagefs.build.tar import Member, Pieces, members
 from imagefs.errors import BuildError, HostileLayer
-from imagefs.format.inode import Inode, shown
+from imagefs.format.inodes import Inode, shown
 from imagefs.settings import LayerLimits
 
 __all__ = ["LayerEntry", "MergedLayers", "TarContent", "entries"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from imagefs.build.content import Content
 from imagefs.errors import FormatError
 from imagefs.format import erofs, index
-from imagefs.format.inode import HOLE, Inode, address, shown, walk
+from imagefs.format.inodes import HOLE, Inode, address, shown, walk
 
 __all__ = ["UNIT", "Segment", "lay_out"]
 

@@ -25,18 +25,16 @@ from imagefs.build.content import Content
 from imagefs.build.packs import Packs, store
 from imagefs.errors import BuildError, DamagedObject
 from imagefs.format import codec, erofs, index, is_source
+from imagefs.format.documents import DeviceEntry, Manifest
 from imagefs.format.erofs.write import add_device
-from imagefs.format.extents import COLD, HOT
 from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack
-from imagefs.format.inode import Inode, address
-from imagefs.format.manifest import DeviceEntry, Manifest
+from imagefs.format.inodes import COLD, HOT, Inode, address
 from imagefs.format.trace import Trace
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces
 from imagefs.settings import AUTO, Compression
-from imagefs.trace.imageview import FileExtent
-from imagefs.trace.planner import MergedTraces, combine, make_plan
+from imagefs.trace.planner import FileExtent, MergedTraces, combine, make_plan
 from imagefs.trace.references import TracedImage, open_image
 from stripefs.retry import RetryPolicy, retry
 from stripefs.settings import StoreSettings

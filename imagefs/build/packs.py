@@ -24,8 +24,8 @@ from imagefs.build.content import read_exactly
 from imagefs.build.layout import Segment
 from imagefs.errors import BuildError, DamagedObject, FormatError, NoSuchImage
 from imagefs.format.codec import SAMPLE, encode
+from imagefs.format.documents import Manifest
 from imagefs.format.index import BLOCK, CODECS, NOWHERE, BlockLocation, Index, Pack
-from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
 from stripefs.errors import NotFound
 

@@ -30,7 +30,7 @@ from imagefs.build.content import Content, scan
 from imagefs.build.layers import MergedLayers, entries
 from imagefs.build.pull import Registry
 from imagefs.errors import BuildError
-from imagefs.format.inode import Inode
+from imagefs.format.inodes import Inode
 from imagefs.format.trace import Trace
 from imagefs.progress import Progress
 from imagefs.reference import TAG, Platform

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from imagefs.errors import BuildError, HostileLayer
-from imagefs.format.inode import shown
+from imagefs.format.inodes import shown
 from imagefs.settings import LayerLimits
 
 __all__ = ["Member", "Pieces", "members"]

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from imagefs.build.image import publish
 from imagefs.build.packs import KnownBlocks
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.format.documents import Manifest
 from imagefs.format.index import Index, Pack
-from imagefs.format.manifest import Manifest
 from imagefs.progress import Progress
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.traces import KEEP, Traces

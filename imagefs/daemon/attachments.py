@@ -36,7 +36,7 @@ from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_
 from imagefs.daemon.start_events import Moment, identity_of
 from imagefs.daemon.state import Attachment, StateJournal, attachment_of
 from imagefs.format import is_digest
-from imagefs.format.manifest import Manifest
+from imagefs.format.documents import Manifest
 from imagefs.settings import DaemonSettings
 from stripefs.background import contain, supervise
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError

@@ -30,9 +30,9 @@ from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockStore
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.format import is_digest
+from imagefs.format.documents import Manifest, Metadata
 from imagefs.format.index import Index, Pack
-from imagefs.format.manifest import Manifest, Metadata
-from imagefs.format.plan import Plan
+from imagefs.format.trace import Plan
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Note, Snapshots
 from imagefs.repository.store import is_registry

@@ -30,8 +30,8 @@ from pathlib import Path
 
 from imagefs.errors import DamagedObject, DocumentUnreadable
 from imagefs.format import is_digest
+from imagefs.format.documents import Manifest, Metadata
 from imagefs.format.index import Index
-from imagefs.format.manifest import Manifest, Metadata
 from imagefs.plane.devreader import DocumentFile
 from imagefs.repository.images import Images
 from stripefs.osutil import atomic_file

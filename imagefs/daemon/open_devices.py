@@ -28,7 +28,7 @@ from imagefs.daemon.protocol import FindRequest
 from imagefs.daemon.state import Attachment, DaemonState, DeviceUse
 from imagefs.errors import NoSuchImage
 from imagefs.format import is_digest
-from imagefs.format.manifest import Manifest
+from imagefs.format.documents import Manifest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import NOTES
 from stripefs.background import contain

@@ -36,7 +36,7 @@ from imagefs.daemon.helpers import RecordedStart, TraceMaker
 from imagefs.daemon.start_events import Moment, StartEvents
 from imagefs.daemon.state import Attachment, DaemonState
 from imagefs.format.index import BLOCK
-from imagefs.format.plan import Plan
+from imagefs.format.trace import Plan
 from imagefs.settings import DaemonSettings, client_marker
 from imagefs.trace.recorder import Recorder, score
 from stripefs.background import contain

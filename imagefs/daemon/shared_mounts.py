@@ -35,7 +35,7 @@ from imagefs.daemon.mount_pool import LINGER
 from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.state import Attachment
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
-from imagefs.format.manifest import Manifest
+from imagefs.format.documents import Manifest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots, check_source
 from stripefs.background import contain, supervise

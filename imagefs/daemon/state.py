@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from imagefs.daemon.protocol import AttachRequest, Holder, Lease, MountHolder, ProcessHolder
-from imagefs.format.manifest import Manifest
+from imagefs.format.documents import Manifest
 from stripefs.fuse.state_memory import MemoryJournal
 from stripefs.settings import redact
 

@@ -13,12 +13,12 @@ import posixpath
 from collections.abc import Sequence
 
 from imagefs.build.content import Content, scan
-from imagefs.deps.check.sites import inside
+from imagefs.deps.check.rules import inside
 from imagefs.deps.check.tree import TRANSIENT, matches
 from imagefs.deps.inventory import OPAQUE, Inventory
 from imagefs.deps.target import ATTRIBUTE
 from imagefs.errors import SnapshotError
-from imagefs.format.inode import Inode, shown, walk
+from imagefs.format.inodes import Inode, shown, walk
 
 __all__ = ["CapturedTree", "capture_directory", "capture_upper", "is_captured"]
 

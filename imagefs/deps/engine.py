@@ -25,7 +25,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Attached, Recording, SharedSnapshot, SnapshotUse
 from imagefs.deps import publications
 from imagefs.errors import DamagedBlock, DamagedObject
-from imagefs.format.snapshot import SHORT
+from imagefs.format.documents import SHORT
 from imagefs.plane import erofs
 from imagefs.settings import TreeOptions
 from imagefs.startup.emission import events

@@ -27,7 +27,7 @@ from imagefs.deps.lock import without_secrets
 from imagefs.deps.request import Request
 from imagefs.errors import FormatError
 from imagefs.format import is_digest
-from imagefs.format.snapshot import canonical
+from imagefs.format.documents import canonical
 
 __all__ = ["Hint", "name_of"]
 

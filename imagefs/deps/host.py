@@ -27,7 +27,7 @@ from imagefs.deps.resolver import LockedInstall
 from imagefs.deps.scratch import Scratch
 from imagefs.deps.target import TargetDirectory, TargetRefused, TargetState, TargetUser
 from imagefs.errors import CommandNotExecutable, CommandNotFound, SnapshotError
-from imagefs.format.snapshot import SHORT, key_digest
+from imagefs.format.documents import SHORT, key_digest
 from imagefs.settings import TreeOptions
 from imagefs.startup.emission import events
 from stripefs.errors import StripefsError

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from imagefs.deps import subreaper
-from imagefs.deps.check.report import Finding, outcome_findings
+from imagefs.deps.check.rules import Finding, outcome_findings
 from imagefs.errors import SnapshotError
 
 __all__ = [

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from imagefs.errors import FormatError
-from imagefs.format import is_digest, snapshot
+from imagefs.format import documents, is_digest
 
 __all__ = ["NAMES", "VERSION", "Changes", "Key", "Value", "canonical", "changes", "diff", "explain", "told"]
 
@@ -62,12 +62,12 @@ class Key(NamedTuple):
     @property
     def digest(self) -> str:
         """The SHA-256 of `to_json`, in hexadecimal: the name of the snapshot in a store."""
-        return snapshot.key_digest(self.to_document())
+        return documents.key_digest(self.to_document())
 
     @property
     def short(self) -> str:
         """As much of the digest as people are shown."""
-        return self.digest[: snapshot.SHORT]
+        return self.digest[: documents.SHORT]
 
     def to_json(self) -> bytes:
         """The document. Raises FormatError for components that are none."""
@@ -105,7 +105,7 @@ class Key(NamedTuple):
 def canonical(value: Value) -> bytes:
     """The one text of these values. Raises FormatError for what has none: a fraction, or a name that is no text."""
     _check(value)
-    return snapshot.canonical(value)
+    return documents.canonical(value)
 
 
 def _check(value: Any) -> None:
@@ -162,7 +162,7 @@ def explain(key: Key) -> list[tuple[str, str]]:
 def told(value: Value) -> str:
     """One value on one line for people."""
     if isinstance(value, str):
-        return (value[: snapshot.SHORT] if is_digest(value) else value) or "none"
+        return (value[: documents.SHORT] if is_digest(value) else value) or "none"
     if isinstance(value, Sequence):
         return shlex.join(told(one) for one in value) or "none"
     return "none" if value is None else str(value)

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from imagefs.format.snapshot import SHORT
+from imagefs.format.documents import SHORT
 from imagefs.startup.emission import unnamed
 from stripefs.osutil import atomic_file
 

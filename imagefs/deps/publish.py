@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Protocol
 from imagefs.build.image import build
 from imagefs.deps import publications
 from imagefs.deps.capture import CapturedTree, capture_directory
-from imagefs.deps.check.report import Finding, Verdict, judge
+from imagefs.deps.check.rules import Finding, Verdict, judge
 from imagefs.deps.check.tree import Findings, Installation, check_tree
 from imagefs.deps.inventory import Inventory, take
 from imagefs.deps.lease import RenewedLock, acquire
@@ -34,7 +34,7 @@ from imagefs.deps.lock import Lock
 from imagefs.deps.publications import PublishOutcome
 from imagefs.deps.smoketest import Probe, SmokeTestResult, try_packed
 from imagefs.deps.target import TargetDirectory
-from imagefs.format.snapshot import Snapshot, SnapshotKind, key_digest
+from imagefs.format.documents import Snapshot, SnapshotKind, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import open_repository

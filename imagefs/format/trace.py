@@ -1,6 +1,6 @@
-"""The trace: what the start of a workload touched of an image, in order.
+"""Traces and plans: what starts touched of an image, and the blocks to fetch before they are asked for.
 
-Canonical JSON (ASCII, sorted keys, no spaces):
+Both are canonical JSON (ASCII, sorted keys, no spaces). A trace says what the start of a workload touched, in order:
 
     bootseer   "trace", and `version`: 1, or 2 where an extent begins on no multiple of 64 KiB
     image      digest of the manifest, that of the base for an optimised image
@@ -15,6 +15,14 @@ Canonical JSON (ASCII, sorted keys, no spaces):
     ahead      numbers of the touches, ascending from 0, that the kernel only read ahead; left out where none is known
 
 A path has no slash in front. In it a byte that is not part of UTF-8, and "%", stand as % and two hexadecimal digits.
+
+A plan, which is made of traces, lists blocks of a stored image in the order to fetch them, none twice:
+
+    bootseer   "plan", and `version` 1
+    image      digest of the manifest, of the image exactly as it is mounted
+    workload   key of the traces it was made from
+    traces     how many those were
+    runs       a list for each run of blocks, in order: number of the device, first block of 128 KiB, blocks
 """
 
 from __future__ import annotations
@@ -22,21 +30,24 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from imagefs.errors import FormatError
 from imagefs.format import first_line, is_digest
 from imagefs.format.erofs import BLOCK
-from imagefs.format.extents import DIGEST
+from imagefs.format.inodes import DIGEST
 
 __all__ = [
     "DEFAULT_WORKLOAD",
     "ENDS",
     "SIZE_LIMIT",
     "TOUCH_LIMIT",
+    "Plan",
+    "PlanRun",
     "Touch",
     "Trace",
     "check_workload",
@@ -63,6 +74,12 @@ _FACTS = ("image", "workload", "node", "started", "seconds", "ended_by", "comple
 
 _WORKLOAD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _ESCAPED = re.compile("[\udc80-\udcff]")
+
+_PLAN_VERSION = 1
+
+_PLAN_SIZE_LIMIT = 64 << 20
+_RUN_LIMIT = 1 << 20
+_BLOCK_LIMIT = 1 << 27  # of 128 KiB each: the 16 TiB that a device can have
 
 
 class Touch(NamedTuple):
@@ -107,7 +124,7 @@ class Trace:
 
     def to_json(self) -> bytes:
         """The document. Raises FormatError where `from_json` would refuse it."""
-        _check(self)
+        _check_trace(self)
         document = {
             "bootseer": "trace",
             "version": 1 if all(touch.offset % EXTENT == 0 for touch in self.touches) else 2,
@@ -143,7 +160,7 @@ class Trace:
             trace = cls(
                 **{key: document[key] for key in _FACTS}, touches=touches, ahead=tuple(document.get("ahead", ()))
             )
-            _check(trace)
+            _check_trace(trace)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise FormatError(f"the trace is damaged: {first_line(error)}") from error
         return trace
@@ -175,7 +192,7 @@ def _touch(ms: Any, path: Any, offset: Any, length: Any, digest: Any) -> Touch:
     return Touch(ms, path_from_text(path), offset, length, bytes.fromhex(digest))
 
 
-def _check(trace: Trace) -> None:
+def _check_trace(trace: Trace) -> None:
     texts = (trace.image, trace.workload, trace.node, trace.ended_by, trace.reason)
     if not all(isinstance(text, str) and len(text) <= _TEXT_LIMIT for text in texts):
         raise FormatError("the trace has a text that is none, or too long a one")
@@ -211,3 +228,88 @@ def _check_touch(touch: Touch) -> None:
         raise FormatError("the trace has a touch that is no extent")
     if not 0 < len(touch.path) <= _PATH_LIMIT or b"\0" in touch.path or touch.path.startswith(b"/"):
         raise FormatError("the trace has a path that is none")
+
+
+class PlanRun(NamedTuple):
+    """`blocks` blocks of 128 KiB from `first` on, of the device with that number, the first being 1."""
+
+    device: int
+    first: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Blocks to fetch for `workload` when the image with the manifest `image` is mounted, from `traces` starts."""
+
+    image: str
+    workload: str
+    traces: int
+    runs: Sequence[PlanRun]
+
+    @property
+    def blocks(self) -> int:
+        return sum(run.blocks for run in self.runs)
+
+    def of(self, device: int) -> Iterator[int]:
+        """The numbers of one device's blocks, in order."""
+        for run in self.runs:
+            if run.device == device:
+                yield from range(run.first, run.first + run.blocks)
+
+    def to_json(self) -> bytes:
+        """The document. Raises FormatError where `from_json` would refuse it."""
+        _check_plan(self)
+        document = {
+            "bootseer": "plan",
+            "version": _PLAN_VERSION,
+            "image": self.image,
+            "workload": self.workload,
+            "traces": self.traces,
+            "runs": [list(run) for run in self.runs],
+        }
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Plan:
+        """The inverse of `to_json`. Raises FormatError."""
+        if len(data) > _PLAN_SIZE_LIMIT:
+            raise FormatError(f"a plan of {len(data)} bytes is more than this program takes")
+        try:
+            document = json.loads(data)
+            if document["bootseer"] != "plan":
+                raise FormatError("this document is no plan")
+            if document["version"] != _PLAN_VERSION:
+                raise FormatError(f"a plan of version {document['version']!r}, which this program does not know")
+            if not isinstance(document["runs"], list) or len(document["runs"]) > _RUN_LIMIT:
+                raise FormatError("the plan has no list of runs, or too long a one")
+            runs = [PlanRun(*run) for run in document["runs"]]
+            plan = cls(document["image"], document["workload"], document["traces"], runs)
+            _check_plan(plan)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            message = first_line(error)
+            raise FormatError(f"the plan is damaged: {message}") from error
+        return plan
+
+
+def _check_plan(plan: Plan) -> None:
+    if not isinstance(plan.image, str) or not is_digest(plan.image):
+        raise FormatError("the plan names its image by no digest")
+    check_workload(plan.workload)
+    if not _number(plan.traces) or len(plan.runs) > _RUN_LIMIT:
+        raise FormatError("the plan contradicts itself")
+    seen: dict[int, list[tuple[int, int]]] = {}
+    for run in plan.runs:
+        if not (all(map(_number, run)) and 0 < run.device < 1 << 16 and run.blocks):
+            raise FormatError("the plan has a run that is none")
+        if run.first + run.blocks > _BLOCK_LIMIT:
+            raise FormatError("the plan has a run past the end of any device")
+        seen.setdefault(run.device, []).append((run.first, run.blocks))
+    for runs in seen.values():
+        runs.sort()
+        if any(first + blocks > after for (first, blocks), (after, _) in pairwise(runs)):
+            raise FormatError("the plan has a block twice")
+
+
+def _number(found: Any) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool) and found >= 0

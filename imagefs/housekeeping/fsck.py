@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from imagefs.errors import FormatError
+from imagefs.format.documents import DeviceEntry
 from imagefs.format.erofs import BLOCK, ErofsImage
 from imagefs.format.erofs.read import DirectoryEntry, Stat
-from imagefs.format.inode import HOLE
-from imagefs.format.manifest import DeviceEntry
+from imagefs.format.inodes import HOLE
 from stripefs.units import shown
 
 __all__ = ["check_tree"]

@@ -10,8 +10,8 @@ from typing import Any
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format import is_source
+from imagefs.format.documents import Manifest
 from imagefs.format.index import NOWHERE, Index
-from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import ConfigError, NotFound, Unsupported

@@ -10,11 +10,10 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
+from imagefs.format.documents import Snapshot
 from imagefs.format.erofs import ErofsImage
 from imagefs.format.erofs.read import Stat, entries
-from imagefs.format.extents import DIGEST, ExtentTable, digest_of
-from imagefs.format.inode import HOLE, shown
-from imagefs.format.snapshot import Snapshot
+from imagefs.format.inodes import DIGEST, HOLE, ExtentTable, digest_of, shown
 from imagefs.housekeeping.listing import drop_images, ensure_there, must_list
 from imagefs.repository.images import GRACE, Images
 from imagefs.repository.snapshots import NOTES, Snapshots

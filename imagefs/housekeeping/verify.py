@@ -18,8 +18,8 @@ from functools import partial
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format import is_digest
 from imagefs.format.codec import decode
+from imagefs.format.documents import DeviceEntry, Manifest
 from imagefs.format.index import NOWHERE, BlockLocation, Index
-from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.housekeeping.fsck import check_tree
 from imagefs.housekeeping.listing import must_list
 from imagefs.progress import Progress

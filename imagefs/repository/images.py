@@ -28,9 +28,9 @@ import lz4.frame
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format import is_digest, is_source
-from imagefs.format.extents import ExtentTable
+from imagefs.format.documents import Manifest, Metadata
 from imagefs.format.index import Index, Pack
-from imagefs.format.manifest import Manifest, Metadata
+from imagefs.format.inodes import ExtentTable
 from imagefs.reference import TAG
 from imagefs.repository.base import Repository
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient

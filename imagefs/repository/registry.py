@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from imagefs.errors import DamagedObject
 from imagefs.format import is_digest
+from imagefs.format.documents import Manifest
 from imagefs.format.index import Index
-from imagefs.format.manifest import Manifest
 from imagefs.reference import Platform
 from imagefs.repository import artifact as form
 from imagefs.repository.artifact import DOCUMENT_KINDS, IMAGE, Artifact, Descriptor

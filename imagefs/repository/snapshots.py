@@ -21,9 +21,8 @@ from typing import Literal, get_args
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot, UnknownVersion
 from imagefs.format import is_digest
-from imagefs.format.inode import printable
-from imagefs.format.manifest import Manifest
-from imagefs.format.snapshot import Snapshot
+from imagefs.format.documents import Manifest, Snapshot
+from imagefs.format.inodes import printable
 from imagefs.repository.images import Images
 from stripefs.errors import Exists, NotFound
 from stripefs.store.base import Status

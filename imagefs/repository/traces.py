@@ -22,8 +22,7 @@ import zstandard
 
 from imagefs.errors import DamagedObject, FormatError
 from imagefs.format import is_digest
-from imagefs.format.plan import Plan
-from imagefs.format.trace import SIZE_LIMIT, Trace, check_workload
+from imagefs.format.trace import SIZE_LIMIT, Plan, Trace, check_workload
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository

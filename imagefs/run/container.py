@@ -28,9 +28,8 @@ from imagefs.plane import overlay
 from imagefs.reference import Platform
 from imagefs.run import host, namespace, rootfs, runtime
 from imagefs.run.bundle import RunFolder, sweep
-from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.namespace import SI_KERNEL, fork_init
-from imagefs.run.options import AUTO, Bind, ResourceLimits, RunOptions
+from imagefs.run.options import AUTO, Bind, ImageConfig, ResourceLimits, RunOptions, parse_signal
 from imagefs.run.rootfs import RootTree, add_directories, make_directories
 from imagefs.run.runtime import Marker, watched
 from imagefs.run.spec import HostFacts, arguments, build

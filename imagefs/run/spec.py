@@ -12,8 +12,7 @@ import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 
 from imagefs.errors import RunError
-from imagefs.run.image_config import ImageConfig, User, resolve_user
-from imagefs.run.options import IDS, Bind, RunOptions
+from imagefs.run.options import IDS, Bind, ImageConfig, RunOptions, User, resolve_user
 from imagefs.run.privileges import CGROUPS, KNOWN, MASKED, READ_ONLY, Profile, granted
 from stripefs.records import NamedTuple
 

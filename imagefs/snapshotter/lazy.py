@@ -22,7 +22,7 @@ from typing import NamedTuple
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from imagefs.errors import BuildError
-from imagefs.format.manifest import chain_id
+from imagefs.format.documents import chain_id
 from imagefs.repository.store import registry_url
 from imagefs.snapshotter.core import TARGET, LazyLayer
 from imagefs.snapshotter.errors import FailedPrecondition

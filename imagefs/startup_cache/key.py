@@ -4,7 +4,7 @@
 Most of these caches look an entry up by a hash of what it was compiled from, so an entry that does not fit is not found
 and costs nothing but its bytes. Facts that such a hash leaves out have to be in the key: `needs` of a cache names it.
 
-The key's canonical JSON names the snapshot (`imagefs.format.snapshot`). docs/startup-caches.md tells what each
+The key's canonical JSON names the snapshot (`imagefs.format.documents`). docs/startup-caches.md tells what each
 component holds, and what is left out on purpose.
 """
 

@@ -40,7 +40,7 @@ from imagefs.deps.inventory import FileFacts, Inventory
 from imagefs.deps.publish import PublishJob, SnapshotPlace, conclude
 from imagefs.deps.smoketest import SmokeTestResult
 from imagefs.errors import SnapshotError
-from imagefs.format.snapshot import SnapshotKind
+from imagefs.format.documents import SnapshotKind
 from imagefs.startup_cache.key import FOLDER
 from stripefs.units import format_size
 

@@ -22,11 +22,10 @@ from imagefs.daemon.protocol import Recording
 from imagefs.deps.engine import Miss, absent, check_whole, missed
 from imagefs.deps.publish import PublishJob as Publication
 from imagefs.errors import RunError
-from imagefs.format.snapshot import SHORT, key_digest
+from imagefs.format.documents import SHORT, key_digest
 from imagefs.plane import overlay
 from imagefs.run.container import MountLayer
-from imagefs.run.image_config import ImageConfig
-from imagefs.run.options import RunOptions
+from imagefs.run.options import ImageConfig, RunOptions
 from imagefs.run.spec import PATH, arguments, variables
 from imagefs.startup.emission import events
 from imagefs.startup_cache import key

@@ -12,7 +12,12 @@ object:
     reason      why the record is not complete, "" (or left out) when it is
     mount       an inherited descriptor of a mount of the image, -1 (or left out) for none
 
-The mount tells which touches files asked for (`imagefs.trace.residency`).
+The mount tells which touches the kernel only read ahead. A record holds what reached the daemon. Below EROFS the kernel
+reads ahead on the device, past the ends of files and of what was asked for, and a record cannot tell that apart. The
+page cache of the EROFS mount above can: it holds what was read of each file, and of pages that were evicted it
+remembers that they were there. cachestat(2) counts both (Linux 6.5) and reads nothing. Where it or the mount is not to
+be had, and where so little of a record is in memory that somebody must have emptied the caches, nothing counts as read
+ahead.
 
 A complete trace is stored, those of the same image and workload but the newest are removed, and the plan of the image
 that was mounted is made from the rest: again, until no other start has stored a trace meanwhile. Each stores its trace
@@ -25,8 +30,11 @@ line on standard error and its exit code; whatever was stored by then is whole, 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import logging
+import os
+import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -35,18 +43,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from imagefs.format.trace import TOUCH_LIMIT, Trace
+from imagefs.format.trace import TOUCH_LIMIT, Touch, Trace
 from imagefs.repository.images import Images
 from imagefs.repository.store import open_repository
 from imagefs.repository.traces import KEEP, Traces, local_traces
-from imagefs.trace.imageview import resolve
+from imagefs.trace.planner import resolve
 from imagefs.trace.recorder import Recorder
 from imagefs.trace.references import TracedImage, open_image, plan_for
-from imagefs.trace.residency import read_ahead
 from stripefs.errors import ConfigError, StoreError, StripefsError, Transient
 from stripefs.settings import StoreSettings, store_settings
 
-__all__ = ["RecordingFacts", "finish", "main"]
+__all__ = ["Look", "RecordingFacts", "finish", "main", "read_ahead", "unread"]
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +61,22 @@ _WAITS = (0.5, 2.0, 5.0)
 """Seconds before a store that did not answer is asked again."""
 
 T = TypeVar("T")
+
+_LEAST = 0.2
+"""The share of a record's bytes that is in memory after any start: 1 MiB of read-ahead follows reads of 4 KiB only
+where they are far apart. Measured: 0.55 for imports of numpy, scipy and pandas."""
+
+_CACHESTAT = 451
+"""The number of the system call, shared by all architectures."""
+
+_RANGE = struct.Struct("=QQ")
+_COUNTS = struct.Struct("=5Q")
+"""Pages cached, dirty, under write-back, evicted, recently evicted."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+Look = Callable[[bytes, Sequence[tuple[int, int]]], list[bool]]
+"""Tells for a file which of these ranges (offset, length) were read. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +244,51 @@ def _again(call: Callable[[], T]) -> T:
 def _told(what: str, code: int) -> int:
     sys.stderr.write("imagefs.trace.finish: " + " ".join(what.split()) + "\n")
     return code
+
+
+def read_ahead(touches: Sequence[Touch], mount: int) -> list[int]:
+    """The numbers of those of which no file read a page, ascending, as the mount with this descriptor tells; none where
+    it cannot tell."""
+    try:
+        return unread(touches, lambda file, ranges: _look(mount, file, ranges))
+    except OSError:
+        return []
+
+
+def unread(touches: Sequence[Touch], look: Look) -> list[int]:
+    """The numbers of those that `look` says were not read; none where these are too many to be true. Raises what `look`
+    raises."""
+    files: dict[bytes, list[int]] = {}
+    for number, touch in enumerate(touches):
+        files.setdefault(touch.path, []).append(number)
+    was_read = bytearray(len(touches))
+    for path, numbers in files.items():
+        ranges = [(touches[number].offset, touches[number].length) for number in numbers]
+        for number, answer in zip(numbers, look(path, ranges), strict=True):
+            was_read[number] = answer
+    read = sum(touch.length for touch, answer in zip(touches, was_read, strict=True) if answer)
+    if read < _LEAST * sum(touch.length for touch in touches):
+        return []
+    return [number for number, answer in enumerate(was_read) if not answer]
+
+
+def _look(mount: int, path: bytes, ranges: Sequence[tuple[int, int]]) -> list[bool]:
+    """As `Look`, below the root of `mount`. The file is opened, which reads no data of it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=mount)
+    try:
+        return [_was_read(descriptor, offset, length) for offset, length in ranges]
+    finally:
+        os.close(descriptor)
+
+
+def _was_read(descriptor: int, offset: int, length: int) -> bool:
+    counts = ctypes.create_string_buffer(_COUNTS.size)
+    result = _libc.syscall(ctypes.c_long(_CACHESTAT), descriptor, _RANGE.pack(offset, length), counts, 0)
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    cached, _, _, evicted, _ = _COUNTS.unpack(counts.raw)
+    return bool(cached or evicted)
 
 
 if __name__ == "__main__":

@@ -14,15 +14,13 @@ from pathlib import Path
 import zstandard
 
 from imagefs.errors import FormatError, NoSuchImage
+from imagefs.format.documents import Manifest, Metadata
 from imagefs.format.erofs import ErofsImage
-from imagefs.format.manifest import Manifest, Metadata
-from imagefs.format.plan import Plan
-from imagefs.format.trace import SIZE_LIMIT, Trace, check_workload
+from imagefs.format.trace import SIZE_LIMIT, Plan, Trace, check_workload
 from imagefs.reference import Reference, parse_reference
 from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces, unpack
-from imagefs.trace.imageview import ImageView
-from imagefs.trace.planner import MergedTraces, combine, make_plan
+from imagefs.trace.planner import ImageView, MergedTraces, combine, make_plan
 from stripefs.errors import ConfigError
 
 __all__ = [

@@ -22,14 +22,13 @@ import xxhash
 from imagefs.blocks.cachefile import LocalDevice, Stamp, mark_of
 from imagefs.build.content import Content
 from imagefs.build.layout import UNIT, lay_out
-from imagefs.format import extents, index
+from imagefs.format import index
+from imagefs.format.documents import DeviceEntry, Manifest, Metadata
 from imagefs.format.erofs import CHUNK, DeviceSlot, ErofsImage, write
 from imagefs.format.erofs.write import add_device
 from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Pack
-from imagefs.format.inode import HOLE, Inode, address, walk
-from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
-from imagefs.format.plan import Plan, PlanRun
-from imagefs.format.trace import Touch, Trace
+from imagefs.format.inodes import HOLE, Inode, address, digest_of, walk, write_extents
+from imagefs.format.trace import Plan, PlanRun, Touch, Trace
 
 __all__ = [
     "BLOCKS",
@@ -137,8 +136,8 @@ def hot_document() -> bytes:
 
 def extents_document() -> bytes:
     names = ("one", "two", "one", "three")
-    digests = b"".join(extents.digest_of(name.encode()) for name in names)
-    return extents.write(digests, array("I", (7, 0, 3, (1 << 32) - 2)))
+    digests = b"".join(digest_of(name.encode()) for name in names)
+    return write_extents(digests, array("I", (7, 0, 3, (1 << 32) - 2)))
 
 
 MANIFEST = Manifest(
@@ -160,9 +159,9 @@ TRACE = Trace(
     complete=True,
     reason="",
     touches=[
-        Touch(0, b"usr/bin/python3", 0, 65536, extents.digest_of(b"one")),
-        Touch(3, b"usr/lib/100% \xff", 65536, 17, extents.digest_of(b"two")),
-        Touch(3, "etc/ünï".encode(), 0, 1, extents.digest_of(b"three")),
+        Touch(0, b"usr/bin/python3", 0, 65536, digest_of(b"one")),
+        Touch(3, b"usr/lib/100% \xff", 65536, 17, digest_of(b"two")),
+        Touch(3, "etc/ünï".encode(), 0, 1, digest_of(b"three")),
     ],
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.cli.main import PROGRAM
-from imagefs.format.extents import HOT
+from imagefs.format.inodes import HOT
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import Traces

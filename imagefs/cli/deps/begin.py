@@ -19,7 +19,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.deps.key import Key
 from imagefs.deps.request import Refusal, Request, checked
-from imagefs.format.inode import printable
+from imagefs.format.inodes import printable
 from imagefs.reference import parse_store
 from imagefs.settings import TreeOptions
 from imagefs.startup.emission import events

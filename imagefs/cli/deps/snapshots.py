@@ -16,8 +16,8 @@ from imagefs.cli.common import flags, json_flag, opened, print_json, progress_ba
 from imagefs.cli.deps.begin import named_store
 from imagefs.cli.store import report_damage
 from imagefs.config import Settings
-from imagefs.format.inode import printable
-from imagefs.format.snapshot import SHORT, Snapshot
+from imagefs.format.documents import SHORT, Snapshot
+from imagefs.format.inodes import printable
 from imagefs.repository.images import Images
 from stripefs.cli.flags import SettingsCommand
 from stripefs.cli.output import columns, table

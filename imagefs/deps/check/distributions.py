@@ -32,8 +32,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from imagefs.deps.check.report import Finding
-from imagefs.deps.check.sites import Distribution
+from imagefs.deps.check.rules import Distribution, Finding
 from imagefs.deps.inventory import Inventory
 
 __all__ = [

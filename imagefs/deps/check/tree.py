@@ -26,8 +26,7 @@ from imagefs.deps.check.distributions import (
     describe_folder,
     describe_site,
 )
-from imagefs.deps.check.report import Finding
-from imagefs.deps.check.sites import check_orphans, distributions_in, find_sites, inside, prefix_of
+from imagefs.deps.check.rules import Finding, check_orphans, distributions_in, find_sites, inside, prefix_of
 from imagefs.deps.inventory import OPAQUE, FileFacts, Inventory
 
 __all__ = [

@@ -27,7 +27,7 @@ from imagefs.daemon.protocol import Recording
 from imagefs.deps import bytecode, inventory, subreaper
 from imagefs.deps.capture import CapturedTree, capture_upper, is_captured
 from imagefs.deps.check.distributions import check_consistent, describe_site
-from imagefs.deps.check.report import Finding
+from imagefs.deps.check.rules import Finding
 from imagefs.deps.check.tree import IGNORED, Findings, Installation, check_outside, check_tree
 from imagefs.deps.container import programs
 from imagefs.deps.container.programs import (
@@ -47,7 +47,7 @@ from imagefs.deps.resolver import LockedInstall
 from imagefs.deps.scratch import Scratch
 from imagefs.deps.smoketest import SmokeTestResult
 from imagefs.errors import LayerFailed, SnapshotError
-from imagefs.format.snapshot import SnapshotKind
+from imagefs.format.documents import SnapshotKind
 from imagefs.plane import overlay
 from imagefs.run import namespace
 from imagefs.run.container import MountLayer

@@ -22,8 +22,7 @@ from imagefs.deps.request import Facts, Request, Target
 from imagefs.deps.resolver import Question
 from imagefs.deps.scratch import Scratch
 from imagefs.errors import RunError, SnapshotError
-from imagefs.run.image_config import ImageConfig
-from imagefs.run.options import Bind, RunOptions
+from imagefs.run.options import Bind, ImageConfig, RunOptions
 from imagefs.run.spec import PATH, own_mount, variables
 from stripefs.errors import ConfigError
 

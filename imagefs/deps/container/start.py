@@ -27,7 +27,7 @@ from imagefs.deps.container.early import EarlyStart, hint_name
 from imagefs.deps.engine import CHANGED, PATIENCE, Miss, absent, check_whole, hit_or_install, missed, record_hit
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.errors import LayerFailed, RunError, SnapshotError
-from imagefs.format.snapshot import SHORT
+from imagefs.format.documents import SHORT
 from imagefs.run.options import RunOptions
 from imagefs.run.spec import variables
 from imagefs.settings import TreeOptions

@@ -30,7 +30,7 @@ from imagefs.format.erofs.records import (
     unpack_xattrs,
     xattr_bytes,
 )
-from imagefs.format.inode import HOLE, Inode
+from imagefs.format.inodes import HOLE, Inode
 
 __all__ = ["DirectoryBlock", "DirectoryEntry", "ErofsExtent", "ErofsImage", "Stat", "entries", "files"]
 

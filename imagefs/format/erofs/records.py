@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imagefs.errors import FormatError
-from imagefs.format.inode import shown
+from imagefs.format.inodes import shown
 
 __all__ = [
     "BLOCK",

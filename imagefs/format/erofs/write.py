@@ -42,7 +42,7 @@ from imagefs.format.erofs.records import (
     pack_xattrs,
     xattr_count,
 )
-from imagefs.format.inode import HOLE, Inode, shown
+from imagefs.format.inodes import HOLE, Inode, shown
 
 __all__ = ["INLINE_LIMIT", "add_device", "write", "write_super"]
 

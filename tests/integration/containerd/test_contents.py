@@ -15,7 +15,7 @@ from google.protobuf.empty_pb2 import Empty
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
-from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.format.documents import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository

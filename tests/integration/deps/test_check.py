@@ -16,7 +16,7 @@ import pytest
 from packaging.markers import default_environment
 
 from imagefs.deps.bytecode import compile_tree
-from imagefs.deps.check.report import Finding, judge
+from imagefs.deps.check.rules import Finding, judge
 from imagefs.deps.check.tree import Findings, Installation, check_tree
 from imagefs.deps.inventory import take
 from tests.support.deps.wheels import editable, install, pip, uv, venv, wheel

@@ -16,7 +16,7 @@ from imagefs.build.image import build
 from imagefs.cli.fastpath import REQUEST
 from imagefs.cli.main import PROGRAM
 from imagefs.deps.key import NAMES, Key
-from imagefs.format.snapshot import Snapshot
+from imagefs.format.documents import Snapshot
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from tests.golden.deps import KEY

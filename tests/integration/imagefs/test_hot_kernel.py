@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.build.optimize import OptimizeReport, optimize
-from imagefs.format.extents import HOT
+from imagefs.format.inodes import HOT
 from imagefs.repository.images import Images
 from tests.support.images import nasty
 from tests.support.images.local_image import LocalImage

@@ -14,7 +14,7 @@ from imagefs.build.image import build
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import SOURCE, FoundImage, HeldImage, Lease
 from imagefs.errors import NoSuchImage
-from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.format.documents import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository

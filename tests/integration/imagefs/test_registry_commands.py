@@ -20,8 +20,7 @@ from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.cli.main import PROGRAM
 from imagefs.errors import NoSuchImage
-from imagefs.format.plan import Plan, PlanRun
-from imagefs.format.trace import Touch, Trace
+from imagefs.format.trace import Plan, PlanRun, Touch, Trace
 from imagefs.housekeeping.verify import verify
 from imagefs.reference import Platform
 from imagefs.repository.images import Images

@@ -14,10 +14,9 @@ import pytest
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
+from imagefs.format.documents import Snapshot, key_digest
 from imagefs.format.index import Pack
-from imagefs.format.plan import Plan, PlanRun
-from imagefs.format.snapshot import Snapshot, key_digest
-from imagefs.format.trace import Touch, Trace
+from imagefs.format.trace import Plan, PlanRun, Touch, Trace
 from imagefs.housekeeping.gc import collect
 from imagefs.housekeeping.listing import list_images, remove_image
 from imagefs.housekeeping.verify import verify

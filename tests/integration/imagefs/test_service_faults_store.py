@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.daemon.client import Client
-from imagefs.format.plan import Plan, PlanRun
+from imagefs.format.trace import Plan, PlanRun
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import Traces

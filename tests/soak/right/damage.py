@@ -21,9 +21,9 @@ import trio
 from imagefs.blocks.source import PackSource
 from imagefs.build.content import scan
 from imagefs.build.image import build
+from imagefs.format.documents import Snapshot, key_digest
 from imagefs.format.erofs import ErofsImage
 from imagefs.format.erofs.read import files as files_in
-from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.gc import collect
 from imagefs.repository.images import Images

@@ -17,7 +17,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.daemon.protocol import SnapshotUse as Wanted
 from imagefs.deps.engine import MountedSnapshot, mount_snapshot
-from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.format.documents import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository

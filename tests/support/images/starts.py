@@ -15,11 +15,11 @@ from imagefs.format.erofs import BLOCK, ErofsImage
 from imagefs.format.erofs.read import files
 from imagefs.format.index import BLOCK as DATA_BLOCK
 from imagefs.format.index import NOWHERE, Index
-from imagefs.format.inode import HOLE
+from imagefs.format.inodes import HOLE
 from imagefs.format.trace import Trace
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
-from imagefs.trace.imageview import resolve
+from imagefs.trace.planner import resolve
 from imagefs.trace.recorder import Recorder
 from imagefs.trace.references import open_image
 from stripefs.store.local import LocalStore

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from imagefs.format.erofs import BLOCK, CHUNK, ErofsImage
-from imagefs.format.inode import HOLE, Inode, address
+from imagefs.format.inodes import HOLE, Inode, address
 
 names = st.binary(min_size=1, max_size=255).filter(
     lambda name: name not in (b".", b"..") and not set(name) & {0, ord("/")}

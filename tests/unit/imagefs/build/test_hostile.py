@@ -11,7 +11,7 @@ import pytest
 
 from imagefs.build.layers import LayerEntry, MergedLayers
 from imagefs.errors import HostileLayer
-from imagefs.format.inode import Inode, walk
+from imagefs.format.inodes import Inode, walk
 from imagefs.settings import LayerLimits
 from tests.support.images import archives as tar
 from tests.unit.imagefs.build.victim import MIB, Victim

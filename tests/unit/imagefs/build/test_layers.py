@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.build.layers import MergedLayers, entries
-from imagefs.format.inode import Inode, walk
+from imagefs.format.inodes import Inode, walk
 from imagefs.settings import LayerLimits
 from tests.support.examples import examples
 from tests.support.images.layers import directory, file, hardlink, layer, symlink

@@ -13,7 +13,7 @@ from imagefs.build.content import Content
 from imagefs.build.layout import UNIT, Segment, lay_out
 from imagefs.format.erofs import BLOCK, CHUNK
 from imagefs.format.index import BLOCK as DATA_BLOCK
-from imagefs.format.inode import HOLE, Inode, address
+from imagefs.format.inodes import HOLE, Inode, address
 
 
 class Bytes:

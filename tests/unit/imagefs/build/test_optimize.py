@@ -14,7 +14,7 @@ from imagefs.build.optimize import build_optimized, optimize
 from imagefs.errors import BuildError, DamagedObject, FormatError
 from imagefs.format.erofs import BLOCK, DeviceSlot, ErofsImage
 from imagefs.format.erofs.write import add_device
-from imagefs.format.extents import COLD, HOT
+from imagefs.format.inodes import COLD, HOT
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces, load_plan

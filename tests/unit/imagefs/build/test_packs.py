@@ -12,8 +12,8 @@ from imagefs.build import packs
 from imagefs.build.layout import Segment
 from imagefs.build.packs import PACK_SIZE, Known, Packs, store_blocks
 from imagefs.errors import BuildError
+from imagefs.format.documents import Manifest
 from imagefs.format.index import BLOCK, BlockLocation, Pack
-from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
 from tests.support.images.stores import build_tree, files, write_tree
 from tests.unit.imagefs.build.test_layout import Bytes

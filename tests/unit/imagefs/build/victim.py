@@ -14,7 +14,7 @@ import pytest
 from imagefs.build.image import build
 from imagefs.build.pipeline import BuildOptions, open_source
 from imagefs.errors import BuildError, FormatError
-from imagefs.format.inode import Inode
+from imagefs.format.inodes import Inode
 from imagefs.progress import Progress
 from imagefs.settings import LayerLimits
 from tests.support.images.layers import layout

@@ -10,7 +10,7 @@ import pytest
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject, NoSuchSnapshot
-from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.format.documents import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from tests.support.images.stores import age, files, write_tree

@@ -22,8 +22,8 @@ from imagefs.daemon.metadata_cache import RECENT, MetadataCache
 from imagefs.daemon.open_devices import OpenDevices
 from imagefs.daemon.state import StateJournal
 from imagefs.errors import DocumentUnreadable
+from imagefs.format.documents import DeviceEntry, Manifest, Metadata
 from imagefs.format.index import BLOCK, BlockLocation, Index, Pack, write
-from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
 from imagefs.repository.images import Images, object_path
 from stripefs.settings import StoreSettings
 from tests.support.images.devices import make, noise, running

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps.check.distributions import Owned, RecordRow, check_records, parse_record
-from imagefs.deps.check.report import Finding
-from imagefs.deps.check.sites import distributions_in, find_sites
+from imagefs.deps.check.rules import Finding, distributions_in, find_sites
 from imagefs.deps.inventory import take
 
 SITE = "lib/python3.11/site-packages"

@@ -12,7 +12,7 @@ import pytest
 from imagefs.deps.hint import Hint, name_of
 from imagefs.deps.request import Request, Target
 from imagefs.errors import FormatError
-from imagefs.format.snapshot import canonical
+from imagefs.format.documents import canonical
 
 NAME, ASKED, LOCK, SNAPSHOT = ("ab" * 32, "cd" * 32, "ef" * 32, "01" * 32)
 HINT = Hint(ASKED, '{"os": "Linux"}\n\npip 24.0\n', LOCK, SNAPSHOT)

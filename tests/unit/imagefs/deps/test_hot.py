@@ -14,7 +14,7 @@ from imagefs.build.image import build
 from imagefs.deps import hot
 from imagefs.deps.hot import add_hot_device
 from imagefs.deps.lease import acquire
-from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.format.documents import Snapshot, key_digest
 from imagefs.housekeeping.gc import collect
 from imagefs.housekeeping.snapshots import collect_snapshots, remove_snapshot
 from imagefs.housekeeping.verify import verify

@@ -24,7 +24,7 @@ from imagefs.deps.lease import (
     acquire_or_wait,
     pause,
 )
-from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.format.documents import Snapshot, key_digest
 from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import Busy, StoreError
 from stripefs.settings import StoreSettings

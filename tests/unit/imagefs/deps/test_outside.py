@@ -12,7 +12,7 @@ from imagefs.deps.capture import capture_upper
 from imagefs.deps.check.tree import IGNORED, check_outside, matches
 from imagefs.deps.inventory import take
 from imagefs.errors import SnapshotError
-from imagefs.format.inode import walk
+from imagefs.format.inodes import walk
 
 pytestmark = pytest.mark.root
 

@@ -19,7 +19,7 @@ from imagefs.deps.publications import PublishOutcome, last_outcome
 from imagefs.deps.publish import PublishJob
 from imagefs.deps.publish import main as publish_main
 from imagefs.deps.target import TargetDirectory
-from imagefs.format.snapshot import key_digest
+from imagefs.format.documents import key_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.settings import StoreSettings

@@ -15,7 +15,7 @@ from imagefs.deps import capture, inventory, publish
 from imagefs.deps.lock import Lock, LockedRequirement
 from imagefs.deps.publish import PublishJob
 from imagefs.deps.target import TargetDirectory
-from imagefs.format.snapshot import Snapshot
+from imagefs.format.documents import Snapshot
 from imagefs.housekeeping.snapshots import describe
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from imagefs.deps.check.sites import check_orphans, distributions_in, find_sites
+from imagefs.deps.check.rules import check_orphans, distributions_in, find_sites
 from tests.unit.imagefs.deps.entries import entries_of
 
 SITE = "lib/python3.11/site-packages"

@@ -9,7 +9,7 @@ import pytest
 
 from imagefs.errors import FormatError
 from imagefs.format.erofs import CHUNK, DeviceSlot, write
-from imagefs.format.inode import HOLE, Inode, address
+from imagefs.format.inodes import HOLE, Inode, address
 
 DEVICES = (DeviceSlot(b"cold", 2**32 - 1), DeviceSlot(b"hot", 2**32 - 1))
 

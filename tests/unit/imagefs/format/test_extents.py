@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
 from imagefs.format.erofs import CHUNK
-from imagefs.format.extents import DIGEST, ExtentTable, digest_of, write
+from imagefs.format.inodes import DIGEST, ExtentTable, digest_of, write_extents
 from imagefs.trace.references import open_image
 from tests.support.examples import examples
 from tests.support.images.starts import Stored, build_tree, make_tree, open_store
@@ -22,7 +22,7 @@ _tables = st.dictionaries(st.integers(0, 2**32 - 2), _digests, max_size=40)
 
 
 def table(found: dict[int, bytes]) -> bytes:
-    return write(b"".join(found.values()), array("I", found))
+    return write_extents(b"".join(found.values()), array("I", found))
 
 
 @given(_tables)
@@ -45,7 +45,7 @@ def test_the_order_of_extents_does_not_matter(found: dict[int, bytes], chance: o
 
 def test_digests_and_places_must_agree() -> None:
     with pytest.raises(FormatError, match="do not make 2 extents"):
-        write(bytes(DIGEST), array("I", [1, 2]))
+        write_extents(bytes(DIGEST), array("I", [1, 2]))
     with pytest.raises(IndexError):
         ExtentTable(table({}))[0]
 

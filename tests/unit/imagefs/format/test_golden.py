@@ -13,13 +13,11 @@ import xxhash
 from imagefs.blocks import cachefile
 from imagefs.blocks.block_table import rows_here
 from imagefs.blocks.cachefile import LocalDevice
+from imagefs.format.documents import Manifest
 from imagefs.format.erofs import ErofsImage
-from imagefs.format.extents import ExtentTable, digest_of
 from imagefs.format.index import NOWHERE, Index, Pack
-from imagefs.format.inode import address
-from imagefs.format.manifest import Manifest
-from imagefs.format.plan import Plan
-from imagefs.format.trace import Trace
+from imagefs.format.inodes import ExtentTable, address, digest_of
+from imagefs.format.trace import Plan, Trace
 from tests.golden.make import (
     BLOCKS,
     DEVICES,

@@ -14,14 +14,13 @@ from typing import Any
 import pytest
 
 from imagefs.errors import FormatError
+from imagefs.format.documents import DeviceEntry, Manifest
 from imagefs.format.erofs import ErofsImage
 from imagefs.format.erofs.read import files
 from imagefs.format.erofs.records import BLOCK, SUPERBLOCK_AT, crc32c
-from imagefs.format.extents import ExtentTable
 from imagefs.format.index import NOWHERE, Index
-from imagefs.format.manifest import DeviceEntry, Manifest
-from imagefs.format.plan import Plan
-from imagefs.format.trace import Trace
+from imagefs.format.inodes import ExtentTable
+from imagefs.format.trace import Plan, Trace
 from imagefs.housekeeping.fsck import check_tree
 from tests.golden.make import FOLDER
 

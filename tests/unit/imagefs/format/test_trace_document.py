@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
-from imagefs.format.plan import Plan, PlanRun
-from imagefs.format.trace import ENDS, Touch, Trace, check_workload, path_from_text, path_to_text
+from imagefs.format.trace import ENDS, Plan, PlanRun, Touch, Trace, check_workload, path_from_text, path_to_text
 
 _paths = st.binary(min_size=1, max_size=300).filter(lambda path: b"\0" not in path and not path.startswith(b"/"))
 _touches = st.builds(

@@ -11,8 +11,8 @@ import pytest
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject, NoSuchImage
+from imagefs.format.documents import Manifest
 from imagefs.format.index import Index
-from imagefs.format.manifest import Manifest
 from imagefs.format.trace import Trace
 from imagefs.housekeeping import gc
 from imagefs.housekeeping.gc import collect

@@ -20,7 +20,7 @@ from imagefs.errors import FormatError
 from imagefs.format.erofs import BLOCK, CHUNK, DeviceSlot, ErofsImage, write
 from imagefs.format.erofs.records import DIRENT, SLOT
 from imagefs.format.erofs.write import write_super
-from imagefs.format.inode import HOLE, Inode, address, walk
+from imagefs.format.inodes import HOLE, Inode, address, walk
 from imagefs.plane.worker import ImageTree
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, StripefsError, Unsupported
 from stripefs.fuse.protocol import ROOT, ServedAttributes

@@ -15,7 +15,7 @@ import pytest
 
 from imagefs.errors import DocumentUnreadable, FormatError
 from imagefs.format.erofs import DeviceSlot, write
-from imagefs.format.inode import Inode
+from imagefs.format.inodes import Inode
 from imagefs.plane.worker import TreeBackend
 from stripefs.errors import ConfigError, StaleVersion
 from stripefs.fuse.worker import Start

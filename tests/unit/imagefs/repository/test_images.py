@@ -10,8 +10,8 @@ import lz4.frame
 import pytest
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.format.documents import Metadata
 from imagefs.format.index import Pack
-from imagefs.format.manifest import Metadata
 from imagefs.repository.images import GRACE, Images, object_path
 from imagefs.repository.store import StoreRepository
 from stripefs.errors import ServiceDown

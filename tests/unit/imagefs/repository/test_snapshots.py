@@ -16,7 +16,7 @@ import pytest
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject, FormatError, NoSuchSnapshot
-from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.format.documents import Snapshot, key_digest
 from imagefs.housekeeping.gc import collect
 from imagefs.housekeeping.listing import remove_image
 from imagefs.housekeeping.snapshots import collect_snapshots, list_snapshots, remove_snapshot

@@ -10,8 +10,7 @@ import pytest
 import zstandard
 
 from imagefs.errors import DamagedObject, FormatError
-from imagefs.format.plan import Plan, PlanRun
-from imagefs.format.trace import Touch, Trace
+from imagefs.format.trace import Plan, PlanRun, Touch, Trace
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import Traces, load_plan, local_traces

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from imagefs.errors import RunError
-from imagefs.run.image_config import ImageConfig, User, parse_signal, resolve_user
+from imagefs.run.options import ImageConfig, User, parse_signal, resolve_user
 from tests.unit.imagefs.run.users import GROUP, PASSWD
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from imagefs.errors import RunError
-from imagefs.run.image_config import ImageConfig
-from imagefs.run.options import Bind, ResourceLimits, RunOptions
+from imagefs.run.options import Bind, ImageConfig, ResourceLimits, RunOptions
 from imagefs.run.privileges import CAPABILITIES
 from imagefs.run.spec import DeviceNode, HostFacts, Spec, Volume, arguments, build
 from stripefs.errors import ConfigError

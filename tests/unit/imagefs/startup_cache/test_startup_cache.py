@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from imagefs.deps.publish import PublishJob as Publication
 from imagefs.deps.publish import publish
 from imagefs.errors import RunError, SnapshotError
-from imagefs.format.snapshot import key_digest
+from imagefs.format.documents import key_digest
 from imagefs.repository.snapshots import Snapshots
 from imagefs.startup_cache import key, publisher
 from imagefs.startup_cache.key import CacheJob, NodeFacts, deciding_words, document, node_facts, world_size

@@ -13,9 +13,8 @@ import pytest
 
 from imagefs.build.optimize import optimize
 from imagefs.errors import FormatError, NoSuchImage
-from imagefs.format.extents import HOT
-from imagefs.format.plan import Plan
-from imagefs.format.trace import Touch
+from imagefs.format.inodes import HOT
+from imagefs.format.trace import Plan, Touch
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import KEEP, Traces, load_plan, local_traces

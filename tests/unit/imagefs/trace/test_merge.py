@@ -15,13 +15,11 @@ from imagefs.build import layout
 from imagefs.errors import FormatError
 from imagefs.format import erofs
 from imagefs.format.erofs import records
-from imagefs.format.inode import address
-from imagefs.format.plan import PlanRun
-from imagefs.format.trace import Touch, Trace
+from imagefs.format.inodes import address
+from imagefs.format.trace import PlanRun, Touch, Trace
 from imagefs.repository.images import Images
 from imagefs.trace.diff import diff, summary
-from imagefs.trace.imageview import FileExtent, resolve
-from imagefs.trace.planner import PlannedExtent, match, merge, runs
+from imagefs.trace.planner import FileExtent, PlannedExtent, match, merge, resolve, runs
 from imagefs.trace.recorder import Recorder, score
 from imagefs.trace.references import open_image, plan_for
 from tests.support.images.starts import build_tree, imports, make_tree, open_store, record, trace

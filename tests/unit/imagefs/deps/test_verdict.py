@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from imagefs.deps.check.report import KINDS, Finding, FindingKind, judge, outcome_findings
+from imagefs.deps.check.rules import KINDS, Finding, FindingKind, judge, outcome_findings
 
 
 def test_nothing_found_is_published() -> None:

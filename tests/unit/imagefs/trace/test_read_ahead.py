@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from imagefs.format.trace import Touch
-from imagefs.trace import residency
-from imagefs.trace.residency import read_ahead, unread
+from imagefs.trace import finish
+from imagefs.trace.finish import read_ahead, unread
 
 KIB = 1 << 10
 CHUNK = 64 * KIB
@@ -20,7 +20,7 @@ def touches(*places: tuple[bytes, int]) -> list[Touch]:
     return [Touch(ms, path, offset * CHUNK, CHUNK, bytes(16)) for ms, (path, offset) in enumerate(places)]
 
 
-def files_read(*read: tuple[bytes, int]) -> residency.Look:
+def files_read(*read: tuple[bytes, int]) -> finish.Look:
     """Tells that these chunks were read, each of a file in one call."""
     asked: set[bytes] = set()
 
@@ -95,5 +95,5 @@ def test_every_touch_counts_on_older_kernels(tmp_path: Path, root: int, monkeypa
     cold_file(tmp_path / "lib/a", 4)
     read_chunks(tmp_path / "lib/a", [1])
     found = touches((b"lib/a", 1), (b"lib/a", 2))
-    monkeypatch.setattr(residency, "_CACHESTAT", 100_000)  # which no kernel has
+    monkeypatch.setattr(finish, "_CACHESTAT", 100_000)  # which no kernel has
     assert read_ahead(found, root) == []
