@@ -1,8 +1,8 @@
 """Builds an image from a tree: devices, metadata, manifest, in this order, so that an image that is visible is whole.
 
 The digests of all extents are taken from the blocks of a device as they pass by, so no file is read a second time. No
-extent crosses the end of a 128 KiB block (`imagefs.build.layout`), so the thread that hashes a block hashes the extents
-in it as well, while it is in the processor's cache.
+extent crosses the end of a 128 KiB block (`imagefs.build.content`), so the thread that hashes a block hashes the
+extents in it as well, while it is in the processor's cache.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from imagefs.build.content import Content, read_exactly
-from imagefs.build.layout import Segment, lay_out
+from imagefs.build.content import Content, Segment, lay_out, read_exactly
 from imagefs.build.packs import KnownBlocks, Packs, sample, store_blocks
 from imagefs.errors import BuildError
 from imagefs.format import codec, erofs, index

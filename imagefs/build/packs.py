@@ -20,8 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from imagefs.build.content import read_exactly
-from imagefs.build.layout import Segment
+from imagefs.build.content import Segment, read_exactly
 from imagefs.errors import BuildError, DamagedObject, FormatError, NoSuchImage
 from imagefs.format.codec import SAMPLE, encode
 from imagefs.format.documents import Manifest

@@ -10,7 +10,7 @@ from typing import Any
 from imagefs.cli.fastpath import DEPS, JOB, RUN, SECTIONS, Extra, is_job_file, start_run
 from imagefs.config import IMAGEFS, resolve
 from imagefs.errors import RunError
-from imagefs.jobs.job_file import JobFile, read
+from imagefs.jobs.job import JobFile, read_job_file
 from imagefs.startup.emission import events
 from stripefs.cli.output import tell
 from stripefs.errors import ConfigError
@@ -40,14 +40,14 @@ def begin_job(words: Sequence[str], values: Mapping[str, Any], given: Given, sai
 def read_job(path: str) -> JobFile:
     """A job file. Raises ConfigError."""
     flags = [flag for flag in FLAGS if flag.name != "job"]
-    return read(path, flags, IMAGEFS, SECTIONS)
+    return read_job_file(path, flags, IMAGEFS, SECTIONS)
 
 
 def _begin(words: Sequence[str], values: Mapping[str, Any], given: Given, job: str) -> int:
     extra = Extra()
     with contextlib.ExitStack() as held:
         if folder := values["events"] or os.environ.get(ENV_FOLDER, ""):
-            from imagefs.jobs.events import COLLECTOR, collected, recorded
+            from imagefs.jobs.job import COLLECTOR, collected, recorded
 
             if url := values["collector"] or os.environ.get(COLLECTOR, ""):
                 held.enter_context(collected(folder, url))

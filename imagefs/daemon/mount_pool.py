@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import trio
 
 from imagefs.daemon.state import Attachment
-from imagefs.plane import mountapi
+from imagefs.plane import mounts
 from stripefs.background import supervise
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
@@ -113,10 +113,10 @@ class MountPool:
         """Raises OSError."""
         key = (metadata, *((path, _version(path)) for path in devices))
         if key not in self._mounts:
-            descriptor = mountapi.make(metadata, devices)
-            mount = PooledMount(image, descriptor, mountapi.device_of(descriptor))
+            descriptor = mounts.make(metadata, devices)
+            mount = PooledMount(image, descriptor, mounts.device_of(descriptor))
             try:
-                os.close(mountapi.copy(mount.path, mount.device))
+                os.close(mounts.copy(mount.path, mount.device))
             except OSError:
                 os.close(descriptor)
                 raise

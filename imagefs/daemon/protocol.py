@@ -332,7 +332,7 @@ class Attached(NamedTuple):
 
     metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
     a folder of the cache for what is written to it, to be made by whoever needs it. tree: where it is mounted already,
-    if anywhere: the path of a mountpoint or a descriptor, and MAJOR:MINOR (`imagefs.plane.mountapi`). base: the image
+    if anywhere: the path of a mountpoint or a descriptor, and MAJOR:MINOR (`imagefs.plane.mounts`). base: the image
     that it was optimised from, which has the same tree; itself where it was not.
     """
 

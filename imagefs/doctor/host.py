@@ -21,8 +21,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from imagefs.build.content import scan
-from imagefs.build.layout import lay_out
+from imagefs.build.content import lay_out, scan
 from imagefs.doctor import CheckResult, CheckState
 from imagefs.format.erofs import BLOCK, DeviceSlot, write
 from imagefs.plane import erofs

@@ -32,8 +32,7 @@ from imagefs.config import IMAGEFS
 from imagefs.daemon.client import Client, NoDaemon
 from imagefs.daemon.protocol import Recording
 from imagefs.errors import RunError
-from imagefs.jobs.events import COLLECTOR, COMMAND, PROGRAM, read_events, ready_at, stage_seconds
-from imagefs.jobs.job_file import JobFile
+from imagefs.jobs.job import COLLECTOR, IMAGEFS_COMMAND, PROGRAM, JobFile, read_events, ready_at, stage_seconds
 from imagefs.run.namespace import end_with_parent
 from imagefs.settings import DaemonSettings
 from stripefs.cli.fastpath import Flag
@@ -330,7 +329,7 @@ def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> M
     with tempfile.TemporaryFile() as output:
         begun = time.monotonic_ns()
         process = subprocess.Popen(
-            [*COMMAND, "run", *start_words(way, folder, more)],
+            [*IMAGEFS_COMMAND, "run", *start_words(way, folder, more)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,

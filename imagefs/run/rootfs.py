@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 
 from imagefs.errors import RunError
-from imagefs.plane import overlay
+from imagefs.plane import mounts
 from imagefs.run.spec import Volume
 from stripefs.fuse import kernel
 
@@ -254,7 +254,7 @@ def add_directories(
                 _like(there, made)
     if len(lowers) > 1:
         kernel.unmount(root, 0)
-    overlay.mount_read_only([folder, *lowers], root, rootless=rootless)
+    mounts.mount_read_only_overlay([folder, *lowers], root, rootless=rootless)
 
 
 def make_directories(root: str, missing: Sequence[str], owner: int) -> None:

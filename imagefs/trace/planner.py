@@ -61,7 +61,7 @@ Measured after a patch upgrade of pandas, bytes fetched ahead and recall: with 1
 
 
 class FileExtent(NamedTuple):
-    """Bytes [offset, offset + length) of the file at `path`; `place` is an address as `address` of `imagefs.format.inodes` makes them."""
+    """Bytes [offset, offset + length) of the file at `path`; `place` is an `imagefs.format.inodes.address`."""
 
     path: bytes
     offset: int

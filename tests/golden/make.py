@@ -20,8 +20,7 @@ import lz4.block
 import xxhash
 
 from imagefs.blocks.cachefile import LocalDevice, Stamp, mark_of
-from imagefs.build.content import Content
-from imagefs.build.layout import UNIT, lay_out
+from imagefs.build.content import UNIT, Content, lay_out
 from imagefs.format import index
 from imagefs.format.documents import DeviceEntry, Manifest, Metadata
 from imagefs.format.erofs import CHUNK, DeviceSlot, ErofsImage, write

@@ -48,7 +48,7 @@ from imagefs.deps.scratch import Scratch
 from imagefs.deps.smoketest import SmokeTestResult
 from imagefs.errors import LayerFailed, SnapshotError
 from imagefs.format.documents import SnapshotKind
-from imagefs.plane import overlay
+from imagefs.plane import mounts
 from imagefs.run import namespace
 from imagefs.run.container import MountLayer
 from imagefs.run.options import Bind, ResourceLimits, RunOptions
@@ -78,7 +78,7 @@ class ContainerInstallation:
         self._scratch = scratch
         self._folder = image.attached.upper
         self._exchange = os.path.join(self._folder, "exchange")
-        overlay.lasting(self._folder)
+        mounts.lasting_upper(self._folder)
         os.makedirs(self._exchange, 0o700, exist_ok=True)
 
     @property
@@ -295,7 +295,7 @@ def _shown(layer: MountLayer, upper: str, folder: str) -> Iterator[tuple[str, st
         os.mkdir(base)
         os.mkdir(merged)
         layer(base)
-        overlay.mount_read_only([upper, base], merged)
+        mounts.mount_read_only_overlay([upper, base], merged)
         yield base, merged
     finally:
         kernel.unmount(folder, kernel.MNT_DETACH)

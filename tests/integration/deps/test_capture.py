@@ -13,7 +13,7 @@ import pytest
 from imagefs.build.image import build
 from imagefs.deps.capture import CapturedTree, capture_directory, capture_upper
 from imagefs.deps.inventory import take
-from imagefs.plane import overlay
+from imagefs.plane import mounts
 from stripefs.fuse import kernel
 from tests.support.images import nasty
 from tests.support.images.local_image import LocalImage
@@ -52,7 +52,7 @@ def container(base: Path, disk: Path) -> Iterator[Path]:
     """Its root, in which everything may be changed; what was, is in `disk`/rw/upper."""
     root = disk / "root"
     root.mkdir()
-    overlay.mount([str(base)], str(disk / "rw"), str(root))
+    mounts.mount_overlay([str(base)], str(disk / "rw"), str(root))
     try:
         yield root
     finally:
@@ -68,7 +68,7 @@ def seen(tree: CapturedTree, base: Path, folder: Path) -> Iterator[Path]:
         image.mount()
         merged = folder / "merged"
         merged.mkdir()
-        overlay.mount_read_only([str(image.mountpoint), str(base)], str(merged))
+        mounts.mount_read_only_overlay([str(image.mountpoint), str(base)], str(merged))
         try:
             yield merged
         finally:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.layout import COLD
 from imagefs.format.erofs import ErofsImage
+from imagefs.format.inodes import COLD
 from tests.support.images import nasty, small_image
 from tests.support.images.local_image import FileImage
 

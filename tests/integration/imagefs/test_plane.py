@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.plane import erofs, overlay
+from imagefs.plane import erofs, mounts
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount, users
@@ -115,7 +115,7 @@ def test_files_on_an_overlay_get_loop_devices(source: Path, tmp_path: Path, targ
     lower, here = tmp_path / "lower", tmp_path / "here"
     lower.mkdir()
     here.mkdir()
-    overlay.mount([str(lower)], str(tmp_path / "rw"), str(here))
+    mounts.mount_overlay([str(lower)], str(tmp_path / "rw"), str(here))
     try:
         image = small_image.make(source, here)
         with pytest.raises(MountError, match="loop"):
@@ -197,7 +197,7 @@ def mounted(image: SmallImage, tmp_path: Path) -> Iterator[str]:
 
 def test_writing_leaves_the_image_as_it_is(mounted: str, tmp_path: Path, target: str) -> None:
     folder = tmp_path / "rw"
-    assert overlay.mount([mounted], str(folder), target) == "disk"
+    assert mounts.mount_overlay([mounted], str(folder), target) == "disk"
     root = os.stat(target)
     assert (root.st_mode & 0o7777, root.st_uid, root.st_gid) == (0o751, 12, 34)
     Path(target, "new").write_text("new")
@@ -212,13 +212,13 @@ def test_writing_leaves_the_image_as_it_is(mounted: str, tmp_path: Path, target:
     assert os.stat(upper / "folder/big").st_size == len(CONTENT)
     assert os.stat(upper / "small").st_rdev == 0
     unmount(target)
-    overlay.mount([mounted], str(folder), target)
+    mounts.mount_overlay([mounted], str(folder), target)
     assert Path(target, "new").read_text() == "new"
     assert not Path(target, "small").exists()
 
 
 def test_over_the_image_at_its_own_place(mounted: str, tmp_path: Path) -> None:
-    overlay.mount([mounted], str(tmp_path / "rw"), mounted, volatile=True)
+    mounts.mount_overlay([mounted], str(tmp_path / "rw"), mounted, volatile=True)
     Path(mounted, "new").write_text("new")
     unmount(mounted)
     assert shows_the_image(mounted)
@@ -231,7 +231,7 @@ def test_several_trees_at_odd_paths(mounted: str, tmp_path: Path, target: str) -
         lower.mkdir()
         (lower / "which").write_text(str(number))
         (lower / f"only{number}").touch()
-    overlay.mount([*map(str, lowers), mounted], str(tmp_path / "r,w:x\\y"), target)
+    mounts.mount_overlay([*map(str, lowers), mounted], str(tmp_path / "r,w:x\\y"), target)
     assert Path(target, "which").read_text() == "0"
     assert {f"only{number}" for number in range(4)} | {"which", "small", "folder"} == set(os.listdir(target))
     Path(target, "new").touch()
@@ -245,7 +245,7 @@ def test_more_trees_than_an_option_has_room_for(tmp_path: Path, target: str) -> 
         lower.mkdir()
         (lower / f"from{number}").touch()
         lowers.append(str(lower))
-    overlay.mount_read_only(lowers, target)
+    mounts.mount_read_only_overlay(lowers, target)
     assert len(os.listdir(target)) == 30
     with pytest.raises(OSError, match="Read-only"):
         Path(target, "new").touch()
@@ -253,12 +253,12 @@ def test_more_trees_than_an_option_has_room_for(tmp_path: Path, target: str) -> 
 
 def test_an_upper_cannot_lie_on_an_overlay(mounted: str, tmp_path: Path, target: str) -> None:
     (tmp_path / "first").mkdir()
-    overlay.mount([mounted], str(tmp_path / "rw"), str(tmp_path / "first"))
+    mounts.mount_overlay([mounted], str(tmp_path / "rw"), str(tmp_path / "first"))
     try:
         folder = str(tmp_path / "first" / "rw")
         with pytest.raises(MountError, match="lies on an overlay"):
-            overlay.mount([mounted], folder, target)
-        assert overlay.mount([mounted], folder, target, without_disk="memory") == "memory"
+            mounts.mount_overlay([mounted], folder, target)
+        assert mounts.mount_overlay([mounted], folder, target, without_disk="memory") == "memory"
         Path(target, "new").write_text("new")
         assert os.listdir(folder) == []
         assert kernel.find_mount(folder) is None
@@ -270,13 +270,13 @@ def test_an_upper_cannot_lie_on_an_overlay(mounted: str, tmp_path: Path, target:
 
 def test_one_upper_serves_one_overlay(mounted: str, tmp_path: Path, target: str) -> None:
     folder = str(tmp_path / "rw")
-    overlay.mount([mounted], folder, target)
+    mounts.mount_overlay([mounted], folder, target)
     with pytest.raises(MountError, match="in use"):
-        overlay.mount([mounted], folder, mounted)
+        mounts.mount_overlay([mounted], folder, mounted)
 
 
 def test_a_lower_that_is_not_there(tmp_path: Path, target: str) -> None:
     with pytest.raises(MountError, match=os.strerror(errno.ENOENT)):
-        overlay.mount([str(tmp_path / "nothing")], str(tmp_path / "rw"), target)
+        mounts.mount_overlay([str(tmp_path / "nothing")], str(tmp_path / "rw"), target)
     with pytest.raises(MountError, match=os.strerror(errno.ENOENT)):
-        overlay.mount_read_only([str(tmp_path), str(tmp_path / "nothing")], target)
+        mounts.mount_read_only_overlay([str(tmp_path), str(tmp_path / "nothing")], target)

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from imagefs.daemon import mount_pool
-from imagefs.plane import mountapi
+from imagefs.plane import mounts
 from tests.support.images.faults import mounts_below, sums
 from tests.tools.imagefs_daemon import Service, eventually
 
@@ -57,9 +57,9 @@ def test_a_descriptor_of_something_else_is_not_taken(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_PATH)
     try:
         with pytest.raises(FileNotFoundError):
-            mountapi.copy(f"/proc/self/fd/{descriptor}", "0:1")
+            mounts.copy(f"/proc/self/fd/{descriptor}", "0:1")
         with pytest.raises(FileNotFoundError):
-            mountapi.copy(f"/proc/self/fd/{descriptor + 1000}", "0:1")
+            mounts.copy(f"/proc/self/fd/{descriptor + 1000}", "0:1")
     finally:
         os.close(descriptor)
 
@@ -73,8 +73,8 @@ async def test_a_tree_is_kept_for_a_while(
         made.append(os.open(tmp_path, os.O_PATH))
         return os.dup(made[-1])
 
-    monkeypatch.setattr(mount_pool.mountapi, "make", make)
-    monkeypatch.setattr(mount_pool.mountapi, "copy", lambda path, device: os.open(tmp_path, os.O_PATH))
+    monkeypatch.setattr(mount_pool.mounts, "make", make)
+    monkeypatch.setattr(mount_pool.mounts, "copy", lambda path, device: os.open(tmp_path, os.O_PATH))
     device = tmp_path / "device"
     device.write_bytes(b"1")
     in_use = {"image"}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagefs.build.content import scan
-from imagefs.build.layout import lay_out
+from imagefs.build.content import lay_out, scan
 from imagefs.format.erofs import BLOCK, INLINE_LIMIT, DeviceSlot, write
 
 __all__ = ["SmallImage", "loops", "make"]

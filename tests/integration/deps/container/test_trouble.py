@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.plane import overlay
+from imagefs.plane import mounts
 from stripefs.fuse import kernel
 from tests.contract.commands import program
 from tests.integration.deps.container.job import SEEN, Job, project, sources
@@ -153,7 +153,7 @@ def test_a_cache_on_an_overlay(image: str, tmp_path: Path) -> None:
     disk, cache = tmp_path / "disk", tmp_path / "cache"
     disk.mkdir()
     cache.mkdir()
-    overlay.mount([str(cache)], str(disk), str(cache))
+    mounts.mount_overlay([str(cache)], str(disk), str(cache))
     try:
         service = Service(tmp_path, background_rate="0", io_timeout="10")
         try:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 import pytest
 import zstandard
 
+from imagefs.build.content import lay_out
 from imagefs.build.layers import MergedLayers, entries
-from imagefs.build.layout import lay_out
 from imagefs.build.oci import Layout, _decompress, unpack
 from imagefs.build.tar import members
 from imagefs.errors import BuildError, FormatError

@@ -9,8 +9,7 @@ import stat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.build.content import Content
-from imagefs.build.layout import UNIT, Segment, lay_out
+from imagefs.build.content import UNIT, Content, Segment, lay_out
 from imagefs.format.erofs import BLOCK, CHUNK
 from imagefs.format.index import BLOCK as DATA_BLOCK
 from imagefs.format.inodes import HOLE, Inode, address

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.build import packs
-from imagefs.build.layout import Segment
+from imagefs.build.content import Segment
 from imagefs.build.packs import PACK_SIZE, Known, Packs, store_blocks
 from imagefs.errors import BuildError
 from imagefs.format.documents import Manifest

@@ -26,7 +26,7 @@ from imagefs.errors import RunError
 from imagefs.jobs import compare
 from imagefs.jobs.checkpoint import Checkpoint, parse_share
 from imagefs.jobs.compare import MeasuredStart, Variant, VariantFigures, is_publishing, start_words, variants
-from imagefs.jobs.events import ready_at, stage_seconds
+from imagefs.jobs.job import ready_at, stage_seconds
 from imagefs.jobs.warming import Gate, ImageLoad, newest, trouble_lines
 from stripefs.cli.cache_warming import STEP, Warmed
 from stripefs.cli.mounting import expand

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.build import layout
+from imagefs.build import content
 from imagefs.errors import FormatError
 from imagefs.format import erofs
 from imagefs.format.erofs import records
@@ -143,7 +143,7 @@ def test_traces_fit_images_with_extents_of_another_size(source: Path, images: Im
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(records, "CHUNK_BITS", 4)
         patch.setattr(erofs, "CHUNK", 64 << 10)
-        patch.setattr(layout, "_PER_CHUNK", 16)
+        patch.setattr(content, "_PER_CHUNK", 16)
         older = build_tree(source, images, tag="older")
     assert images.manifest(older).devices == images.manifest(digest).devices  # the same blocks, stored once
     reads = [(b"bin/python", 3 << 16), (b"lib/p01/_native.so", 0)]
