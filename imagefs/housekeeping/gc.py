@@ -12,18 +12,20 @@ half a day:
 - What it shares with an image is kept by that image. When that is removed meanwhile, either the new manifest is there
   before `gc` lists manifests, and keeps what it names, or the build finds the image gone after it stored its manifest,
   takes that away again and fails (`imagefs.build.packs`).
+
+Dependency snapshots that nobody used for a time go by a call of their own, with their images.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format import is_digest
-from imagefs.housekeeping.listing import ensure_there, must_list
+from imagefs.housekeeping.listing import drop_unnamed, ensure_there, list_snapshots, must_list
 from imagefs.progress import Progress
 from imagefs.repository.images import GRACE, KINDS, Images, object_path
 from imagefs.repository.snapshots import NOTES, Snapshots
@@ -33,7 +35,7 @@ from stripefs.format.reserved_names import is_hidden
 from stripefs.store.base import Status
 from stripefs.units import shown
 
-__all__ = ["GcResult", "collect"]
+__all__ = ["GcResult", "collect", "collect_snapshots"]
 
 _AT_ONCE = 8
 """Images whose documents are read at once: an index has 56 bytes for each block."""
@@ -238,3 +240,56 @@ def _is_left_over(path: bytes) -> bool:
     hidden."""
     name = path.rpartition(b"/")[2]
     return (name.startswith(b".") and name.endswith(b".tmp")) or is_hidden(name)
+
+
+def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = False) -> tuple[list[str], list[str]]:
+    """Take away the snapshots that were not used for so many seconds of the store's clock, and images that were made
+    for one and never got its document; the names of the snapshots and the digests of the images that went, or would go.
+
+    Raises Unsupported where a store cannot be listed or written to, and StoreErrors.
+    """
+    must_list(images)
+    if not images.repository.capabilities.put:
+        raise Unsupported(f"{images.url} cannot be written to")
+    now, snapshots = images.repository.now_ns() / 1e9, Snapshots(images)
+    old = [row for row in list_snapshots(images) if now - row.used_at >= older_than]
+    of_old = {row.snapshot.image for row in old if row.snapshot is not None}
+    if not dry_run:
+        for row in old:
+            snapshots.remove(row.name)
+        for name, since in snapshots.unpublished_since().items():
+            if now - since >= older_than:
+                snapshots.forget_unpublished(name)
+        for kind in NOTES:
+            for name, since in snapshots.notes_since(kind).items():
+                if now - since >= older_than:
+                    snapshots.forget_note(kind, name)
+    found = {*of_old, *_without_document(images, now)}
+    return [row.name for row in old], sorted(found) if dry_run else drop_unnamed(images, found)
+
+
+def _without_document(images: Images, now: float) -> list[str]:
+    """Images that a publisher has stored that died, or was not the first: a snapshot's manifest says of which, and has
+    no config. Where the document names another image, that may be one that was made from it."""
+    snapshots, found = Snapshots(images), []
+    known = snapshots.stored()
+    for digest, status in images.images().items():
+        if now - status.mtime_ns / 1e9 < GRACE:
+            continue  # its document may be on its way
+        try:
+            manifest = images.manifest(digest)
+        except (NoSuchImage, DamagedObject, FormatError):
+            continue
+        if manifest.source and not manifest.config and not _is_needed(snapshots, known, manifest.source, digest):
+            found.append(digest)
+    return found
+
+
+def _is_needed(snapshots: Snapshots, known: Container[str], name: str, image: str) -> bool:
+    """Tells whether the snapshot of that name is there and needs the image, or nobody can tell."""
+    try:
+        return name in known and snapshots.names(name, image)
+    except NoSuchSnapshot:
+        return False
+    except (NoSuchImage, DamagedObject, FormatError):
+        return True

@@ -1,17 +1,25 @@
-"""Lists the images of a store, removes one, and describes one: documents, devices, blocks, packs, sharing."""
+"""Lists the images and dependency snapshots of a store, removes one, and describes one.
+
+An image is described by its documents, devices, blocks, packs, and what it shares with others. The files of a snapshot
+are told as a line for each name, so that two can be compared without a mount.
+"""
 
 from __future__ import annotations
 
+import stat
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format import is_source
-from imagefs.format.documents import Manifest
+from imagefs.format.documents import Manifest, Snapshot
+from imagefs.format.erofs import ErofsImage
+from imagefs.format.erofs.read import Stat, entries
 from imagefs.format.index import NOWHERE, Index
+from imagefs.format.inodes import DIGEST, HOLE, ExtentTable, digest_of, shown
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import ConfigError, NotFound, Unsupported
@@ -20,13 +28,18 @@ __all__ = [
     "BlockUsage",
     "ImageRow",
     "Sharing",
+    "SnapshotRow",
     "blocks_of",
     "describe",
+    "describe_files",
     "drop_images",
+    "drop_unnamed",
     "ensure_there",
     "list_images",
+    "list_snapshots",
     "must_list",
     "remove_image",
+    "remove_snapshot",
     "sharing",
 ]
 
@@ -164,6 +177,17 @@ def _forget_sources(images: Images, rows: Iterable[ImageRow], gone: Collection[s
                 images.unset_source(source)
 
 
+def drop_unnamed(images: Images, digests: Iterable[str]) -> list[str]:
+    """Remove these images but for those that something names: a publisher may have come meanwhile. Raises
+    DamagedObject, and removes none, where one may be named by what is damaged."""
+    tags, snapshots = images.tags(), Snapshots(images).images_named()
+    kept = {*tags.values(), *snapshots.values()}
+    gone = [digest for digest in digests if digest not in kept and images.has(digest)]
+    if gone:
+        ensure_there(images, tags, snapshots)
+    return drop_images(images, gone, kept)
+
+
 def _image_row(digest: str, tags: tuple[str, ...], stored_at: float, manifest: Manifest) -> ImageRow:
     config = manifest.config
     parts = (config.get("os"), config.get("architecture"), config.get("variant"))
@@ -176,6 +200,57 @@ def _image_row(digest: str, tags: tuple[str, ...], stored_at: float, manifest: M
         manifest.source,
         manifest.base,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRow:
+    """A snapshot: when it was stored and when used last, in seconds since 1970; the latter is known by a day.
+
+    snapshot: None for a document that cannot be read, for the reason in `error`. size: bytes of its devices and
+    metadata, 0 where the image is not there.
+    """
+
+    name: str
+    stored_at: float
+    used_at: float
+    snapshot: Snapshot | None = None
+    size: int = 0
+    error: str = ""
+
+
+def list_snapshots(images: Images) -> list[SnapshotRow]:
+    """All of them, the one used last first. Raises Unsupported where a store cannot be listed, and StoreErrors."""
+    must_list(images)
+    snapshots = Snapshots(images)
+    used, rows = snapshots.used(), []
+    for name, status in snapshots.stored().items():
+        stored = status.mtime_ns / 1e9
+        times = stored, max(stored, used.get(name, 0.0))
+        try:
+            snapshot = snapshots.load(name)
+            manifest = images.manifest(snapshot.image)
+        except NoSuchSnapshot:
+            continue  # removed since it was listed
+        except (DamagedObject, FormatError, NoSuchImage) as error:
+            rows.append(SnapshotRow(name, *times, error=error.message))
+        else:
+            size = manifest.metadata.size + sum(device.size for device in manifest.devices)
+            rows.append(SnapshotRow(name, *times, snapshot, size))
+    return sorted(rows, key=lambda row: (-row.used_at, row.name))
+
+
+def remove_snapshot(images: Images, name: str) -> list[str]:
+    """Take a snapshot away, and its image unless that has a tag; the digests of images that went.
+
+    Hosts that have it mounted go on as long as its blocks are in the store, which is until `gc`. Raises NoSuchSnapshot.
+    """
+    snapshots = Snapshots(images)
+    try:
+        image = snapshots.load(name).image
+    except (DamagedObject, FormatError):
+        image = ""
+    snapshots.remove(name)
+    return drop_unnamed(images, [image] if image else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,3 +342,44 @@ def _stored(indexes: list[Index]) -> dict[bytes, int]:
     """Stored bytes of each block by its digest."""
     places = (index.place(block) for index in indexes for block in range(index.blocks))
     return {place.digest: place.stored for place in places if place.pack != NOWHERE}
+
+
+def describe_files(image: ErofsImage, table: ExtentTable) -> dict[str, str]:
+    """By path, for everything below the root but its time: kind, permissions, owner, and of files size and content.
+
+    The image is one without a hot device, with its table of extents. Raises FormatError.
+    """
+    found: dict[str, str] = {}
+    contents: dict[int, str] = {}  # of files by inode, which may have many names
+    for path, inode in entries(image):
+        if not inode.is_directory and inode.number not in contents:
+            contents[inode.number] = _file_content(image, table, inode)
+        rights = f"{stat.S_IMODE(inode.mode):04o} {inode.uid}:{inode.gid}"
+        found[shown(path)] = f"{_file_kind(inode)} {rights} {contents.get(inode.number, '')}".rstrip()
+    return found
+
+
+def _file_kind(inode: Stat) -> str:
+    kinds = {stat.S_IFDIR: "directory", stat.S_IFREG: "file", stat.S_IFLNK: "link"}
+    return kinds.get(stat.S_IFMT(inode.mode), "special")
+
+
+def _file_content(image: ErofsImage, table: ExtentTable, inode: Stat) -> str:
+    if stat.S_ISLNK(inode.mode):
+        return shown(image.content(inode))
+    if not inode.is_file:
+        return f"{inode.rdev[0]},{inode.rdev[1]}"
+    chunks = image.chunks(inode)
+    if chunks is None:
+        return f"{inode.size} bytes {digest_of(image.content(inode)).hex()}"
+    digests = b"".join(_extent_digest(table, address) for address in chunks[1])
+    return f"{inode.size} bytes {digest_of(digests).hex()}"
+
+
+def _extent_digest(table: ExtentTable, address: int) -> bytes:
+    if address == HOLE:
+        return bytes(DIGEST)
+    found = table.digest_at(address & 0xFFFFFFFF)
+    if found is None:
+        raise FormatError("the image has an extent that its extents table does not know")
+    return found

@@ -70,7 +70,7 @@ def ls_command(ctx: click.Context, as_json: bool, config: str) -> None:
 
     SIZE is that of the devices and the metadata, before compression and with padding; USED is known by a day.
     """
-    from imagefs.housekeeping.snapshots import SnapshotRow, list_snapshots
+    from imagefs.housekeeping.listing import SnapshotRow, list_snapshots
 
     with snapshots_of(ctx, config) as images:
         rows = list_snapshots(images)
@@ -156,7 +156,7 @@ def _side(ctx: click.Context, text: str, config: str) -> _Side:
 
     from imagefs.deps.key import Key
     from imagefs.format import is_digest
-    from imagefs.housekeeping.snapshots import describe
+    from imagefs.housekeeping.listing import describe_files
     from imagefs.repository.snapshots import Snapshots
     from imagefs.trace.references import open_image
 
@@ -174,7 +174,7 @@ def _side(ctx: click.Context, text: str, config: str) -> _Side:
         snapshots = Snapshots(images)
         snapshot = snapshots.load(snapshots.resolve(text))
         target = open_image(images, snapshot.image).target
-        return _Side(Key.from_document(snapshot.key), describe(target.base, target.table))
+        return _Side(Key.from_document(snapshot.key), describe_files(target.base, target.table))
 
 
 def _lines(kind: str, found: Changes[Any], told: Any) -> list[str]:
@@ -238,16 +238,13 @@ def rm_command(ctx: click.Context, snapshots: tuple[str, ...], as_json: bool, co
 
     The bytes stay until `imagefs gc`. Hosts that have a snapshot mounted go on as long as those are there.
     """
-    from imagefs.housekeeping.snapshots import remove_snapshot
+    from imagefs.housekeeping.listing import remove_snapshot
     from imagefs.repository.snapshots import Snapshots
 
     with snapshots_of(ctx, config) as images:
         names = [Snapshots(images).resolve(one) for one in snapshots]
         gone = [digest for name in names for digest in remove_snapshot(images, name)]
-    if as_json:
-        print_json({"snapshots": names, "images": gone})
-        return
-    sys.stdout.writelines([f"snapshot {name}\n" for name in names] + [f"image {digest}\n" for digest in gone])
+    _tell_removed(names, gone, as_json=as_json)
 
 
 @click.command("gc", cls=SettingsCommand)
@@ -261,7 +258,7 @@ def gc_command(ctx: click.Context, dry_run: bool, older_than: str, as_json: bool
 
     A use is noted once a day, so a TIME below two days may take what is in use. The bytes stay until `imagefs gc`.
     """
-    from imagefs.housekeeping.snapshots import collect_snapshots
+    from imagefs.housekeeping.gc import collect_snapshots
 
     try:
         age = parse_duration(older_than)
@@ -269,7 +266,12 @@ def gc_command(ctx: click.Context, dry_run: bool, older_than: str, as_json: bool
         raise ConfigError(f"--older-than: {error.message}") from error
     with snapshots_of(ctx, config) as images:
         snapshots, gone = collect_snapshots(images, older_than=age, dry_run=dry_run)
+    _tell_removed(snapshots, gone, as_json=as_json)
+
+
+def _tell_removed(snapshots: list[str], images: list[str], *, as_json: bool) -> None:
+    """Print the names of snapshots and the digests of images."""
     if as_json:
-        print_json({"snapshots": snapshots, "images": gone})
+        print_json({"snapshots": snapshots, "images": images})
         return
-    sys.stdout.writelines([f"snapshot {name}\n" for name in snapshots] + [f"image {digest}\n" for digest in gone])
+    sys.stdout.writelines([f"snapshot {name}\n" for name in snapshots] + [f"image {digest}\n" for digest in images])

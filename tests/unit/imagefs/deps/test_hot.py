@@ -15,8 +15,8 @@ from imagefs.deps import hot
 from imagefs.deps.hot import add_hot_device
 from imagefs.deps.lease import acquire
 from imagefs.format.documents import Snapshot, key_digest
-from imagefs.housekeeping.gc import collect
-from imagefs.housekeeping.snapshots import collect_snapshots, remove_snapshot
+from imagefs.housekeeping.gc import collect, collect_snapshots
+from imagefs.housekeeping.listing import remove_snapshot
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import GRACE, Images
 from imagefs.repository.snapshots import Snapshots

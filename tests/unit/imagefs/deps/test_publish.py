@@ -16,7 +16,7 @@ from imagefs.deps.lock import Lock, LockedRequirement
 from imagefs.deps.publish import PublishJob
 from imagefs.deps.target import TargetDirectory
 from imagefs.format.documents import Snapshot
-from imagefs.housekeeping.snapshots import describe
+from imagefs.housekeeping.listing import describe_files
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.trace.references import open_image
@@ -163,7 +163,7 @@ def test_what_programs_keep_beside_modules_is_left_out(
     done = publish.publish(job, images, leads)
     assert (done.published, done.lines) == (True, ())
     target = open_image(images, done.image).target
-    assert sorted(path.rpartition("/")[2] for path in describe(target.base, target.table)) == [
+    assert sorted(path.rpartition("/")[2] for path in describe_files(target.base, target.table)) == [
         "METADATA",
         "RECORD",
         "heavy-1.0.dist-info",

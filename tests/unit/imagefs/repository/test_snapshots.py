@@ -17,9 +17,8 @@ from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject, FormatError, NoSuchSnapshot
 from imagefs.format.documents import Snapshot, key_digest
-from imagefs.housekeeping.gc import collect
-from imagefs.housekeeping.listing import remove_image
-from imagefs.housekeeping.snapshots import collect_snapshots, list_snapshots, remove_snapshot
+from imagefs.housekeeping.gc import collect, collect_snapshots
+from imagefs.housekeeping.listing import list_snapshots, remove_image, remove_snapshot
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import NOTES, Note, Snapshots
