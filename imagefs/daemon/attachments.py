@@ -23,13 +23,13 @@ from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.daemon import leftovers, processes
 from imagefs.daemon.devicefs import ServedDevices
 from imagefs.daemon.documents import CacheUpkeep, Documents, first_error
-from imagefs.daemon.early_answers import EarlyAnswers
 from imagefs.daemon.helpers import Sweeper
 from imagefs.daemon.leases import Leases
 from imagefs.daemon.liveness import LivenessWatch
+from imagefs.daemon.lookups import EarlyAnswers, SourceLookup
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import ClientMount, ClientMounts, MountPool, PooledMount
-from imagefs.daemon.open_devices import OpenDevices, SourceLookup
+from imagefs.daemon.open_devices import OpenDevices
 from imagefs.daemon.protocol import SOURCE, AttachRequest, holder_json, source_digest
 from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_by, validate

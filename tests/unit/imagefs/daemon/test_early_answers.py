@@ -14,7 +14,7 @@ import trio
 
 from imagefs.config import IMAGEFS
 from imagefs.daemon import announcement
-from imagefs.daemon.early_answers import EarlyAnswers
+from imagefs.daemon.lookups import EarlyAnswers
 from imagefs.errors import NoSuchImage
 from stripefs.errors import ConfigError, ServiceDown
 from stripefs.settings import StoreSettings

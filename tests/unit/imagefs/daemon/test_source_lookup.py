@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.daemon.open_devices import AWAY, REMEMBERED, SourceLookup
+from imagefs.daemon.lookups import AWAY, REMEMBERED, SourceLookup
 from imagefs.errors import NoSuchImage
 from stripefs.errors import ConfigError, ServiceDown
 from stripefs.settings import StoreSettings
