@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
@@ -22,6 +21,7 @@ from imagefs.settings import DaemonSettings, TreeOptions, devices_mount
 from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, MountError, StripefsError
 from stripefs.fuse import kernel
+from stripefs.osutil import try_flock
 from stripefs.settings import MountSettings, StoreSettings
 
 __all__ = [
@@ -288,9 +288,8 @@ def _reserved(target: str) -> Iterator[str]:
         raise MountError(f"{path} cannot be a mountpoint: {error.strerror}", hint=f"mkdir -p {path}") from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise MountError(f"an image is being mounted at {path} already", hint="choose another mountpoint") from None
+            if not try_flock(descriptor):
+                raise MountError(f"an image is being mounted at {path} already", hint="choose another mountpoint")
         except OSError as error:
             if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):  # a file system without such locks
                 raise

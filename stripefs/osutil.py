@@ -1,4 +1,4 @@
-"""Operating system primitives: atomic files, open-file-description locks, the umask, local directories off our mounts.
+"""Operating system primitives: atomic files, file locks, errors of C functions, signal masks, local directories.
 
 Open-file-description locks (fcntl(2), F_OFD_…) cover byte ranges and belong to one open file, so two users in one
 process exclude each other. They end when the file is closed, also by the death of the process, and the locked bytes
@@ -21,6 +21,7 @@ import fcntl
 import os
 import re
 import struct
+import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from stripefs.errors import ConfigError
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "atomic_file",
+    "check",
     "die_with_parent",
+    "flocked",
     "is_locked",
     "not_ours",
     "open_local_dir",
@@ -39,6 +42,8 @@ __all__ = [
     "remove_tree",
     "resolve_local_dir",
     "share",
+    "signals_for_main",
+    "try_flock",
     "try_lock",
     "umask",
     "unlock",
@@ -133,6 +138,35 @@ def is_locked(descriptor: int, start: int, length: int = 1) -> bool:
     return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
 
 
+_PAUSE = 0.05  # seconds between two tries to take a lock
+
+
+@contextlib.contextmanager
+def flocked(path: str | os.PathLike[str], flags: int = os.O_RDWR | os.O_CREAT, *, wait: bool = True) -> Iterator[int]:
+    """Hold the lock of flock(2) on a file, or with other `flags` a directory; answers its descriptor. Raises OSError,
+    BlockingIOError where somebody else has the lock and `wait` is false."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def try_flock(descriptor: int, patience: float = 0.0) -> bool:
+    """Take the lock of flock(2) unless another open file has it for so many seconds. Raises OSError."""
+    give_up = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(_PAUSE)
+        else:
+            return True
+
+
 _ours: set[int] = set()
 
 
@@ -161,6 +195,36 @@ os.register_at_fork(after_in_child=_forked)
 
 def _lock(kind: int, start: int, length: int) -> bytes:
     return _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
+
+
+def check(result: int, subject: str | None = None) -> int:
+    """The result of a function of the C library, called by ctypes with errno. Raises OSError where it is below zero."""
+    if result < 0:
+        import ctypes  # loaded by the caller
+
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), subject)
+    return result
+
+
+@contextlib.contextmanager
+def signals_for_main() -> Iterator[None]:
+    """Threads that begin in the block, by our hand or that of a library, take no signals: the main thread may be about
+    to wait for them, beside a container or an installer."""
+    import signal  # rarely needed, and not for free
+
+    faults = {
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGABRT,
+    }  # of the thread that made them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - faults)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def die_with_parent(parent: int) -> None:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from imagefs.format.index import BLOCK, Index
 from stripefs.background import contain, supervise
 from stripefs.errors import Abandoned, ConfigError, StoreError
 from stripefs.executor import Lane
+from stripefs.osutil import try_flock
 from stripefs.retry import Seldom
 from stripefs.store.buffers import give_back
 
@@ -310,13 +310,11 @@ def _locked(folder: Path) -> int:
             raise
         descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)  # what is here can be read still
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-        os.close(descriptor)
-        raise CacheInUse(
-            f"{folder} is in use by process {holder or '?'}", hint="stop the other daemon, or use another folder"
-        ) from None
+        if not try_flock(descriptor):
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+            raise CacheInUse(
+                f"{folder} is in use by process {holder or '?'}", hint="stop the other daemon, or use another folder"
+            )
     except BaseException:
         os.close(descriptor)
         raise

@@ -38,6 +38,7 @@ from imagefs.repository.images import Images
 from imagefs.settings import Compression, LayerLimits
 from imagefs.trace.references import adopt, traces_of_tag
 from stripefs.errors import ConfigError, Unsupported
+from stripefs.osutil import flocked
 
 __all__ = [
     "BuildOptions",
@@ -59,7 +60,7 @@ def scratch(parent: Path) -> Iterator[Path]:
     """A new folder below `parent`, which is made where it is missing. Raises BuildError."""
     with local_errors(parent):
         parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _locked(parent):  # so that nobody sweeps ours away before it is locked
+        with flocked(parent, _DIRECTORY):  # so that nobody sweeps ours away before it is locked
             _sweep(parent)
             folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
             lock = os.open(folder, _DIRECTORY)
@@ -88,18 +89,8 @@ def local_errors(where: Path | str) -> Iterator[None]:
 def _sweep(parent: Path) -> None:
     """Remove the folders of builds that are no more."""
     for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), _locked(folder, fcntl.LOCK_NB):  # in use, or just ended
+        with contextlib.suppress(OSError), flocked(folder, _DIRECTORY, wait=False):  # in use, or just ended
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _locked(folder: Path, flags: int = 0) -> Iterator[None]:
-    descriptor = os.open(folder, _DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 _AT_ONCE = 4  # layers that are unpacked at the same time, or as many as there are processors

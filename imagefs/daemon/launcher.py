@@ -9,7 +9,6 @@ was killed. Where the last daemon ended while mounts read through it, the next o
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from stripefs.errors import MountError
 from stripefs.fuse import keeper, kernel
 from stripefs.fuse.control import Mount, find_mounts, make_directory
 from stripefs.fuse.ipc import MountSpec
+from stripefs.osutil import flocked
 from stripefs.settings import MountSettings
 
 __all__ = ["KEEP", "daemon_job", "end_kept", "ensure", "is_kept", "running", "serve"]
@@ -113,13 +113,9 @@ def serve(settings: DaemonSettings, *, ready: Callable[[], None]) -> int:
 def _alone(settings: DaemonSettings) -> Iterator[int]:
     """Hold the lock of the start of a daemon, whose mountpoint is there and free. Answers the lock's descriptor."""
     folder = make_directory(Path(settings.runtime))
-    lock = os.open(folder / "imagefs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with flocked(folder / "imagefs.lock") as lock:
         _clear(settings)
         yield lock
-    finally:
-        os.close(lock)
 
 
 def _clear(settings: DaemonSettings) -> None:

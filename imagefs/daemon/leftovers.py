@@ -22,7 +22,7 @@ from collections.abc import Collection
 from imagefs.settings import ready_folder
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
-from stripefs.osutil import remove_tree
+from stripefs.osutil import remove_tree, try_flock
 
 __all__ = ["clear", "find", "hold", "lower_folder", "remove_lower", "unmount_overlay", "upper_folder"]
 
@@ -93,12 +93,9 @@ def _is_held(folder: str) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+        return not try_flock(descriptor)
     finally:
         os.close(descriptor)
-    return False
 
 
 def _remove(folder: str) -> None:

@@ -18,12 +18,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from imagefs.deps.sigmask import signals_for_main
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import FOLDER, Snapshots
 from imagefs.repository.store import open_repository
 from stripefs.errors import Busy, StoreError, Unsupported
+from stripefs.osutil import signals_for_main
 from stripefs.settings import StoreSettings
 from stripefs.write.file_lock import FileLock
 

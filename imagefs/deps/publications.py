@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagefs.format.documents import SHORT
 from imagefs.startup.emission import unnamed
-from stripefs.osutil import atomic_file
+from stripefs.osutil import atomic_file, try_flock
 
 if TYPE_CHECKING:
     import subprocess
@@ -83,9 +83,7 @@ def unfinished(cache: str, name: str) -> Unfinished | None:
         return None
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not try_flock(descriptor):
             return None
         if not os.fstat(descriptor).st_nlink:
             return None  # it has just ended

@@ -27,7 +27,6 @@ import json
 import os
 import secrets
 import shutil
-import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
@@ -40,7 +39,7 @@ from imagefs.errors import SnapshotError
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import users
-from stripefs.osutil import atomic_file
+from stripefs.osutil import atomic_file, try_flock
 
 __all__ = [
     "ATTRIBUTE",
@@ -112,7 +111,6 @@ def label_directory(path: str) -> str:
     return identity_of(path)
 
 
-_PAUSE = 0.05
 _PATIENCE = 1.0
 """Seconds after which somebody who waits for the turn is told."""
 
@@ -151,7 +149,7 @@ class TargetDirectory:
         self._mark.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._mark.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            if not _taken(descriptor, _PATIENCE):
+            if not try_flock(descriptor, _PATIENCE):
                 waiting()
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -323,20 +321,6 @@ def _empty(path: str) -> None:
                 shutil.rmtree(entry.path)
             else:
                 os.unlink(entry.path)
-
-
-def _taken(descriptor: int, patience: float) -> bool:
-    """Tells whether the lock was to be had within so many seconds."""
-    give_up = time.monotonic() + patience
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > give_up:
-                return False
-            time.sleep(_PAUSE)
-        else:
-            return True
 
 
 def _prints(seen: inventory.Inventory) -> array[int]:

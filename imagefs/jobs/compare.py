@@ -15,7 +15,6 @@ Folders of a comparison that was killed itself are removed by the next one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import signal
@@ -37,6 +36,7 @@ from imagefs.run.namespace import end_with_parent
 from imagefs.settings import DaemonSettings
 from stripefs.cli.fastpath import Flag
 from stripefs.errors import ConfigError, StripefsError
+from stripefs.osutil import try_flock
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ENV_FOLDER, STAGES
 
@@ -273,8 +273,7 @@ def _locked(folder: Path) -> int | None:
     with contextlib.ExitStack() as undo, contextlib.suppress(OSError):
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         undo.callback(os.close, lock)
-        if os.fstat(lock).st_uid == os.geteuid():
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(lock).st_uid == os.geteuid() and try_flock(lock):
             undo.pop_all()
             return lock
     return None

@@ -23,6 +23,7 @@ from collections.abc import Mapping, Sequence
 
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
+from stripefs.osutil import check
 
 TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
@@ -143,11 +144,7 @@ def show(descriptor: int, target: str, *, confined: bool = False) -> None:
 
 
 def _call(*arguments: int | bytes | None) -> int:
-    result: int = _libc.syscall(*(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments))
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
+    return check(_libc.syscall(*(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments)))
 
 
 def mount_overlay(
@@ -267,9 +264,7 @@ def _by_descriptor(path: str, held: contextlib.ExitStack) -> str:
 def _is_overlay(folder: str) -> bool:
     """Tells whether statfs(2) calls it an overlay. Raises OSError."""
     answer = ctypes.create_string_buffer(512)
-    if _libc.statfs(os.fsencode(folder), answer):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), folder)
+    check(_libc.statfs(os.fsencode(folder), answer), folder)
     kind: int = struct.unpack_from("@l", answer)[0]  # f_type comes first
     return kind == _OVERLAY_MAGIC
 

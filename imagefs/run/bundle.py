@@ -20,12 +20,11 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator
 from types import TracebackType
 
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
-from stripefs.osutil import remove_tree
+from stripefs.osutil import flocked, remove_tree, try_flock
 
 __all__ = ["RunFolder", "sweep"]
 
@@ -113,25 +112,17 @@ def sweep(runtime_dir: str) -> list[str]:
     return removed
 
 
-@contextlib.contextmanager
-def _registry(runs: str) -> Iterator[None]:
-    descriptor = os.open(os.path.join(runs, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+def _registry(runs: str) -> contextlib.AbstractContextManager[int]:
+    return flocked(os.path.join(runs, ".lock"))
 
 
 def _lock_of_the_dead(path: str) -> int | None:
     """The lock of a run that is over, taken; None where it lives."""
     descriptor = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    if try_flock(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def _remove(path: str, scratch: str, cgroup: str) -> bool:

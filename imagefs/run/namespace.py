@@ -36,6 +36,7 @@ from imagefs.errors import RunError
 from imagefs.plane import mounts
 from imagefs.run.options import IDS
 from stripefs.fuse import kernel
+from stripefs.osutil import check
 
 TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
@@ -165,18 +166,18 @@ def _children_in_new_pid_namespace() -> Iterator[None]:
     """The first child forked inside the block is process 1 of a new PID namespace. Raises OSError."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        _check(_libc.unshare(_CLONE_NEWPID), "a PID namespace")
+        check(_libc.unshare(_CLONE_NEWPID), "a PID namespace")
         try:
             yield
         finally:
-            _check(_libc.setns(own, _CLONE_NEWPID), "a PID namespace")
+            check(_libc.setns(own, _CLONE_NEWPID), "a PID namespace")
     finally:
         os.close(own)
 
 
 def end_with_parent(parent: int) -> None:
     """Be killed when the thread that forked us ends; exits at once when it already did. `parent`: a pidfd of it."""
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if select.select([parent], [], [], 0)[0]:
         os._exit(1)
 
@@ -206,7 +207,7 @@ def private_mounts() -> None:
 
     /proc then shows the PID namespace of the caller. Raises OSError.
     """
-    _check(_libc.unshare(_CLONE_NEWNS), "a mount namespace")
+    check(_libc.unshare(_CLONE_NEWNS), "a mount namespace")
     kernel.mount("", "/", "", _MS_REC | _MS_SLAVE, "")
     kernel.mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
 
@@ -234,12 +235,6 @@ def unmount_others(needed: Sequence[str]) -> None:
 def _related(mountpoint: str, path: str) -> bool:
     """Tells whether `path` lies on what is mounted there, or that lies below `path`."""
     return path == mountpoint or path.startswith(f"{mountpoint}/") or mountpoint.startswith(f"{path.rstrip('/')}/")
-
-
-def _check(result: int, subject: str) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), subject)
 
 
 def own_first_id() -> int:

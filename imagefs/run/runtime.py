@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
 from imagefs.plane import mounts
 from stripefs.fuse import kernel
+from stripefs.osutil import check
 from stripefs.records import NamedTuple
 
 __all__ = ["Marker", "Runtime", "check_arguments", "find", "hide_unified_cgroups", "read_ahead", "watched"]
@@ -207,16 +208,10 @@ def _wait(changes: int, stop: int, is_there: Callable[[], bool], call: Callable[
 
 def _notify(path: str) -> int:
     """An inotify descriptor of the names that come into a directory. Raises OSError."""
-    descriptor = int(_libc.inotify_init1(os.O_CLOEXEC))
-    if descriptor < 0:
-        raise _error("inotify")
-    if _libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_CREATE | _IN_MOVED_TO) < 0:
-        error = _error(path)
+    descriptor = check(_libc.inotify_init1(os.O_CLOEXEC), "inotify")
+    try:
+        check(_libc.inotify_add_watch(descriptor, os.fsencode(path), _IN_CREATE | _IN_MOVED_TO), path)
+    except OSError:
         os.close(descriptor)
-        raise error
+        raise
     return descriptor
-
-
-def _error(subject: str) -> OSError:
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number), subject)

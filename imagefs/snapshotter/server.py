@@ -6,7 +6,6 @@ It never forks after gRPC has begun; programs are started by `posix_spawn`'s kin
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from imagefs.snapshotter.metrics import Calls, page, serving
 from imagefs.snapshotter.service import serve
 from imagefs.snapshotter.start_events import NodeEvents
 from stripefs.errors import MountError, StripefsError
+from stripefs.osutil import try_flock
 from stripefs.settings import StoreSettings
 from stripefs.systemd import notify
 
@@ -67,12 +67,10 @@ def _only_one(root: Path) -> Iterator[None]:
     except OSError as error:
         raise MountError(f"{root} cannot be used: {error.strerror}") from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not try_flock(file.fileno()):
             raise MountError(
                 f"another snapshotter has the folder {root}", hint="end it first, or choose another --root"
-            ) from error
+            )
         yield
 
 

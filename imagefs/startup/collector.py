@@ -11,18 +11,17 @@ makes up for it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import secrets
-import time
 from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import quote
 
 from imagefs.startup.sources import open_regular
 from stripefs.errors import ConfigError, NotFound, Transient
+from stripefs.osutil import try_flock
 from stripefs.store.base import Store
 
 __all__ = ["Collected", "Collector", "component", "object_name"]
@@ -188,14 +187,8 @@ def _folder(spool: str) -> Iterator[int]:
 
 def _lock(descriptor: int, spool: str, patience: float) -> None:
     """Until the descriptor is closed. Raises Transient where another collector has it for too long."""
-    end = time.monotonic() + patience
-    while True:
-        try:
-            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > end:
-                raise Transient(f"another collector is at work on {spool}", hint="it copies the same events") from None
-            time.sleep(0.05)
+    if not try_flock(descriptor, patience):
+        raise Transient(f"another collector is at work on {spool}", hint="it copies the same events")
 
 
 def _id_of(spool: str) -> str:

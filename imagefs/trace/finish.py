@@ -51,6 +51,7 @@ from imagefs.trace.planner import resolve
 from imagefs.trace.recorder import Recorder
 from imagefs.trace.references import TracedImage, open_image, plan_for
 from stripefs.errors import ConfigError, StoreError, StripefsError, Transient
+from stripefs.osutil import check
 from stripefs.settings import StoreSettings, store_settings
 
 __all__ = ["Look", "RecordingFacts", "finish", "main", "read_ahead", "unread"]
@@ -283,10 +284,7 @@ def _look(mount: int, path: bytes, ranges: Sequence[tuple[int, int]]) -> list[bo
 
 def _was_read(descriptor: int, offset: int, length: int) -> bool:
     counts = ctypes.create_string_buffer(_COUNTS.size)
-    result = _libc.syscall(ctypes.c_long(_CACHESTAT), descriptor, _RANGE.pack(offset, length), counts, 0)
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    check(_libc.syscall(ctypes.c_long(_CACHESTAT), descriptor, _RANGE.pack(offset, length), counts, 0))
     cached, _, _, evicted, _ = _COUNTS.unpack(counts.raw)
     return bool(cached or evicted)
 

@@ -25,8 +25,8 @@ from imagefs.deps.engine import PATIENCE
 from imagefs.deps.facts import own_level
 from imagefs.deps.hint import Hint, name_of
 from imagefs.deps.request import Request
-from imagefs.deps.sigmask import signals_for_main
 from stripefs.errors import ConfigError, StripefsError
+from stripefs.osutil import signals_for_main
 from stripefs.settings import StoreSettings
 
 __all__ = ["EarlyStart", "hint_name"]

@@ -28,12 +28,12 @@ from pathlib import Path
 from imagefs.containers import AttachedImage
 from imagefs.deps import facts, publications
 from imagefs.deps.request import Facts
-from imagefs.deps.sigmask import signals_for_main
 from imagefs.errors import LayerFailed
 from imagefs.run.container import MountLayer
 from imagefs.run.options import Bind, RunOptions
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.fuse import kernel
+from stripefs.osutil import signals_for_main
 
 __all__ = [
     "DOWNLOADS",

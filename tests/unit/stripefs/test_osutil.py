@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import errno
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stripefs.osutil import atomic_file, remove_tree, write_output
+from stripefs.osutil import atomic_file, check, flocked, remove_tree, try_flock, write_output
 
 
 def write(path: Path, *parts: Any) -> None:
@@ -98,3 +102,35 @@ def test_a_link_to_a_tree_is_no_tree(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         remove_tree(tmp_path / "missing")
     assert (tmp_path / "kept/inner").is_dir()
+
+
+def test_a_lock_is_held_until_the_end_of_its_block(tmp_path: Path) -> None:
+    with flocked(tmp_path / "lock") as held:
+        assert os.fstat(held).st_mode & 0o777 == 0o600
+        other = os.open(tmp_path / "lock", os.O_RDONLY)
+        assert not try_flock(other)
+        assert not try_flock(other, 0.1)
+        with pytest.raises(BlockingIOError), flocked(tmp_path / "lock", wait=False):
+            pass
+    assert try_flock(other)
+    os.close(other)
+    with flocked(tmp_path, os.O_RDONLY | os.O_DIRECTORY, wait=False):
+        pass
+
+
+def test_a_lock_that_comes_free_meanwhile_is_taken(tmp_path: Path) -> None:
+    held = contextlib.ExitStack()
+    held.enter_context(flocked(tmp_path / "lock"))
+    timer = threading.Timer(0.1, held.close)
+    with (tmp_path / "lock").open() as other:
+        timer.start()
+        assert try_flock(other.fileno(), 30.0)
+    timer.join()
+
+
+def test_results_below_zero_are_errors() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert check(libc.getpid()) == os.getpid()
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        check(libc.close(-1), "it")
+    assert (caught.value.errno, caught.value.filename) == (errno.EBADF, "it")
