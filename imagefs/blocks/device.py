@@ -318,26 +318,32 @@ class BlockDevice:
 
     @property
     def upstream(self) -> Upstream:
+        """The store that is asked."""
         return self.upstreams.best
 
     @property
     def running(self) -> bool:
+        """Tells whether anything can be fetched."""
         return self._blocks.fetcher.nursery is not None
 
     @property
     def changed(self) -> trio.lowlevel.ParkingLot:
+        """Woken when a prefetch may get other answers."""
         return self._blocks.changed
 
     @property
     def backlogged(self) -> bool:
+        """Tells whether the disk has to catch up first."""
         return self._blocks.writeback.backlogged
 
     async def has_room(self, size: int) -> bool:
+        """Tells whether the disk takes so much more without giving up what is in use."""
         if self._cached is None and not self._blocks.disk.failing:
             await self.load()
         return self.local is not None and self._blocks.writeback.has_room(size)
 
     def lacks(self, block: int, place: BlockLocation) -> bool:
+        """Tells whether the block is neither here nor on its way."""
         local, cached = self.local, self._cached
         if local is None or cached is None or local.table.checksum(block) is not None:
             return local is None
@@ -347,6 +353,7 @@ class BlockDevice:
         return fetch is None or (self, block) not in fetch.targets
 
     def begin(self, run: Run) -> Sequence[tuple[int, BlockFetch[BlockDevice]]]:
+        """Fetch these, but for those that memory has."""
         rest: Run = []
         for block, place in run:
             data = self._blocks.memory.get(place.digest)

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
-from imagefs.blocks.fetcher import BlockFetch
-from imagefs.blocks.prefetch_policy import BURST, FetchOrder, Pace, Run
-from imagefs.blocks.upstream import Upstream
-from imagefs.format.index import BLOCK, BlockLocation, Index
+from imagefs.blocks.prefetch_policy import BURST, FetchOrder, Pace
+from imagefs.format.index import BLOCK
 from stripefs.errors import Abandoned
 
-__all__ = ["FetchReport", "PrefetchTarget", "fetch_ahead"]
+if TYPE_CHECKING:
+    from imagefs.blocks.device import BlockDevice
+    from imagefs.blocks.fetcher import BlockFetch
+
+__all__ = ["FetchReport", "fetch_ahead"]
 
 LARGE = 1 << 20
 """Stored bytes from which on a range's size does not matter: a request takes 1.3 ms of a processor, a MiB 4."""
@@ -49,38 +51,7 @@ class FetchReport:
     seconds: float = 0.0
 
 
-class PrefetchTarget(Protocol):
-    """The target of a prefetch: a device."""
-
-    index: Index
-
-    @property
-    def upstream(self) -> Upstream:
-        """The store that is asked."""
-
-    @property
-    def running(self) -> bool:
-        """Tells whether anything can be fetched."""
-
-    @property
-    def changed(self) -> trio.lowlevel.ParkingLot:
-        """Woken when any of the following, or of `upstream`, may answer differently."""
-
-    @property
-    def backlogged(self) -> bool:
-        """Tells whether the disk has to catch up first."""
-
-    async def has_room(self, size: int) -> bool:
-        """Tells whether the disk takes so much more without giving up what is in use."""
-
-    def lacks(self, block: int, place: BlockLocation) -> bool:
-        """Tells whether the block is neither here nor on its way."""
-
-    def begin(self, run: Run) -> Sequence[tuple[int, BlockFetch[Any]]]:
-        """Fetch these, but for those that memory has."""
-
-
-async def fetch_ahead(target: PrefetchTarget, blocks: Iterable[int], at_once: int, rate: float) -> FetchReport:
+async def fetch_ahead(target: BlockDevice, blocks: Iterable[int], at_once: int, rate: float) -> FetchReport:
     """Fetch `blocks` in this order, `at_once` ranges under way, `rate` stored bytes a second, 0 for any.
 
     When cancelled, what is under way still arrives. Raises Abandoned when nothing can be fetched any more.
@@ -92,7 +63,7 @@ async def fetch_ahead(target: PrefetchTarget, blocks: Iterable[int], at_once: in
     most = int(rate * BURST) if rate else 1 << 62
     slots = trio.Semaphore(at_once)
 
-    async def arrive(fetches: Sequence[tuple[int, BlockFetch[Any]]]) -> None:
+    async def arrive(fetches: Sequence[tuple[int, BlockFetch[BlockDevice]]]) -> None:
         for _, fetch in fetches:
             await fetch.finished.wait()
             if fetch.data is None:
@@ -135,7 +106,7 @@ def _size(window: int, at_once: int) -> int:
     return max(window // at_once, min(LARGE, window // FEW))
 
 
-async def _turn(target: PrefetchTarget, pace: Pace, size: int) -> bool:
+async def _turn(target: BlockDevice, pace: Pace, size: int) -> bool:
     """Wait until a range of `size` stored bytes may begin; False when none will any more."""
     while target.running:
         delay = pace.delay(trio.current_time())

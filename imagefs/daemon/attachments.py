@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -227,11 +227,14 @@ class Attachments:
         return {"note": await self._devices.note(request)}
 
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
+        """The digest of an image. Raises NoSuchImage."""
         if image.startswith(SOURCE):
             return await self._image_from(store_settings(store), source_digest(image.removeprefix(SOURCE)))
         return await self._devices.resolve(store_settings(store), image)
 
     async def resolve_snapshot(self, store: Mapping[str, Any], name: str) -> str:
+        """The digest of the image of a dependency snapshot that was made for containers. Raises NoSuchSnapshot,
+        NoSuchImage, DamagedObject and FormatError."""
         look = partial(image_of, name=name, target="")
         return await self._devices.resolve(store_settings(store), f"deps/{name}", look)
 
@@ -240,15 +243,15 @@ class Attachments:
         return await self._devices.resolve(store, SOURCE + source, lambda images: images.by_source(source))
 
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
+        """The OCI image config."""
         return (await self._documents.manifest(attachment.image, self._devices.source_of(attachment))).config
 
-    def discard(self, parts: Iterable[str]) -> None:
-        self.upkeep.discard(parts)
-
     def note_other_use(self, attachment: Attachment) -> None:
+        """Another start reads from the same mount."""
         self._sessions.note_other_use(use.index for use in attachment.devices)
 
     async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """It is mounted, by what `plane`, and others may copy what has the `device`. It lasts as long as that."""
         attachment = self.state.attachments.get(str(request["id"]))
         if attachment is None:
             raise MountError("the daemon does not know this mount any more", hint="mount the image again")
@@ -289,9 +292,6 @@ class Attachments:
         return {"events": told} if told else {}
 
     # -- what is noticed (`imagefs.daemon.liveness`) ------------------------------------------------------------------
-
-    def attachments(self) -> Mapping[str, Attachment]:
-        return self.state.attachments
 
     def finish(self, attachment: Attachment, how: str) -> None:
         """Its start is over, if it was not before."""

@@ -11,7 +11,6 @@ import logging
 import stat
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from imagefs.daemon.open_devices import OpenDevices
 from imagefs.daemon.state import StateJournal
@@ -20,42 +19,13 @@ from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion
 from stripefs.fuse.protocol import ROOT, ServedAttributes, Show
 from stripefs.store.base import Buffer, Space
 
-__all__ = ["DeviceSource", "DeviceTree", "ServedDevices"]
+__all__ = ["DeviceTree", "ServedDevices"]
 
 _LONG = 3600.0
 """Seconds for which the kernel may believe attributes: a device never changes."""
 
 _SOON = 0.0
 """Seconds for which the kernel may believe that there is no device of a name: any moment there may be."""
-
-
-class DeviceSource(Protocol):
-    """The source of the devices, by the digest of their index."""
-
-    def served(self) -> Collection[str]: ...
-    def remembered(self) -> Collection[str]:
-        """Devices that the kernel knows, served or not."""
-
-    def size(self, index: str) -> int | None:
-        """Bytes of a device, None for one that is not served."""
-
-    def space(self) -> tuple[int, int]:
-        """Bytes that the cache may take, and bytes that it takes."""
-
-    def looked_up(self, index: str) -> None:
-        """The kernel is being told of the device."""
-
-    def forgotten(self, index: str, count: int) -> None:
-        """The kernel takes so many of those back; with the last one it holds no handle and no page any more."""
-
-    def opened(self, index: str) -> int:
-        """The handle of a new opening."""
-
-    def held(self, handle: int) -> str | None:
-        """The device that a handle is on."""
-
-    def released(self, handle: int) -> None: ...
-    async def read(self, index: str, offset: int, length: int) -> Buffer: ...
 
 
 @dataclass(slots=True)
@@ -83,7 +53,7 @@ class DeviceTree:
     posix_acl = False
     xattr_prefix = b"user."
 
-    def __init__(self, source: DeviceSource, uid: int, gid: int) -> None:
+    def __init__(self, source: ServedDevices, uid: int, gid: int) -> None:
         self._source = source
         self._uid = uid
         self._gid = gid
@@ -187,7 +157,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServedDevices:
-    """A `DeviceSource`: the devices in `opened`.
+    """The devices in `opened`, by the digest of their index.
 
     touched: told of each read (device, offset, length). served: told of each that was answered (device). failed: told
     of each block that could not be had.
@@ -214,28 +184,35 @@ class ServedDevices:
         return self._journal.state.known
 
     def remembered(self) -> Collection[str]:
+        """Devices that the kernel knows, served or not."""
         return self._journal.state.lookups
 
     def size(self, index: str) -> int | None:
+        """Bytes of a device, None for one that is not served."""
         facts = self._journal.state.known.get(index)
         return int(facts["size"]) if facts is not None else None
 
     def space(self) -> tuple[int, int]:
+        """Bytes that the cache may take, and bytes that it takes."""
         return self._space()
 
     def looked_up(self, index: str) -> None:
+        """The kernel is being told of the device."""
         self._journal.record({"lookup": index})
 
     def forgotten(self, index: str, count: int) -> None:
+        """The kernel takes so many of those back; with the last one it holds no handle and no page any more."""
         self._journal.record({"forget": [index, count]})
         self._devices.close_unused()
 
     def opened(self, index: str) -> int:
+        """The handle of a new opening."""
         handle = self._journal.state.next_handle
         self._journal.record({"open": [handle, index]})
         return handle
 
     def held(self, handle: int) -> str | None:
+        """The device that a handle is on."""
         return self._journal.state.handles.get(handle)
 
     def released(self, handle: int) -> None:

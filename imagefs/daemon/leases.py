@@ -13,8 +13,8 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
@@ -39,6 +39,9 @@ from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse import kernel
 
+if TYPE_CHECKING:
+    from imagefs.daemon.attachments import Attachments
+
 __all__ = ["Leases", "pool_path"]
 
 _log = logging.getLogger(__name__)
@@ -52,39 +55,6 @@ _GOING_WITHIN = 20.0
 _LOOK_EVERY = 0.1
 
 
-class Mounts(Protocol):
-    """The owner of the attachments; `imagefs.daemon.attachments` implements it."""
-
-    def attachments(self) -> Mapping[str, Attachment]: ...
-    def change(self, attachment: Attachment, **values: Any) -> None:
-        """Let these attributes have other values, and keep them for the next worker."""
-
-    async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """It is mounted, by what `plane`, and others may copy what has the `device`. It lasts as long as that."""
-
-    def release(self, attachment: Attachment) -> None:
-        """It is not mounted any more."""
-
-    async def attach_image(self, request: AttachRequest) -> dict[str, Any]:
-        """Have the image served; where it is."""
-
-    async def resolve(self, store: Mapping[str, Any], image: str) -> str:
-        """The digest of an image. Raises NoSuchImage."""
-
-    async def resolve_snapshot(self, store: Mapping[str, Any], name: str) -> str:
-        """The digest of the image of a dependency snapshot that was made for containers. Raises NoSuchSnapshot,
-        NoSuchImage, DamagedObject and FormatError."""
-
-    async def config_of(self, attachment: Attachment) -> dict[str, Any]:
-        """The OCI image config."""
-
-    def discard(self, parts: Iterable[str]) -> None:
-        """Remove these parts of images from the cache as soon as they are not in use."""
-
-    def note_other_use(self, attachment: Attachment) -> None:
-        """Another start reads from the same mount."""
-
-
 def pool_path(settings: DaemonSettings, image: str) -> str:
     """The mountpoint of the image with that digest for leases. As the kernel spells it."""
     return os.path.join(os.path.realpath(settings.runtime), "imagefs/pool", image)
@@ -93,14 +63,14 @@ def pool_path(settings: DaemonSettings, image: str) -> str:
 class Leases:
     """Those of the daemon with these `settings`, among the attachments of `host`."""
 
-    def __init__(self, settings: DaemonSettings, host: Mounts) -> None:
+    def __init__(self, settings: DaemonSettings, host: Attachments) -> None:
         self._settings = settings
         self._host = host
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # by image: one mounts, others join
 
     async def tidy(self) -> None:
         """Hide what a daemon that was killed left mounted: nobody knows its leases any more."""
-        pool, known = pool_path(self._settings, ""), {one.mountpoint for one in self._host.attachments().values()}
+        pool, known = pool_path(self._settings, ""), {one.mountpoint for one in self._host.state.attachments.values()}
         left = [entry.path for entry in os.scandir(pool)] if os.path.isdir(pool) else []
         for target in sorted(set(left) - known):
             try:
@@ -195,10 +165,10 @@ class Leases:
     async def discard(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The client needs an image no more: its mount does not wait for another lease, and these parts of it go."""
         image, parts = str(request["image"]), [part for part in map(str, request["parts"]) if is_digest(part)]
-        for attachment in self._host.attachments().values():
+        for attachment in self._host.state.attachments.values():
             if attachment.pooled and attachment.image == image and not attachment.leases:
                 self._host.change(attachment, lingers=False)
-        self._host.discard(parts)
+        self._host.upkeep.discard(parts)
         return {}
 
     async def leases(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +176,7 @@ class Leases:
         client = str(request.get("client") or "")
         found: dict[tuple[str, str], list[Attachment]] = {}
         leases: dict[tuple[str, str], Lease] = {}
-        for attachment in self._host.attachments().values():
+        for attachment in self._host.state.attachments.values():
             for lease in map(Lease.from_json, attachment.leases):
                 if client in ("", lease.client):
                     found.setdefault((lease.client, lease.name), []).append(attachment)
@@ -220,7 +190,7 @@ class Leases:
         return {"leases": [one.to_json() for one in held]}
 
     def _with(self, lease: Lease) -> list[Attachment]:
-        attached = self._host.attachments().values()
+        attached = self._host.state.attachments.values()
         return [one for one in attached if any(lease.is_of(each) for each in one.leases)]
 
     async def _settled(self, image: str) -> Attachment | None:
@@ -228,7 +198,7 @@ class Leases:
         path = pool_path(self._settings, image)
 
         def found() -> Attachment | None:
-            attached = self._host.attachments().values()
+            attached = self._host.state.attachments.values()
             return next((one for one in attached if one.pooled and one.mountpoint == path), None)
 
         with trio.move_on_after(_GOING_WITHIN):
@@ -267,11 +237,11 @@ class Leases:
                 "tree": answer.get("tree"),
             }
             await run_helper("imagefs.daemon.mount_helper", {"mount": facts}, _MOUNT_WITHIN)
-            attachment = self._host.attachments().get(identifier)
+            attachment = self._host.state.attachments.get(identifier)
             if attachment is None:
                 raise MountError(f"{path} was let go while it was mounted", hint="ask for the lease again")
         except BaseException as error:
-            if (begun := self._host.attachments().get(identifier)) is not None:
+            if (begun := self._host.state.attachments.get(identifier)) is not None:
                 self._host.release(begun)
             if isinstance(error, OSError):
                 raise MountError(f"the image {image[:12]} cannot be mounted: {error}") from error

@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -26,7 +26,10 @@ from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
 from stripefs.fuse.kernel import MountPoint
 
-__all__ = ["FSTYPES", "LivenessWatch", "WatchedHost", "ended"]
+if TYPE_CHECKING:
+    from imagefs.daemon.attachments import Attachments
+
+__all__ = ["FSTYPES", "LivenessWatch", "ended"]
 
 _log = logging.getLogger(__name__)
 FSTYPES = {"erofs": "erofs", "fuse.imagefs": "tree", "overlay": ""}
@@ -41,24 +44,10 @@ _THREADS = 8
 """For looking at files that jobs make: the disk they are on may hang."""
 
 
-class WatchedHost(Protocol):
-    """The owner of the attachments; `imagefs.daemon.attachments` implements it."""
-
-    def attachments(self) -> Mapping[str, Attachment]: ...
-    def finish(self, attachment: Attachment, how: str) -> Any:
-        """Its start is over."""
-
-    def confirm_mounted(self, attachment: Attachment, plane: str) -> None:
-        """It is mounted, and lasts as long as that."""
-
-    def release(self, attachment: Attachment) -> None:
-        """Release the attachment, which is not used any more."""
-
-
 class LivenessWatch:
     """Watches the attachments of `uses`, each from `begin` to `end`."""
 
-    def __init__(self, settings: DaemonSettings, uses: WatchedHost) -> None:
+    def __init__(self, settings: DaemonSettings, uses: Attachments) -> None:
         self._settings = settings
         self._uses = uses
         self._scopes: dict[str, trio.CancelScope] = {}
@@ -123,11 +112,11 @@ class LivenessWatch:
         missing: dict[str, int] = {}
         while True:
             await trio.sleep(_LOOK_EVERY)
-            looked_for = [one for one in self._uses.attachments().values() if one.mountpoint and not one.owner]
+            looked_for = [one for one in self._uses.state.attachments.values() if one.mountpoint and not one.owner]
             found = await self._look(looked_for) if looked_for else {}
             missing = {one.id: missing.get(one.id, 0) + 1 for one in looked_for if one.id not in found}
             for attachment in looked_for:
-                if missing.get(attachment.id, 0) >= _UNMOUNTED_AFTER and attachment.id in self._uses.attachments():
+                if missing.get(attachment.id, 0) >= _UNMOUNTED_AFTER and attachment.id in self._uses.state.attachments:
                     self._uses.release(attachment)
 
     async def _look(self, attachments: Iterable[Attachment]) -> dict[str, str]:

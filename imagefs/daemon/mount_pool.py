@@ -15,7 +15,7 @@ import logging
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
@@ -24,6 +24,9 @@ from imagefs.plane import mounts
 from stripefs.background import supervise
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
+
+if TYPE_CHECKING:
+    from imagefs.daemon.attachments import Attachments
 
 __all__ = ["ClientMount", "ClientMounts", "MountPool", "PooledMount"]
 
@@ -141,19 +144,11 @@ class ClientMount(NamedTuple):
     device: str
 
 
-class PoolUses(Protocol):
-    """The owner of the attachments; `imagefs.daemon.attachments` implements it."""
-
-    def attachments(self) -> Mapping[str, Attachment]: ...
-    def change(self, attachment: Attachment, **values: Any) -> None:
-        """Let these attributes have other values, and keep them for the next worker."""
-
-
 class ClientMounts:
     """The mounts by which the clients of `uses` show lazy images. What is answered may have gone: whoever copies it
     looks."""
 
-    def __init__(self, uses: PoolUses) -> None:
+    def __init__(self, uses: Attachments) -> None:
         self._uses = uses
         self._mounting: set[str] = set()  # attachments whose clients are about to mount, and to say where
         self._changed = trio.Event()
@@ -173,7 +168,7 @@ class ClientMounts:
 
     async def shown(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """A client says where it has its mount; "" where others cannot copy it."""
-        attachment = self._uses.attachments().get(str(request["id"]))
+        attachment = self._uses.state.attachments.get(str(request["id"]))
         if attachment is not None:
             self.tell(attachment, str(request["path"]), str(request["device"]))
         return {}
@@ -196,5 +191,5 @@ class ClientMounts:
         def key(one: Attachment) -> _MountKey:
             return (one.metadata, one.namespace, *(device.index for device in one.devices))
 
-        attached = self._uses.attachments().values()
+        attached = self._uses.state.attachments.values()
         return [one for one in attached if one.id != attachment.id and key(one) == key(attachment)]

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import trio
 
@@ -41,6 +41,9 @@ from imagefs.repository.snapshots import Snapshots, check_source
 from stripefs.background import contain, supervise
 from stripefs.errors import ConfigError, MountError, NotFound
 from stripefs.executor import Lane
+
+if TYPE_CHECKING:
+    from imagefs.daemon.attachments import Attachments
 
 __all__ = ["SharedMounts", "finder", "image_of", "shared_by", "validate"]
 
@@ -67,25 +70,11 @@ _QUARANTINE = 600.0
 and a store is mended later."""
 
 
-class SharedHost(Protocol):
-    """The owner of the attachments; `imagefs.daemon.attachments` implements it."""
-
-    def attachments(self) -> Mapping[str, Attachment]: ...
-    def change(self, attachment: Attachment, **values: Any) -> None:
-        """Let these attributes have other values, and keep them for the next worker."""
-
-    def release(self, attachment: Attachment) -> None:
-        """It is not mounted any more."""
-
-    async def note_use(self, request: AttachRequest) -> None:
-        """Let the store know that what is asked for is used."""
-
-
 class SharedMounts:
     """The snapshots among the attachments of `host`. folder: keeps which of them could not be read, for the next worker
     and the next daemon: an empty file for each device, whose time says when."""
 
-    def __init__(self, host: SharedHost, folder: Path) -> None:
+    def __init__(self, host: Attachments, folder: Path) -> None:
         self._host = host
         self._folder = folder
         self._nursery: trio.Nursery
@@ -99,7 +88,7 @@ class SharedMounts:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await contain("reading what is not mounted", self._load)
-            for attachment in list(self._host.attachments().values()):
+            for attachment in list(self._host.state.attachments.values()):
                 self.watch(attachment)
                 if attachment.leaving:  # what an earlier worker began may have happened, or not
                     self._begin_unmount(attachment)
@@ -109,7 +98,7 @@ class SharedMounts:
     async def _look(self) -> None:
         while True:
             await trio.sleep(_LOOK_EVERY)
-            for attachment in list(self._host.attachments().values()):
+            for attachment in list(self._host.state.attachments.values()):
                 if self._is_over(attachment):
                     self._host.change(attachment, leaving=True)
                     self._begin_unmount(attachment)
@@ -230,13 +219,13 @@ class SharedMounts:
 
     async def _until_it_ends(self, identifier: str, user: list[int]) -> None:
         await ended(*user)
-        attachment = self._host.attachments().get(identifier)
+        attachment = self._host.state.attachments.get(identifier)
         if attachment is not None and user in attachment.users:
             self._host.change(attachment, users=[one for one in attachment.users if one != user])
 
     def _at(self, target: str) -> Attachment | None:
         own = processes.namespace()
-        found = (one for one in self._host.attachments().values() if one.namespace == own)
+        found = (one for one in self._host.state.attachments.values() if one.namespace == own)
         return next((one for one in found if one.mountpoint == target), None)
 
     def _is_going(self, one: Attachment, name: str) -> bool:
@@ -248,7 +237,7 @@ class SharedMounts:
         """Unmount what was to stay, for another that is wanted in its place; whether nothing reads there any more."""
         self._host.change(one, leaving=True)
         await supervise(f"unmounting {one.mountpoint}", self._unmount, one)
-        return one.id not in self._host.attachments()
+        return one.id not in self._host.state.attachments
 
     def _is_over(self, one: Attachment) -> bool:
         if not (one.snapshot or one.pooled) or one.users or one.kept or one.owner or one.leaving or one.leases:
@@ -265,7 +254,7 @@ class SharedMounts:
             await run_helper("imagefs.daemon.mount_helper", facts, _UNMOUNT_WITHIN)
         except OSError as error:
             why = str(error)
-        if attachment.id not in self._host.attachments():
+        if attachment.id not in self._host.state.attachments:
             return
         if not why:
             self._busy_until.pop(attachment.id, None)

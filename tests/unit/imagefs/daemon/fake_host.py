@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from imagefs.daemon.protocol import AttachRequest
-from imagefs.daemon.state import Attachment
+from imagefs.daemon.state import Attachment, DaemonState
 
 __all__ = ["FakeHost", "attachment"]
 
@@ -22,10 +21,9 @@ class FakeHost:
     """`known` outlives workers."""
 
     def __init__(self, *attachments: Attachment) -> None:
-        self.known = {one.id: one for one in attachments}
-
-    def attachments(self) -> Mapping[str, Attachment]:
-        return self.known
+        self.state = DaemonState()
+        self.known = self.state.attachments
+        self.known.update({one.id: one for one in attachments})
 
     def change(self, attachment: Attachment, **values: Any) -> None:
         attachment.change(values)

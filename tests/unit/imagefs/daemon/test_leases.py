@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -52,6 +53,7 @@ class World(FakeHost):
         self.broken = ""
         self.slow: list[trio.Event] | None = None
         self.discarded: list[str] = []
+        self.upkeep = SimpleNamespace(discard=self.discarded.extend)
 
     async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self.known[request["id"]].change({"plane": request["plane"], "owner": 0})
@@ -74,9 +76,6 @@ class World(FakeHost):
 
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
         return {"Env": [attachment.image]}
-
-    def discard(self, parts: Iterable[str]) -> None:
-        self.discarded += parts
 
     def note_other_use(self, attachment: Attachment) -> None:
         self.joins += 1
