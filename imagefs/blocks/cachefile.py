@@ -41,7 +41,7 @@ from stripefs.executor import Lane
 from stripefs.retry import Backoff, Seldom
 from stripefs.store.common import InUse
 
-__all__ = ["DiskHealth", "LocalDevice", "Stamp", "mark_of", "matches"]
+__all__ = ["CacheDisk", "LocalDevice", "Stamp", "mark_of", "matches"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -49,8 +49,8 @@ _Args = TypeVarTuple("_Args")
 THREADS = 4
 
 
-class DiskHealth:
-    """The health of the disk below `folder`. `lock` is held by whoever changes files."""
+class CacheDisk:
+    """The disk below `folder`: threads that use it, and its health. `lock` is held by whoever changes files."""
 
     def __init__(self, folder: Path, stats: BlockStats) -> None:
         self.folder = folder

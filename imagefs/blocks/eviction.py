@@ -18,7 +18,7 @@ from pathlib import Path
 import trio
 
 from imagefs.blocks.block_table import PeerTable, oldest
-from imagefs.blocks.cachefile import DiskHealth, LocalDevice
+from imagefs.blocks.cachefile import CacheDisk, LocalDevice
 from imagefs.blocks.stats import BlockStats
 from imagefs.errors import DocumentUnreadable
 from imagefs.format import is_digest
@@ -59,7 +59,7 @@ class CachedDevice:
 class DeviceCache:
     """`limit` bytes on `disk`. Raises OSError."""
 
-    def __init__(self, disk: DiskHealth, limit: int, stats: BlockStats) -> None:
+    def __init__(self, disk: CacheDisk, limit: int, stats: BlockStats) -> None:
         self.limit = limit
         self.reserved = 0
         """Bytes within the limit that something else takes."""

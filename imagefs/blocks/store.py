@@ -23,7 +23,7 @@ from typing import Any
 
 import trio
 
-from imagefs.blocks.cachefile import DiskHealth, LocalDevice
+from imagefs.blocks.cachefile import CacheDisk, LocalDevice
 from imagefs.blocks.device import BlockDevice, Reads
 from imagefs.blocks.eviction import CachedDevice, DeviceCache
 from imagefs.blocks.fetcher import Fetcher
@@ -75,7 +75,7 @@ class BlockStore:
         self.memory = BlockMemory(memory)
         self.warn = Seldom(_log)
         self.disk_reads = Lane("disk reads", DISK_READS)
-        self.disk = DiskHealth(folder, self.stats)
+        self.disk = CacheDisk(folder, self.stats)
         with contextlib.ExitStack() as undo:
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 import trio
 
-from imagefs.blocks.cachefile import DiskHealth, LocalDevice
+from imagefs.blocks.cachefile import CacheDisk, LocalDevice
 from imagefs.blocks.eviction import CachedDevice, DeviceCache
 from imagefs.blocks.source import Arrived
 from imagefs.blocks.stats import BlockStats
@@ -124,7 +124,7 @@ class WriteBack:
 
     def __init__(
         self,
-        disk: DiskHealth,
+        disk: CacheDisk,
         cache: DeviceCache,
         memory: BlockMemory,
         stats: BlockStats,
@@ -282,7 +282,7 @@ def _write_all(batch: Sequence[_Write], now: float) -> tuple[int, OSError | None
 _PIECE = 16  # blocks at once: 2 MiB, some milliseconds
 
 
-async def seal(cached: CachedDevice, index: Index, disk: DiskHealth, cache: DeviceCache) -> list[int]:
+async def seal(cached: CachedDevice, index: Index, disk: CacheDisk, cache: DeviceCache) -> list[int]:
     """Check the device and mark it, unless it changes meanwhile; the blocks that must be fetched anew first.
 
     Raises OSError.

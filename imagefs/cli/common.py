@@ -37,7 +37,6 @@ __all__ = [
     "progress_bar",
     "quiet_flag",
     "settings_for",
-    "settings_of",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -70,14 +69,15 @@ def _option(flag: Flag) -> Callable[[_F], _F]:
     return click.option(name, flag.field, **more)
 
 
-def settings_of(ctx: click.Context, url: str = "", config: str = "") -> Settings:
-    return resolve(given(ctx), url=url, config=config)
+def settings_for(ctx: click.Context, config: str = "", store: str = "") -> Settings:
+    """Settings of this invocation, the environment and the files. Raises ConfigError."""
+    return resolve(given(ctx), url=store, config=config)
 
 
 def image_and_settings(ctx: click.Context, text: str, config: str) -> tuple[str, Settings]:
     """The image that `STORE#TAG` names, and the settings for its store."""
     reference = parse_reference(text)
-    return reference.name, settings_of(ctx, reference.store, config)
+    return reference.name, settings_for(ctx, config, reference.store)
 
 
 _EVERY = 0.1  # seconds between two drawings
@@ -157,11 +157,6 @@ def flags(*sections: str, also: Sequence[str] = ()) -> Callable[[_F], _F]:
         )
 
     return add
-
-
-def settings_for(ctx: click.Context, config: str, store: str = "") -> Settings:
-    """Settings of this invocation, the environment and the files. Raises ConfigError."""
-    return resolve(given(ctx), url=store, config=config)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 from click.core import ParameterSource
 
-from imagefs.cli.common import daemon_flags, image_and_settings, json_flag, plain_flags, print_json, settings_of
+from imagefs.cli.common import daemon_flags, image_and_settings, json_flag, plain_flags, print_json, settings_for
 from imagefs.cli.fastpath import CONFIG, DEPS, JOB, RECORDING, RUN, SECTIONS, TREE, WITHOUT, begin_run, recording
 from imagefs.cli.job import FLAGS, read_job
 from imagefs.config import IMAGEFS, resolve
@@ -160,7 +160,7 @@ def umount_command(ctx: click.Context, mountpoint: str, lazy: bool) -> None:
     from imagefs import mounts
     from imagefs.daemon.client import Client
 
-    mounts.umount(Client(settings_of(ctx).daemon), mountpoint, lazy=lazy)
+    mounts.umount(Client(settings_for(ctx).daemon), mountpoint, lazy=lazy)
 
 
 @click.command("ready", cls=SettingsCommand)
@@ -177,7 +177,7 @@ def ready_command(ctx: click.Context, mount: str, as_json: bool) -> None:
     from imagefs.startup.emission import events
 
     which = os.path.realpath(mount) if os.sep in mount or os.path.isdir(mount) else mount
-    figures = Client(settings_of(ctx).daemon).ready(which)
+    figures = Client(settings_for(ctx).daemon).ready(which)
     events().instant("ready")
     click.echo(json.dumps(figures, indent=2) if as_json else describe_start(figures))
 
@@ -190,7 +190,7 @@ def status_command(ctx: click.Context, as_json: bool) -> None:
     """Show the images of this host: where they are mounted, how much of them is here, how their starts went."""
     from imagefs.daemon.client import Client
 
-    status = Client(settings_of(ctx).daemon).status()
+    status = Client(settings_for(ctx).daemon).status()
     click.echo(json.dumps(status, indent=2) if as_json else describe_status(status))
 
 
@@ -243,7 +243,7 @@ def podman_remove(ctx: click.Context, name: str, root: str) -> None:
     from imagefs.daemon.client import Client
     from imagefs.podman import ImageStore
 
-    ImageStore(Client(settings_of(ctx).daemon), root).remove(name)
+    ImageStore(Client(settings_for(ctx).daemon), root).remove(name)
 
 
 @click.command("compare")

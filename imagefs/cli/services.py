@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from imagefs.cli.common import daemon_flags, print_json, settings_of
+from imagefs.cli.common import daemon_flags, print_json, settings_for
 from imagefs.config import IMAGEFS
 from imagefs.settings import DaemonSettings
 from imagefs.snapshotter.containerd_config import ROOT, SOCKET, Wanted, containerd_config, parse_version
@@ -43,7 +43,7 @@ def daemon_command(ctx: click.Context, stop: bool, force: bool, config: str) -> 
 
     `imagefs mount` and `imagefs run` start one in the background when none runs.
     """
-    settings = settings_of(ctx, config=config).daemon
+    settings = settings_for(ctx, config).daemon
     from imagefs.daemon import launcher
 
     if stop:
@@ -154,7 +154,7 @@ def snapshotter_command(ctx: click.Context, config: str) -> int:
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    settings = settings_of(ctx, config=config)
+    settings = settings_for(ctx, config)
     from imagefs.snapshotter.server import run
     from stripefs import logs
 
@@ -224,7 +224,7 @@ def _refuse_while_used(ctx: click.Context) -> None:
     from imagefs.daemon.client import Client
 
     try:
-        held = Client(settings_of(ctx).daemon).leases()
+        held = Client(settings_for(ctx).daemon).leases()
     except MountError:
         return  # none runs
     if held:
@@ -260,7 +260,7 @@ def doctor_command(
     """
     from imagefs.doctor import exit_code, lines
 
-    settings = settings_of(ctx, config=config)
+    settings = settings_for(ctx, config)
     configured = dict.fromkeys(url for url in (*settings.snapshotter.stores, settings.deps.store) if url)
     named = [settings.store_at(url) for url in stores or configured]
     findings = []

@@ -53,9 +53,11 @@ class _Lazy(click.Group):
         return self._program.page().rstrip()
 
 
-def group(program: Program) -> click.Group:
-    """The group of `program`."""
-    return click.version_option(stripefs.__version__, message="%(prog)s %(version)s")(_Lazy(program))
+def group(program: Program, summary: str = "") -> click.Group:
+    """The group of `program`. summary: says in the list of commands of another group what it is for."""
+    found = _Lazy(program)
+    found.help = summary or None
+    return click.version_option(stripefs.__version__, message="%(prog)s %(version)s")(found)
 
 
 def main(program: Program, arguments: Sequence[str]) -> int:

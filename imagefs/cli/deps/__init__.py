@@ -48,8 +48,5 @@ def __getattr__(name: str) -> object:
     from stripefs.cli.click_group import group
     from stripefs.cli.program import Program
 
-    command = group(
-        Program("deps", __name__, COMMANDS, _PAGE, lambda word: nearest(word, COMMANDS), families=_FAMILIES)
-    )
-    command.help = "Install once what a job needs at its start, and mount it everywhere."
-    return command
+    program = Program("deps", __name__, COMMANDS, _PAGE, lambda word: nearest(word, COMMANDS), families=_FAMILIES)
+    return group(program, "Install once what a job needs at its start, and mount it everywhere.")

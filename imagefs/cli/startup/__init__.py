@@ -92,8 +92,5 @@ def __getattr__(name: str) -> object:
     from stripefs.cli.click_group import group
     from stripefs.cli.program import Program
 
-    command = group(
-        Program("startup", __name__, COMMANDS, _PAGE, lambda word: nearest(word, COMMANDS), families=_FAMILIES)
-    )
-    command.help = "Show where the start of a job spends its time."
-    return command
+    program = Program("startup", __name__, COMMANDS, _PAGE, lambda word: nearest(word, COMMANDS), families=_FAMILIES)
+    return group(program, "Show where the start of a job spends its time.")

@@ -17,7 +17,7 @@ import click
 import kubernetes_validate
 import pytest
 
-from imagefs.cli.common import settings_of
+from imagefs.cli.common import settings_for
 from imagefs.settings import default_cache, default_runtime
 from imagefs.snapshotter.containerd_config import PLUGIN, ROOT, SOCKET
 from tests.support.checkout import CHECKOUT
@@ -110,7 +110,7 @@ def test_the_names_are_those_of_the_code(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_settings_are_settings(tmp_path: Path) -> None:
     (text,) = MANIFESTS["imagefs.yaml/ConfigMap"]["data"].values()
     (tmp_path / "imagefs.toml").write_text(text)
-    settings = settings_of(click.Context(click.Command("daemon")), config=str(tmp_path / "imagefs.toml"))
+    settings = settings_for(click.Context(click.Command("daemon")), config=str(tmp_path / "imagefs.toml"))
     document = tomllib.loads(text)
     assert settings.daemon.cache_size == 200 << 30
     assert settings.daemon.metrics == document["daemon"]["metrics"]
