@@ -34,14 +34,18 @@ from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings, redact
 
 if TYPE_CHECKING:
+    from imagefs.containers import AttachedImage
     from imagefs.deps.lease import InstallLease
+    from imagefs.run.container import MountLayer
 
 __all__ = [
     "CHANGED",
     "PATIENCE",
+    "AttachedLayer",
     "Miss",
     "MountedSnapshot",
     "absent",
+    "attach_above",
     "check_whole",
     "hit_or_install",
     "missed",
@@ -52,6 +56,9 @@ __all__ = [
 
 CHANGED = "what it is installed from was changed meanwhile"
 """The reason for not publishing something: nobody knows what the installer read."""
+
+_SOURCE = "deps/"
+"""The beginning of the source of a mount of the tree plane."""
 
 _T = TypeVar("_T")
 
@@ -83,6 +90,40 @@ def absent(store: StoreSettings, cache: str, name: str) -> Miss:
     last = publications.last_outcome(cache, name)
     tried = f" (not published the last time: {last.lines[0]})" if last and not last.published and last.lines else ""
     return Miss(f"{redact(store.url)} has no such snapshot{tried}", absent=True)
+
+
+class AttachedLayer(NamedTuple):
+    """A snapshot above the image of a container. answered: seconds that the daemon took to answer."""
+
+    layer: MountLayer
+    answered: float
+
+
+def attach_above(
+    image: AttachedImage,
+    store: StoreSettings,
+    name: str,
+    attach: Callable[[], Attached | None],
+    used: contextlib.ExitStack,
+    attached: Callable[[], None] = lambda: None,
+) -> AttachedLayer | Miss:
+    """Attach the snapshot of this name as a layer above `image`, until `used` ends. attach: answers with the snapshot,
+    None where the store has none. attached: called once it is attached."""
+    from imagefs import containers  # which the caller has loaded
+
+    try:
+        begun = time.monotonic()
+        found = attach()
+        answered = time.monotonic() - begun
+        if found is None:
+            return absent(store, image.client.settings.cache, name)
+        used.callback(containers.release, image.client, found)
+        attached()
+        check_whole(found)
+        layer = used.enter_context(containers.layer_of(image.client, found, image.tree, f"{_SOURCE}{name}"))
+    except (StripefsError, OSError) as error:
+        return missed(error)
+    return AttachedLayer(layer, answered)
 
 
 def hit_or_install(
@@ -136,9 +177,6 @@ PATIENCE = 30.0
 
 _TRIES = 3
 """A mount that a daemon which is gone left is taken away once; another may be unmounted by its daemon meanwhile."""
-
-_SOURCE = "deps/"
-"""The beginning of the source of a mount of the tree plane."""
 
 
 class MountedSnapshot(NamedTuple):

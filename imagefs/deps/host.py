@@ -198,7 +198,7 @@ class _HostStart:
     def _install(self, reason: str, lease: InstallLease | None) -> int:
         """Install what the store does not give, for that reason; the exit status of the installer.
 
-        leading: None where nothing is to be published. Raises StripefsError and OSError as long as nothing was run.
+        lease: None where nothing is to be published. Raises StripefsError and OSError as long as nothing was run.
         """
         self._tell(f"miss {self._short}: {reason}; installing into {self._request.target}")
         self._target.begin(self._name, self._request.users)
@@ -220,11 +220,8 @@ class _HostStart:
         return 0
 
     def _run_installer(self) -> tuple[InstallOutcome, str]:
-        """The end of the installer, and the reason why it did not do what was resolved before.
-
-        One that fails with a lock of an earlier start is run once more without that, for an index may have lost a file.
-        """
-        from imagefs.deps.install import BY_SIGNAL, RESOLVED_EARLIER, UNHELD, install, installer_environment, text_of
+        """The end of the installer, and the reason why it did not do what was resolved before."""
+        from imagefs.deps.install import install, installer_environment, run_held, text_of
 
         request = self._request
         environ = installer_environment(os.environ)
@@ -232,21 +229,16 @@ class _HostStart:
         def run(command: Sequence[str]) -> InstallOutcome:
             return install(request.scratch.command(command) if request.scratch is not None else command, environ)
 
-        if request.locked_install is None:
-            return run(request.command), ""
-        with tempfile.TemporaryDirectory(prefix="imagefs-deps-") as folder:
-            constraints, report = os.path.join(folder, "constraints.txt"), os.path.join(folder, "report.json")
-            with open(constraints, "w", encoding="utf-8") as file:
-                file.write(request.locked_install.constraints)
-            done = run(joined(request.locked_install.setup, request.locked_install.words(constraints, report)))
-            if not done.status:
-                return done, request.locked_install.broken(text_of(report))
-        if not request.locked_install.cached or done.status >= BY_SIGNAL:
-            return done, ""
-        if request.forget is not None:
-            request.forget()
-        self._tell(RESOLVED_EARLIER)
-        return run(request.command), UNHELD
+        def run_locked(locked: LockedInstall) -> tuple[InstallOutcome, str]:
+            with tempfile.TemporaryDirectory(prefix="imagefs-deps-") as folder:
+                constraints, report = os.path.join(folder, "constraints.txt"), os.path.join(folder, "report.json")
+                with open(constraints, "w", encoding="utf-8") as file:
+                    file.write(locked.constraints)
+                done = run(joined(locked.setup, locked.words(constraints, report)))
+                return done, "" if done.status else locked.broken(text_of(report))
+
+        forget = request.forget or (lambda: None)
+        return run_held(request.locked_install, run_locked, lambda: run(request.command), forget, self._tell)
 
     def _keep(self, done: InstallOutcome, broken: str, lease: InstallLease | None) -> None:
         """Leave what was installed as a hit would look, and publish it. Raises what keeps it from that, and OSError.
@@ -273,31 +265,17 @@ class _HostStart:
         self._publish(job, publications.begin_publication(job.cache, job.name, job._asdict()))
 
     def _publication(self, done: InstallOutcome, uncompiled: Sequence[str], lease: InstallLease) -> PublishJob:
-        from imagefs.deps.install import install_findings
-        from imagefs.deps.publish import PublishJob
+        from imagefs.deps.publish import job_of
 
         request, settings = self._request, self._client.settings
         probe = smoketest.Probe(request.interpreter, request.probe, os.getcwd(), settings._asdict(), request.tree)
-        return PublishJob(
-            request.store._asdict(),
-            settings.cache,
-            request.key,
-            request.target,
-            done.seconds,
-            install_findings(done, uncompiled),
-            request.environment,
-            request.sites,
-            request.beside,
-            request.allowed,
-            request.checked,
-            lease.hand_over(),
-            request.lock,
-            request.tolerant,
+        return job_of(request, settings, request.key, request.target, done, uncompiled, lease)._replace(
+            environment=request.environment,
+            sites=request.sites,
+            beside=request.beside,
+            lock=request.lock,
             probe=probe if request.probe else (),
-            setuid=request.setuid,
             wheels=request.wheels,
-            damaged=lease.damaged,
-            compression=settings.compression,
         )
 
     def _publish_after_all(self) -> None:

@@ -14,31 +14,30 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from imagefs.deps import subreaper
 from imagefs.deps.check.rules import Finding, outcome_findings
 from imagefs.errors import SnapshotError
 
+if TYPE_CHECKING:
+    from imagefs.deps.resolver import LockedInstall
+
 __all__ = [
-    "BY_SIGNAL",
-    "RESOLVED_EARLIER",
-    "UNHELD",
     "InstallOutcome",
     "Survivor",
     "install",
     "install_findings",
     "installer_environment",
     "read_end",
+    "run_held",
     "text_of",
 ]
 
-RESOLVED_EARLIER = "the installer failed with what was resolved earlier; it runs once more as it was written"
-UNHELD = "it was installed without what was resolved before"
-
-BY_SIGNAL = 128
+_BY_SIGNAL = 128
 """The least status of a program that a signal has ended."""
 
 _OURS = {"PIP_COMPILE": ("PIP_COMPILE", "PIP_NO_COMPILE"), "UV_COMPILE_BYTECODE": ("UV_COMPILE_BYTECODE",)}
@@ -100,6 +99,29 @@ def install(command: Sequence[str], env: Mapping[str, str]) -> InstallOutcome:
         signals.repeat()
         raise SnapshotError("the installer could not be started under supervision")
     return read_end(told, time.monotonic() - began)
+
+
+def run_held(
+    locked: LockedInstall | None,
+    run_locked: Callable[[LockedInstall], tuple[InstallOutcome, str]],
+    run_as_written: Callable[[], InstallOutcome],
+    forget: Callable[[], None],
+    tell: Callable[[str], None],
+) -> tuple[InstallOutcome, str]:
+    """Run an installer held to a lock, None for none; its end, and the reason why it did not do what was resolved
+    before, "" where it did.
+
+    One that fails with a lock of an earlier start is run once more without that, for an index may have lost a file.
+    forget: drops that lock. Raises what the two runs raise.
+    """
+    if locked is None:
+        return run_as_written(), ""
+    done, broken = run_locked(locked)
+    if not done.status or not locked.cached or done.status >= _BY_SIGNAL:
+        return done, broken
+    forget()
+    tell("the installer failed with what was resolved earlier; it runs once more as it was written")
+    return run_as_written(), "it was installed without what was resolved before"
 
 
 def _left_open() -> Iterator[int]:

@@ -20,13 +20,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from imagefs.build.image import build
 from imagefs.deps import publications
 from imagefs.deps.capture import CapturedTree, capture_directory
 from imagefs.deps.check.rules import Finding, Verdict, judge
 from imagefs.deps.check.tree import Findings, Installation, check_tree
+from imagefs.deps.install import install_findings
 from imagefs.deps.inventory import Inventory, take
 from imagefs.deps.lease import RenewedLock, acquire
 from imagefs.deps.local import Wheel, differs
@@ -42,7 +43,14 @@ from imagefs.settings import Compression
 from stripefs.errors import Busy, DraftLost, StoreError, StripefsError, Unsupported
 from stripefs.settings import store_settings
 
-__all__ = ["DirectoryPlace", "PublishJob", "SnapshotPlace", "conclude", "main", "publish"]
+if TYPE_CHECKING:
+    from imagefs.deps.container.start import ContainerRequest
+    from imagefs.deps.host import HostRequest
+    from imagefs.deps.install import InstallOutcome
+    from imagefs.deps.lease import InstallLease
+    from imagefs.settings import DaemonSettings
+
+__all__ = ["DirectoryPlace", "PublishJob", "SnapshotPlace", "conclude", "job_of", "main", "publish"]
 
 _TOLD = 3
 """Distributions that a line names."""
@@ -92,6 +100,34 @@ class PublishJob(NamedTuple):
     @property
     def name(self) -> str:
         return key_digest(self.key)
+
+
+def job_of(
+    request: HostRequest | ContainerRequest,
+    settings: DaemonSettings,
+    key: Any,
+    target: str,
+    done: InstallOutcome,
+    uncompiled: Sequence[str],
+    lease: InstallLease,
+) -> PublishJob:
+    """The publication of an installation that ended so, under the lease, which is handed over: as far as it is the same
+    on a host and in a container. uncompiled: paths of sources."""
+    return PublishJob(
+        store=request.store._asdict(),
+        cache=settings.cache,
+        key=key,
+        target=target,
+        seconds=done.seconds,
+        findings=install_findings(done, uncompiled),
+        allowed=request.allowed,
+        checked=request.checked,
+        owner=lease.hand_over(),
+        tolerant=request.tolerant,
+        setuid=request.setuid,
+        damaged=lease.damaged,
+        compression=settings.compression,
+    )
 
 
 class SnapshotPlace(Protocol):

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from imagefs import containers
 from imagefs.containers import AttachedImage, JobRunner
-from imagefs.daemon.protocol import Recording
-from imagefs.deps.engine import Miss, absent, check_whole, missed
+from imagefs.daemon.protocol import Attached, Recording
+from imagefs.deps.engine import Miss, attach_above
 from imagefs.deps.publish import PublishJob as Publication
 from imagefs.errors import RunError
 from imagefs.format.documents import SHORT, key_digest
@@ -108,11 +107,11 @@ class _CacheStart:
             self._say("miss", f"{found.reason}; the job compiles, and its caches are kept when it is ready")
             store, settings = self._store._asdict(), self._image.client.settings
             job = Publication(
-                store,
-                settings.cache,
-                self._key,
-                FOLDER,
-                0.0,
+                store=store,
+                cache=settings.cache,
+                key=self._key,
+                target=FOLDER,
+                seconds=0.0,
                 damaged=found.damaged,
                 compression=settings.compression,
             )
@@ -125,20 +124,16 @@ class _CacheStart:
             return status
 
     def _hit(self, used: contextlib.ExitStack) -> MountLayer | Miss:
-        image, store, client, shares = self._image, self._store, self._image.client, self._image.tree.shares
-        try:
-            begun = time.monotonic()
-            found = client.attach_layer(store, self._name, image.recording, timeout=_PATIENCE, shares=shares)
-            answered = time.monotonic() - begun
-            if found is None:
-                return absent(store, client.settings.cache, self._name)
-            used.callback(containers.release, client, found)
-            check_whole(found)
-            layer = used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
-        except (StripefsError, OSError) as error:
-            return missed(error)
-        self._say("hit", f"start-up caches are mounted ({answered * 1000:.0f} ms)")
-        return layer
+        image, store, shares = self._image, self._store, self._image.tree.shares
+
+        def attach() -> Attached | None:
+            return image.client.attach_layer(store, self._name, image.recording, timeout=_PATIENCE, shares=shares)
+
+        found = attach_above(image, store, self._name, attach, used)
+        if isinstance(found, Miss):
+            return found
+        self._say("hit", f"start-up caches are mounted ({found.answered * 1000:.0f} ms)")
+        return found.layer
 
     def _say(self, name: str, line: str) -> None:
         self._tell(f"{name} {self._name[:SHORT]}: {line}")

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagefs import containers
 from imagefs.containers import AttachedImage, JobRunner
 from imagefs.daemon.client import Client
-from imagefs.daemon.protocol import Recording
+from imagefs.daemon.protocol import Attached, Recording
 from imagefs.deps.container.early import EarlyStart, hint_name
-from imagefs.deps.engine import CHANGED, PATIENCE, Miss, absent, check_whole, hit_or_install, missed, record_hit
+from imagefs.deps.engine import CHANGED, PATIENCE, Miss, attach_above, hit_or_install, missed, record_hit
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.format.documents import SHORT
@@ -234,30 +233,27 @@ class _ContainerStart:
     # Hit
 
     def _hit(self) -> MountLayer | Miss:
-        client, request, image = self._image.client, self._request, self._image
+        request, image = self._request, self._image
+        found = attach_above(image, request.store, self._name, self._attach, self._used, self._key.end_early)
+        if isinstance(found, Miss):
+            return found
         try:
-            begun = time.monotonic()
-            found = self._key.attached(self._name)
-            if found is None:
-                shares, hint = image.tree.shares, self._key.hint_for(self._answer, self._name)
-                found = client.attach_layer(
-                    request.store, self._name, image.recording, timeout=PATIENCE, shares=shares, hint=hint
-                )
-            answered = time.monotonic() - begun
-            if found is None:
-                return absent(request.store, client.settings.cache, self._name)
-            self._used.callback(containers.release, client, found)
-            self._key.end_early()
-            check_whole(found)
-            layer = self._used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
-            if request.probe and (failed := self._failure(layer)):
+            if request.probe and (failed := self._failure(found.layer)):
                 return Miss(f"the probe failed: {failed}", absent=False)
         except (StripefsError, OSError) as error:
             return missed(error)
-        self._tell(f"hit {self._name[:SHORT]}: above the image ({answered * 1000:.0f} ms)")
+        self._tell(f"hit {self._name[:SHORT]}: above the image ({found.answered * 1000:.0f} ms)")
         self._is_hit = True
         self._packages = self._name
-        return layer
+        return found.layer
+
+    def _attach(self) -> Attached | None:
+        if (found := self._key.attached(self._name)) is not None:
+            return found
+        image, hint = self._image, self._key.hint_for(self._answer, self._name)
+        return image.client.attach_layer(
+            self._request.store, self._name, image.recording, timeout=PATIENCE, shares=image.tree.shares, hint=hint
+        )
 
     def _failure(self, layer: MountLayer) -> str:
         from imagefs.deps.container import programs
@@ -293,17 +289,16 @@ class _ContainerStart:
 
     def _run(self, installation: ContainerInstallation) -> tuple[InstallOutcome, str]:
         """The end of pip, and the reason why it did not do what was resolved before."""
-        from imagefs.deps.install import BY_SIGNAL, RESOLVED_EARLIER, UNHELD
+        from imagefs.deps.install import run_held
 
-        answer, unheld = self._answer, ""
-        if answer.locked_install is not None:
-            done, broken = installation.run_locked(answer.locked_install, answer.paths)
-            if not done.status or not answer.locked_install.cached or done.status >= BY_SIGNAL:
-                return done, broken
-            self._key.locks.forget(answer.locked_as)
-            self._tell(RESOLVED_EARLIER)
-            unheld = UNHELD
-        return installation.run(self._key.command, answer.paths, compiles=False), unheld
+        answer = self._answer
+        return run_held(
+            answer.locked_install,
+            lambda locked: installation.run_locked(locked, answer.paths),
+            lambda: installation.run(self._key.command, answer.paths, compiles=False),
+            lambda: self._key.locks.forget(answer.locked_as),
+            self._tell,
+        )
 
     def _keep(
         self, installation: ContainerInstallation, done: InstallOutcome, broken: str, lease: InstallLease | None
@@ -311,8 +306,7 @@ class _ContainerStart:
         """Raises StripefsError and OSError."""
         from imagefs.deps import publications
         from imagefs.deps.container.install import Inside
-        from imagefs.deps.install import install_findings
-        from imagefs.deps.publish import PublishJob
+        from imagefs.deps.publish import job_of
 
         request, image, answer = self._request, self._image, self._answer
         try:
@@ -330,27 +324,14 @@ class _ContainerStart:
             settings._asdict(), self._store._asdict(), image.attached.image, tree, identifier, image.held,
             self._targets, request.outside, self._trial() if request.probe else (),
         )  # fmt: skip
-        job = PublishJob(
-            request.store._asdict(),
-            settings.cache,
-            answer.found.to_document(),
-            self._targets[0],
-            done.seconds,
-            install_findings(done, failed),
-            python.markers,
-            [target.path.strip("/") for target in request.key_request.targets],
-            python.sites,
-            request.allowed,
-            request.checked,
-            lease.hand_over(),
-            answer.lock.to_document() if answer.lock is not None else None,
-            request.tolerant,
-            inside,
-            setuid=request.setuid,
+        job = job_of(request, settings, answer.found.to_document(), self._targets[0], done, failed, lease)._replace(
+            environment=python.markers,
+            sites=[target.path.strip("/") for target in request.key_request.targets],
+            beside=python.sites,
+            lock=answer.lock.to_document() if answer.lock is not None else None,
+            inside=inside,
             wheels=answer.wheels,
-            damaged=lease.damaged,
             hint=self._key.hint_for(answer, self._name) or (),
-            compression=settings.compression,
         )
         with publications.publish_beside(job, self._tell, wait=request.wait, held=[image.held]):
             pass
