@@ -1,5 +1,4 @@
-"""Plans from traces: recorded pages resolved to extents of an image, traces matched to another image, merged into one
-order, and turned into blocks that are fetched ahead. Pure.
+"""Plans from traces: pages resolved to extents, traces matched to an image and merged, blocks to fetch ahead. Pure.
 
 An extent is known by where it lies in the cold device, in blocks of 4 KiB, its *cold place*: that is the same for an
 image and for all that were optimised from it. `place` is its address in the image that is mounted, which may be in a
