@@ -44,7 +44,7 @@ class FileCases:
     cluster: Cluster
     work: Path
     memory: Path
-    _made: set[int] = field(default_factory=set)
+    _made: set[str] = field(default_factory=set)
 
     def measure(self, case: str, size: int) -> dict[str, float]:
         """The metrics of a case of this size. Raises BenchError."""
@@ -109,7 +109,7 @@ class FileCases:
         return self._memory(listed)
 
     def _files_opened(self, size: int) -> dict[str, float]:
-        folder = self._files(size)
+        folder = self._files(size, _CONTENT)
 
         def open_all(mount: Mount, held: ExitStack) -> None:
             with os.scandir(mount.folder / folder) as entries:
@@ -151,23 +151,24 @@ class FileCases:
                 seconds = time.perf_counter() - began
         return {"time": seconds, "throughput": READ / 1e6 / seconds}
 
-    def _files(self, count: int) -> str:
-        """The name, below a mount, of a directory of so many small files on the cluster, made unless it is there."""
+    def _files(self, count: int, content: bytes = b"") -> str:
+        """The name, below a mount, of a directory of so many files on the cluster, made unless it is there."""
         from hdfs_native import Client, WriteOptions
 
-        name = f"growth/{count}"
-        if count not in self._made:
+        name = f"growth/{count}-{len(content)}"
+        if name not in self._made:
             client, options = Client(self.cluster.url), WriteOptions(create_parent=True, overwrite=True)
 
             def create(number: int) -> None:
                 writer = client.create(f"/bench/{name}/file-{number:06}", options)
-                writer.write(_CONTENT)
+                if content:
+                    writer.write(content)
                 writer.close()
 
             with ThreadPoolExecutor(_CREATORS) as pool:
                 for _ in pool.map(create, range(count)):
                     pass
-            self._made.add(count)
+            self._made.add(name)
         return name
 
     def _local(self, count: int) -> Path:
