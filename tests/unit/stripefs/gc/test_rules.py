@@ -76,7 +76,19 @@ def test_what_was_made_durable_can_be_recovered_for_a_week() -> None:
         assert judge(item(kind, 10 * AGE), facts(recorded={VERSION})) is GcVerdict.RECOVERABLE
 
 
-@pytest.mark.parametrize("changed_ns", [0, NOW + 1, NOW + 10**18])
+def test_a_lock_that_has_run_out_ends_its_versions_in_a_directory_without_living_locks() -> None:
+    ended = facts(ended={VERSION})
+    assert judge(item(HiddenKind.LOCK, LEASE - 1), ended) is GcVerdict.LEASED
+    assert judge(item(HiddenKind.LOCK, LEASE + 1), ended) is GcVerdict.RUBBISH
+    assert judge(item(HiddenKind.PART, 1), ended) is GcVerdict.RUBBISH
+    assert judge(item(HiddenKind.RECORD, 1, published=True), ended) is GcVerdict.RUBBISH
+    assert judge(item(HiddenKind.RECORD, 1), ended) is GcVerdict.RECOVERABLE
+    other = "ffeeddccbbaa9988"
+    assert judge(item(HiddenKind.PART, FORCED_AGE - 1, version=other), ended) is GcVerdict.YOUNG
+    assert judge(item(HiddenKind.PART, FORCED_AGE, version=other), ended) is GcVerdict.RUBBISH
+
+
+@pytest.mark.parametrize("changed_ns", [-(10**9), 0, NOW + 1, NOW + 10**18])
 @pytest.mark.parametrize("kind", list(HiddenKind))
 def test_a_time_that_is_unknown_or_to_come_is_not_old(kind: HiddenKind, changed_ns: int) -> None:
     strange = dataclasses.replace(item(kind, 0), changed_ns=changed_ns)
