@@ -19,8 +19,8 @@ from tests.support.images.layers import directory, file, layer
 from tests.tools.containerd import gobuild
 from tests.tools.containerd.node import Node, Registry
 
-registry, pause = conftest.registry, conftest.pause
-image, pod = test_lifecycle.image, test_lifecycle.pod
+registry, pause, pod = conftest.registry, conftest.pause, conftest.pod
+image = test_lifecycle.image
 
 
 @pytest.fixture(scope="module", params=["2.2.9", "2.4.2"])
