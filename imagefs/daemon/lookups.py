@@ -25,9 +25,9 @@ import trio
 from imagefs.daemon.protocol import FindRequest
 from imagefs.errors import NoSuchImage
 from imagefs.reference import parse_reference
+from stripefs.background import contain
 from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings, redact, store_settings
-from stripefs.background import contain
 
 __all__ = ["AWAY", "REMEMBERED", "EarlyAnswers", "SourceLookup"]
 

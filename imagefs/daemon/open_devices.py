@@ -21,6 +21,7 @@ from imagefs.format import is_digest
 from imagefs.format.documents import Manifest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import NOTES
+from stripefs.background import contain
 from stripefs.errors import ConfigError, ServiceDown, StaleVersion
 from stripefs.settings import StoreSettings, redact, store_settings
 
