@@ -51,7 +51,7 @@ def test_striped_segments_fit_the_memory(hosts, share, done, unit):
     assert 1 <= shape.width <= max(1, hosts or 4)
     assert shape.part_length % unit == 0
     assert shape.width * MEMORY_PER_PART <= share or shape.width == 1
-    assert shape.part_length <= max(unit, LONGEST_PART)
+    assert unit <= shape.part_length <= max(unit, LONGEST_PART)
     assert 2 * shape.length <= share or shape.part_length == unit
 
 
@@ -66,6 +66,11 @@ def test_concat_parts_are_whole_blocks(hosts, share, block):
         assert shape.part_length <= max(shape.block_size, LONGEST_PART)
     else:
         assert MEMORY_PER_PART <= shape.part_length <= LONGEST_PART
+
+
+def test_a_block_of_an_odd_length_is_not_halved():
+    block = 128 * MIB + 512
+    assert concat_shape(8, 512 * MIB, block) == Shape(1, block, 0, block)
 
 
 def test_the_figures_of_the_defaults():
