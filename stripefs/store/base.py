@@ -254,13 +254,22 @@ class Store(ABC):
         raise Unsupported(f"{self.url} cannot be written to")
 
     def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+        self,
+        path: bytes,
+        *,
+        host: str = "",
+        block_size: int = 0,
+        replication: int = 0,
+        length: int | None = None,
+        private: bool = False,
     ) -> Sink:
         """A new file. Raises Exists where something is, NotFound where the directory is missing.
 
         `host`: a name of `hosts()` that gets every block's first replica (capability `place`); "" lets the store
         choose. block_size in bytes and replication: 0 means the store's own. length: bytes that will be written, where
-        that is known. Errors of these may also come from the sink's first `write` or its `close`.
+        that is known. private: only stripefs reads the file, and no tool compares its checksum with that of a copy, so
+        that the store may choose its checksums. Errors of these may also come from the sink's first `write` or from its
+        `close`.
         """
         raise Unsupported(f"{self.url} cannot be written to")
 

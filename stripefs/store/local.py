@@ -157,7 +157,14 @@ class LocalStore(Store):
             sync_directory(folder)
 
     def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+        self,
+        path: bytes,
+        *,
+        host: str = "",
+        block_size: int = 0,
+        replication: int = 0,
+        length: int | None = None,
+        private: bool = False,
     ) -> Sink:
         if host:
             raise Unsupported("a local directory has no data hosts to choose from")

@@ -110,12 +110,21 @@ class WrappedStore(Store):
         self.changing("remove", (path,), lambda: self.inner.remove(path))
 
     def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+        self,
+        path: bytes,
+        *,
+        host: str = "",
+        block_size: int = 0,
+        replication: int = 0,
+        length: int | None = None,
+        private: bool = False,
     ) -> Sink:
         sink = self.changing(
             "create",
             (path,),
-            lambda: self.inner.create(path, host=host, block_size=block_size, replication=replication, length=length),
+            lambda: self.inner.create(
+                path, host=host, block_size=block_size, replication=replication, length=length, private=private
+            ),
         )
         return self.sink(path, host, sink)
 

@@ -198,13 +198,21 @@ class ThrottledStore(WrappedStore):
         return _ThrottledHandle(self, path, inner)
 
     def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+        self,
+        path: bytes,
+        *,
+        host: str = "",
+        block_size: int = 0,
+        replication: int = 0,
+        length: int | None = None,
+        private: bool = False,
     ) -> Sink:
         if host and self._places is None:
             raise Unsupported(f"{self.inner.url} has no file ids to note by what was placed where")
         if host and host not in self.hosts_control.names:
             raise HostFailed(f"there is no host {host}", host=host)
-        sink = super().create(path, block_size=block_size, length=length)  # the inner store keeps marks
+        # The inner store keeps marks.
+        sink = super().create(path, block_size=block_size, length=length, private=private)
         wanted = BlockLayout(
             block_size or self._block_size, min(replication or self._replication, len(self.hosts_control.names)), ()
         )

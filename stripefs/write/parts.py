@@ -364,7 +364,13 @@ def send(store: Store, part: PartUpload, attempt: UploadAttempt) -> Status:
     total = part.length
     if part.folder is not None:
         part.folder.make(store)
-    sink = store.create(attempt.path, host=attempt.host, block_size=part.block_size, length=total)
+    sink = store.create(
+        attempt.path,
+        host=attempt.host,
+        block_size=part.block_size,
+        length=total,
+        private=bool(part.unit),  # other parts are joined into an ordinary file
+    )
     try:
         with attempt.slots.use(attempt):
             for chunk in part.chunks:

@@ -106,7 +106,14 @@ class MemoryStore(Store):
         del self._entries[path]
 
     def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+        self,
+        path: bytes,
+        *,
+        host: str = "",
+        block_size: int = 0,
+        replication: int = 0,
+        length: int | None = None,
+        private: bool = False,
     ) -> Sink:
         if path in self._entries:
             raise Exists(f"{path!r} exists")

@@ -27,11 +27,12 @@ _HEADER = struct.Struct("<BqBqB?Bi")
 class Writing:
     """One block that a client writes, and the means to take it well or badly."""
 
-    def __init__(self, port: BlockPort, sock: socket.socket, block: int, replicas: int) -> None:
+    def __init__(self, port: BlockPort, sock: socket.socket, block: int, replicas: int, chunk: int) -> None:
         self.port = port
         self.sock = sock
         self.block = block
         self.replicas = replicas
+        self.chunk = chunk
         self.data = bytearray()
         self._stream = sock.makefile("rb")
 
@@ -53,7 +54,7 @@ class Writing:
         data = self._stream.read(size)
         if len(data) < size:
             return None
-        chunks = [data[at : at + 512] for at in range(0, size, 512)]
+        chunks = [data[at : at + self.chunk] for at in range(0, size, self.chunk)]
         assert sums == b"".join(struct.pack(">I", crc32c.crc32c(chunk)) for chunk in chunks)
         self.data += data
         return number, data
@@ -84,10 +85,14 @@ def well(writing: Writing) -> None:
 
 
 class BlockPort:
-    """Takes blocks. `manners` are those of the next ones; then all are taken well. blocks: bytes by number."""
+    """Takes blocks. `manners` are those of the next ones; then all are taken well.
+
+    blocks: bytes by number. chunks: bytes of a checksum's chunk, of each block that was asked for.
+    """
 
     def __init__(self) -> None:
         self.blocks: dict[int, bytes] = {}
+        self.chunks: list[int] = []
         self.manners: list[Manner] = []
         self.address = ""
         self.errors: list[Exception] = []
@@ -110,7 +115,9 @@ class BlockPort:
         block: Any = dict(protobuf.fields(found[1]))
         block = dict(protobuf.fields(block[1]))
         name: Any = dict(protobuf.fields(block[1]))
-        writing = Writing(self, sock, name[2], onward + 1)
+        checksum: Any = dict(protobuf.fields(found[9]))
+        self.chunks.append(checksum[2])
+        writing = Writing(self, sock, name[2], onward + 1, checksum[2])
         self._open.append(writing)
         manner = self.manners.pop(0) if self.manners else well
         try:

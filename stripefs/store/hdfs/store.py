@@ -231,10 +231,22 @@ class HdfsStore(Store):
         self._writer.changes.remove(self._full(path))
 
     def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+        self,
+        path: bytes,
+        *,
+        host: str = "",
+        block_size: int = 0,
+        replication: int = 0,
+        length: int | None = None,
+        private: bool = False,
     ) -> Sink:
         return self._writer.create(
-            self._full(path), host=host, block_size=block_size, replication=replication, length=length
+            self._full(path),
+            host=host,
+            block_size=block_size,
+            replication=replication,
+            length=length,
+            private=private,
         )
 
     def has_quota(self, path: bytes) -> bool:

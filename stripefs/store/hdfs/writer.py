@@ -48,7 +48,7 @@ from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.native_write import NativeNamespaceCalls, NativeSink
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.transfer_wire import ChunkSums
-from stripefs.store.hdfs.transfer_write import Placement, TransferSink
+from stripefs.store.hdfs.transfer_write import PRIVATE_CHUNK, Placement, TransferSink
 from stripefs.store.hdfs.wire import inode_path, request_target, temporary_path
 
 __all__ = ["DOCUMENT", "HdfsWriter"]
@@ -122,7 +122,9 @@ class HdfsWriter:
         else:
             raise ServiceDown("neither WebHDFS nor the RPC port can be used")
 
-    def create(self, path: str, *, host: str, block_size: int, replication: int, length: int | None) -> Sink:
+    def create(
+        self, path: str, *, host: str, block_size: int, replication: int, length: int | None, private: bool
+    ) -> Sink:
         block_size, replication = block_size or self._new_files[0], replication or self._new_files[1]
         if not _is_hidden(path):  # a hidden name is new, and the DataNode refuses one that is not
             with contextlib.suppress(NotFound):
@@ -137,10 +139,18 @@ class HdfsWriter:
                 confirm=partial(self._written, path),
                 discard=partial(self._discard, path),
             )
-        return self._placed(path, host or self._any_datanode(), block_size, replication, length)
+        return self._placed(path, host or self._any_datanode(), block_size, replication, length, private=private)
 
     def _placed(
-        self, path: str, host: str, block_size: int, replication: int, length: int | None, *, document: bool = False
+        self,
+        path: str,
+        host: str,
+        block_size: int,
+        replication: int,
+        length: int | None,
+        *,
+        document: bool = False,
+        private: bool = False,
     ) -> Sink:
         """A new file at `host`. Raises NotFound, at the latest when it is closed, where the directory is missing.
 
@@ -185,6 +195,7 @@ class HdfsWriter:
                 block_size=block_size,
                 replication=replication,
                 patience=patience,
+                private=private,
                 confirm=confirm,
                 discard=discard,
                 instead=by_web,
@@ -407,11 +418,12 @@ def _placement(
     """The services of files that are written by data transfer; None where the cluster wants no checksums of ours."""
     defaults = rest.defaults() or {}
     try:
-        sums = ChunkSums(int(defaults["checksumType"]), int(defaults["bytesPerChecksum"]))
+        kind, chunk = int(defaults["checksumType"]), int(defaults["bytesPerChecksum"])
+        sums, private_sums = ChunkSums(kind, chunk), ChunkSums(kind, max(chunk, PRIVATE_CHUNK))
     except (KeyError, TypeError, ValueError):
         return None
     rpc = NameNodeRpc([namenode.rpc for namenode in target.namenodes], target.user, timeout)
-    return Placement(rpc, transfer, datanodes, pipelines, sums, timeout)
+    return Placement(rpc, transfer, datanodes, pipelines, sums, private_sums, timeout)
 
 
 def _folder(path: str) -> str:

@@ -15,7 +15,7 @@ from stripefs.store.base import Kind, Sink, Status
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.namenode_rpc import PlacedBlock
 from stripefs.store.hdfs.transfer_wire import ChunkSums
-from stripefs.store.hdfs.transfer_write import Placement, TransferSink
+from stripefs.store.hdfs.transfer_write import PRIVATE_CHUNK, Placement, TransferSink
 from tests.tools.fake_hdfs import closed_port
 from tests.tools.fake_pipeline import BlockPort, FakePlacer, Writing, block_port, well
 
@@ -80,13 +80,16 @@ class Bench:
         self.discarded: list[int] = []
         self.other = Memory()
 
-    def sink(self, length: int = len(DATA), block_size: int = 64 << 20, patience: int = 2) -> TransferSink:
+    def sink(
+        self, length: int = len(DATA), block_size: int = 64 << 20, patience: int = 2, private: bool = False
+    ) -> TransferSink:
         placement: Any = Placement(
             self.placer,  # type: ignore[arg-type]
             self.transfer,
             FakeAddresses(),
             self.pipelines,  # type: ignore[arg-type]
             ChunkSums(2, 512),
+            ChunkSums(2, PRIVATE_CHUNK),
             TIMEOUT,
         )
         return TransferSink(
@@ -97,6 +100,7 @@ class Bench:
             block_size=block_size,
             replication=1,
             patience=patience,
+            private=private,
             confirm=lambda: status(length),
             discard=self.discarded.append,
             instead=lambda: self.other,
@@ -122,11 +126,14 @@ def bench() -> Iterator[Bench]:
     pieces=st.lists(st.integers(0, 3000), max_size=12),
     block_size=st.sampled_from([1024, 4096, 1 << 20]),
     pending=st.integers(0, 2),
+    private=st.booleans(),
 )
-def test_any_pieces_become_the_file(bench: Bench, pieces: list[int], block_size: int, pending: int) -> None:
+def test_any_pieces_become_the_file(
+    bench: Bench, pieces: list[int], block_size: int, pending: int, private: bool
+) -> None:
     data = DATA[: sum(pieces)]
     bench.placer = FakePlacer([bench.port.address], pending)
-    sink = bench.sink(len(data), block_size)
+    sink = bench.sink(len(data), block_size, private=private)
     at = 0
     for size in pieces:
         sink.write(bytearray(data[at : at + size]))
@@ -141,6 +148,15 @@ def test_any_pieces_become_the_file(bench: Bench, pieces: list[int], block_size:
 def test_a_large_piece_goes_in_packets(bench: Bench) -> None:
     assert bench.sink().complete([DATA]).length == len(DATA)
     assert bench.written == DATA
+
+
+def test_the_chunks_of_checksums(bench: Bench) -> None:
+    """Those that the NameNode wants, but for a file that nobody else reads and whose blocks are whole longer ones."""
+    for private, block_size in ((False, 1 << 20), (True, 1 << 20), (True, 512 * 9)):
+        bench.placer = FakePlacer([bench.port.address])
+        bench.sink(512 * 9, block_size, private=private).complete([DATA[: 512 * 9]])
+        assert bench.written == DATA[: 512 * 9]
+    assert bench.port.chunks == [512, PRIVATE_CHUNK, 512]
 
 
 def test_more_or_less_than_was_announced(bench: Bench) -> None:
