@@ -145,7 +145,7 @@ def test_everything_here_and_no_store(service: Service, image: tuple[Path, Path]
             umount_here(service, target)
     service.stop()
     moved.rename(tmp_path / "away")
-    service.environment["IMAGEFS_IO_TIMEOUT"] = "1"
+    service.environment["IMAGEFS_IO_TIMEOUT"] = "4"
     for url, target in zip((server.url, str(moved)), targets, strict=True):
         service.ok("mount", f"{url}#t", str(target))
         assert sums(target) == sums(source)
