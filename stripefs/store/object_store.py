@@ -204,7 +204,14 @@ class ArrowStore(Store):
             self._filesystem.delete_file(where)
 
     def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+        self,
+        path: bytes,
+        *,
+        host: str = "",
+        block_size: int = 0,
+        replication: int = 0,
+        length: int | None = None,
+        private: bool = False,
     ) -> Sink:
         where = self._where(path)
         if host:

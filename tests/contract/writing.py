@@ -34,12 +34,13 @@ class WriteConformance(NamespaceConformance):
 
     # Files made piece by piece
 
+    @pytest.mark.parametrize("private", [False, True])
     @pytest.mark.parametrize("told", [True, False])
-    def test_a_file_written_in_pieces(self, store: Store, folder: bytes, told: bool) -> None:
+    def test_a_file_written_in_pieces(self, store: Store, folder: bytes, told: bool, private: bool) -> None:
         pieces: list[Buffer] = [content(3 * MIB, 1), b"", b"x", memoryview(content(MIB, 2))[5:]]
         whole = b"".join(pieces)
-        path = folder + (b"/told" if told else b"/untold")
-        sink, status = patiently(lambda: in_pieces(store, path, pieces, len(whole) if told else None))
+        path = folder + f"/{told}-{private}".encode()
+        sink, status = patiently(lambda: in_pieces(store, path, pieces, len(whole) if told else None, private=private))
         assert (status.name, status.kind, status.length) == (path.rpartition(b"/")[2], Kind.FILE, len(whole))
         assert status.identity == store.stat(path).identity
         assert read(store, path) == whole
@@ -178,9 +179,11 @@ class WriteConformance(NamespaceConformance):
         store.create(path, block_size=block_size).complete([data])
 
 
-def in_pieces(store: Store, path: bytes, pieces: Sequence[Buffer], length: int | None) -> tuple[Sink, Status]:
+def in_pieces(
+    store: Store, path: bytes, pieces: Sequence[Buffer], length: int | None, *, private: bool
+) -> tuple[Sink, Status]:
     """A file made of these, and closed; none of it is left where that fails. Raises what the store does."""
-    sink = store.create(path, length=length)
+    sink = store.create(path, length=length, private=private)
     try:
         for piece in pieces:
             sink.write(piece)
