@@ -70,14 +70,17 @@ class Leases:
 
     async def tidy(self) -> None:
         """Hide what a daemon that was killed left mounted: nobody knows its leases any more."""
-        pool, known = pool_path(self._settings, ""), {one.mountpoint for one in self._host.state.attachments.values()}
-        left = [entry.path for entry in os.scandir(pool)] if os.path.isdir(pool) else []
-        for target in sorted(set(left) - known):
-            try:
-                facts = {"unmount": {"target": target, "remove": True, "lazy": True}}
-                await run_helper("imagefs.daemon.mount_helper", facts, _MOUNT_WITHIN)
-            except OSError as error:
-                _log.warning("%s stays: %s", target, error)
+        pool = pool_path(self._settings, "")
+        for image in sorted(os.listdir(pool)) if os.path.isdir(pool) else []:
+            target = pool_path(self._settings, image)
+            async with self._turns[image]:  # a lease may mount it anew meanwhile
+                if any(one.mountpoint == target for one in self._host.state.attachments.values()):
+                    continue
+                try:
+                    facts = {"unmount": {"target": target, "remove": True, "lazy": True}}
+                    await run_helper("imagefs.daemon.mount_helper", facts, _MOUNT_WITHIN)
+                except OSError as error:
+                    _log.warning("%s stays: %s", target, error)
 
     @property
     def requests(self) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]]:

@@ -229,6 +229,29 @@ def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None
     run(main)
 
 
+def test_what_is_mounted_anew_meanwhile_stays(tmp_path: Path) -> None:
+    settings = DaemonSettings(runtime=str(tmp_path))
+    paths = {pool_path(settings, image) for image in IMAGES.values()}
+    for path in paths:
+        Path(path).mkdir(parents=True)
+
+    async def main(world: World, _: Leases) -> None:
+        leases = Leases(settings, world)
+        world.slow = waiting = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(leases.tidy)
+            await wait_all_tasks_blocked()
+            for name in IMAGES:
+                nursery.start_soon(leases.hold, request(name, f"on {name}"))
+            while world.mounts < len(paths) or not all(event.is_set() for event in waiting):
+                await wait_all_tasks_blocked()
+                for event in reversed(waiting):
+                    event.set()
+        assert world.standing == paths
+
+    run(main)
+
+
 @beside_unmounts
 async def test_where_no_lease_can_be_had(world: World, leases: Leases) -> None:
     with pytest.raises(MountError, match="another mount namespace"):
