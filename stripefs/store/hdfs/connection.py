@@ -157,9 +157,6 @@ class IdlePool(Generic[_Connection]):
         self._closed = False
         self._idle: dict[str, list[_Connection]] = {}
 
-    def __len__(self) -> int:
-        return sum(map(len, self._idle.values()))
-
     def take(self, address: str) -> _Connection | None:
         """The one that was kept last, which its server may have closed since; None where there is none."""
         with self._lock:

@@ -254,7 +254,7 @@ def test_a_connection_that_outlives_the_store_is_closed() -> None:
         rest.close()
         go_on.set()
         asking.join()
-        assert not len(rest._idle)
+        assert not any(rest._idle._idle.values())
 
 
 def test_an_answer_that_ends_in_the_middle_leaves_no_socket() -> None:
