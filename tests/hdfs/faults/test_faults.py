@@ -189,8 +189,9 @@ def test_a_worker_is_killed_under_eight_readers(cluster: HdfsInstance, place: Pl
 
 def test_a_limit_of_budget_and_150_mib_holds_under_64_readers(cluster: HdfsInstance, place: Place) -> None:
     cgroup = MemoryCgroup((128 + 150) * MIB)
+    limits = ("--memory", "128MiB", "--fetch-process", "on")  # whose memory counts too
     try:
-        live = place.mount(f"{cluster.url}{CONTENTS.root}", "--memory", "128MiB", wrapper=cgroup.wrapper)
+        live = place.mount(f"{cluster.url}{CONTENTS.root}", *limits, wrapper=cgroup.wrapper)
         assert {live.supervisor, live.worker()} <= set(cgroup.members())
         with Crowd(live.path, 64) as crowd:
             assert not set(cgroup.members()) & set(crowd.pids)
