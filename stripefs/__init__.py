@@ -4,7 +4,7 @@ Through FUSE, by the command, or in a Python program: `stripefs.open(URL)`, `str
 loaded when they are first used.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = ["Entry", "FileSystem", "ReadFile", "WriteFile", "__version__", "connect", "open"]
 

@@ -66,9 +66,8 @@ def test_the_lock_of_the_demo_is_small() -> None:
 
 
 def test_the_changelog_has_a_section_for_the_version() -> None:
-    assert re.search(
-        rf"^## \[{re.escape(stripefs.__version__)}\]", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE
-    )
+    section = "Unreleased" if ".dev" in stripefs.__version__ else stripefs.__version__
+    assert re.search(rf"^## \[{re.escape(section)}\]", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
 def test_a_package_of_an_extra_that_is_missing_is_told() -> None:
