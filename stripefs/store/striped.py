@@ -107,7 +107,7 @@ class StripedStore(WrappedStore):
         _refuse_hidden(path)
         if expect is not None and STRIPED_ID.search(expect.file_id):
             return self._open_striped(path, expect)
-        handle = self.inner.open(path)
+        handle = self.inner.open(path, expect)
         try:
             status, manifest = handle.status, None
             if status.marked:

@@ -25,6 +25,15 @@ class VersionConformance:
         assert bytes(handle.read(0, 3)) == b"old"
         handle.close()
 
+    def test_bytes_in_memory_are_those_of_the_version(self, store: Store, populate: Populate, folder: bytes) -> None:
+        old = content(20_000, 1)
+        populate.write(folder + b"/file", old)
+        handle = store.open(folder + b"/file", store.stat(folder + b"/file").identity)
+        assert handle.read_now(5, 1000) in (None, old[5:1005])
+        populate.write(folder + b"/file", content(20_000, 2))
+        assert handle.read_now(0, 20_000) in (None, old)
+        handle.close()
+
     def test_expecting_another_version(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/file", b"old")
         before = store.stat(folder + b"/file").identity

@@ -79,6 +79,29 @@ def test_questions_for_a_small_file(hdfs: HdfsInstance, asked: list[str]) -> Non
         web("DELETE", "DELETE", "/calls", recursive="true")
 
 
+def test_questions_for_a_small_file_that_was_listed(hdfs: HdfsInstance, asked: list[str]) -> None:
+    """As a mount opens it after a listing: its locations, and whether it is the same once its bytes are here."""
+    web = WebHdfs(hdfs.web)
+    web("PUT", "MKDIRS", "/listed")
+    store = HdfsStore(StoreSettings(url=f"{hdfs.url}/listed"))
+
+    def read(_: int) -> None:
+        for status in listed:
+            handle = store.open(b"/" + status.name, status.identity)
+            assert handle.read_now(0, status.length) == status.name * 5000
+            handle.close()
+
+    try:
+        for file in range(FILES):
+            store.put(b"/f%d" % file, [b"f%d" % file * 5000])
+        listed = [status for batch in store.scandir(b"/") for status in batch]
+        assert len(listed) == FILES
+        assert fewest(asked, read) == 2, "\n".join(asked)
+    finally:
+        store.close()
+        web("DELETE", "DELETE", "/listed", recursive="true")
+
+
 @pytest.mark.parametrize("refused", [False, True])
 def test_a_lock_has_no_block_unless_attributes_are_refused(
     hdfs: HdfsInstance, monkeypatch: pytest.MonkeyPatch, refused: bool

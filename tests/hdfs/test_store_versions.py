@@ -63,6 +63,22 @@ def test_rewritten_in_place_with_the_same_length(store: HdfsStore, populate: Hdf
     assert store.open(b"/file").read(cut - 10, 20) == OLD[cut - 10 : cut] + NEW[cut : cut + 10]
 
 
+def test_a_short_file_rewritten_in_place(auto: HdfsStore, populate: HdfsPopulate) -> None:
+    """It is read when it is opened. The version that was seen before is not to be had any more."""
+    populate.write(b"/short", OLD[:9000])
+    seen = auto.stat(b"/short").identity
+    handle = auto.open(b"/short", seen)
+    assert handle.read_now(10, 100) == OLD[10:110]
+    populate.truncate(b"/short", 5000)
+    populate.append(b"/short", NEW[5000:9000])
+    assert handle.read_now(0, 9000) == OLD[:9000]
+    with pytest.raises(StaleVersion):
+        handle.read(0, 9000)
+    with pytest.raises(StaleVersion):
+        auto.open(b"/short", seen)
+    assert auto.open(b"/short", auto.stat(b"/short").identity).read_now(0, 9000) == OLD[:5000] + NEW[5000:9000]
+
+
 def test_a_file_that_moved_is_still_this_version(auto: HdfsStore, populate: HdfsPopulate, hdfs: HdfsInstance) -> None:
     populate.write(b"/file", OLD)
     handle = auto.open(b"/file")

@@ -29,13 +29,24 @@ _FRESH = 5.0  # seconds during which a failing host does not make us ask again
 
 
 class BlockLocations:
-    """Blocks of a file of `length` bytes. `ask(offset, length)` answers those that overlap a range, in order."""
+    """Blocks of a file of `length` bytes. `ask(offset, length)` answers those that overlap a range, in order.
 
-    def __init__(self, length: int, block_size: int, ask: Callable[[int, int], Sequence[Block]]) -> None:
+    known: all its blocks, where they have just been asked for.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        block_size: int,
+        ask: Callable[[int, int], Sequence[Block]],
+        known: Sequence[Block] = (),
+    ) -> None:
         self._length = length
         self._span = max(1, block_size) * SEGMENT_BLOCKS
         self._ask = ask
         self._segments: dict[int, tuple[float, Sequence[Block]]] = {}
+        if known and self.in_one_segment:
+            self._segments[0] = time.monotonic(), [_clip(block, length) for block in known]
         self._outdated: set[int] = set()
         self._lock = threading.Lock()
 

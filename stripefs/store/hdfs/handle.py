@@ -35,7 +35,7 @@ from stripefs.errors import Corrupt, HostFailed, NotFound, ServiceDown, StaleVer
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.common import blocks_by_size, check_range
 from stripefs.store.hdfs.block_locations import BlockLocations
-from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, SmallRange
+from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, ShortFile, SmallRange
 from stripefs.store.hdfs.native import PinnedFile
 from stripefs.store.hdfs.wire import inode_path
 
@@ -98,7 +98,9 @@ _SMALL = 64 << 10  # bytes: the sums of a part of 8 GiB
 
 
 class HdfsHandle(Handle):
-    def __init__(self, store: HdfsStore, path: str, status: Status) -> None:
+    """`short`: the file, where all of it has come before `status` was asked for."""
+
+    def __init__(self, store: HdfsStore, path: str, status: Status, short: ShortFile | None = None) -> None:
         self.status = status
         self._store = store
         self._path = path
@@ -113,7 +115,10 @@ class HdfsHandle(Handle):
             status.length,
             status.block_size,
             lambda offset, length: store.reads.blocks(self._where, offset, length, named=not status.encrypted),
+            [short.block] if short is not None else (),
         )
+        if short is not None:
+            store.small.unread.keep(self, short.data)
         self._pinned: PinnedFile | None = None
         self._named = False
         """All blocks are known by names that DataNodes know."""
@@ -135,6 +140,15 @@ class HdfsHandle(Handle):
 
     def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         return self._read(offset, length, ahead, host, watch, self._arrived_pinned if self._named else self._arrived)
+
+    def read_now(self, offset: int, length: int) -> Buffer | None:
+        """Bytes of a short file, until its end was read: then the reader, or the kernel, has them."""
+        data = self._store.small.unread.get(self)
+        if data is None:
+            return None
+        if offset + length == self.status.length:
+            self._store.small.unread.drop(self)
+        return memoryview(data)[offset : offset + length]
 
     def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
         """Bytes that may be used while no NameNode serves are confirmed here."""
@@ -179,6 +193,7 @@ class HdfsHandle(Handle):
     def close(self) -> None:
         self._closed = True
         self._pinned = None
+        self._store.small.unread.drop(self)
         self._store.reads.release(self, self._where)
 
     def _read_chosen(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> Buffer:

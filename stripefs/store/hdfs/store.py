@@ -162,13 +162,17 @@ class HdfsStore(Store):
         return self._open(path, expect, _OPEN_ATTEMPTS)
 
     def _open(self, path: bytes, expect: Identity | None, attempts: int) -> Handle:
+        short = None
+        if expect is not None and expect.file_id and self.chooses_host:
+            # Its status, which every opening asks for, is then the confirmation of its bytes too.
+            short = self.small.read_short(inode_path(expect.file_id), expect.length)
         status = self.stat(path)
         if status.kind is Kind.DIRECTORY:
             raise IsADirectory(f"{os.fsdecode(path)} is a directory")
         if expect is not None and status.identity != expect:
             raise StaleVersion(f"{os.fsdecode(path)} was replaced or changed")
         try:
-            return HdfsHandle(self, self._full(path), status)
+            return HdfsHandle(self, self._full(path), status, None if status.encrypted else short)
         except StaleVersion:  # replaced while we opened it; a caller that expects nothing takes the newer version
             if expect is not None or attempts == 1:
                 raise

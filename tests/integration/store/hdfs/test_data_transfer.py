@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import pytest
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion
-from stripefs.store.hdfs import block_locations, data_transfer, namenode, transfer_hosts
+from stripefs.store.hdfs import block_locations, data_transfer, datanode_read, namenode, transfer_hosts
 from stripefs.store.hdfs import store as hdfs_store
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.fetch_process import FetchProcess
@@ -24,7 +24,7 @@ from tests.support.stores import RecordingWatch
 from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import FakeCluster, Request, closed_port, good, settings_for
 from tests.tools.fake_hdfs import Manner as HttpManner
-from tests.tools.fake_transfer import Manner, Talk, TransferPort, transfer_port
+from tests.tools.fake_transfer import Manner, Talk, TransferPort, transfer_port, well
 from tests.tools.fetching import fetch_process
 
 DATA = random.Random(26).randbytes((2 << 20) + 777)
@@ -569,6 +569,87 @@ def test_the_namenode_is_asked_three_times_for_a_file(port: TransferPort) -> Non
         cluster.namenode.asked.clear()
         assert read_file(store, port.address, 0, 1 << 20) == DATA[: 1 << 20]
         assert cluster.namenode.asked == ["GETFILESTATUS", "GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
+
+
+@pytest.fixture
+def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datanode_read, "SHORT", len(DATA))
+
+
+def test_a_short_file_is_read_when_it_is_opened(port: TransferPort, all_short: None) -> None:
+    with hdfs(port) as (cluster, store):
+        expected = store.stat(b"/file").identity
+        cluster.namenode.asked.clear()
+        handle = store.open(b"/file", expected)
+        assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
+        assert handle.read_now(7, 1000) == DATA[7:1007]
+        assert handle.read_now(1 << 20, len(DATA) - (1 << 20)) == DATA[1 << 20 :]
+        assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
+        assert handle.read_now(0, 1) is None  # it was read to its end
+        assert handle.read(5, 10) == DATA[5:15]
+        assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS", "GETFILESTATUS", "GETFILESTATUS"]
+        handle.close()
+
+
+def test_a_longer_file_is_not(port: TransferPort) -> None:
+    with hdfs(port) as (_, store):
+        handle = store.open(b"/file", store.stat(b"/file").identity)
+        assert not port.asked
+        assert handle.read_now(0, 1) is None
+        handle.close()
+
+
+def test_a_short_file_that_changes_while_it_is_opened(port: TransferPort, all_short: None) -> None:
+    with hdfs(port) as (cluster, store):
+        expected = store.stat(b"/file").identity
+
+        def change(talk: Talk) -> None:
+            cluster.namenode.mtime += 1
+            well(talk)
+
+        port.manners = [change]
+        with pytest.raises(StaleVersion):
+            store.open(b"/file", expected)
+        assert port.asked == [(0, len(DATA))]
+
+
+@pytest.mark.parametrize("manner", [_flipped(31 + 512 + 5), _pausing(lambda talk: talk.port.hang())])
+def test_a_short_file_whose_replica_does_not_bring_it(
+    port: TransferPort, all_short: None, monkeypatch: pytest.MonkeyPatch, manner: Manner
+) -> None:
+    monkeypatch.setattr(datanode_read, "SILENT", 0.2)
+    with hdfs(port) as (_, store):
+        port.manners = [manner]
+        handle = store.open(b"/file", store.stat(b"/file").identity)
+        assert handle.read_now(0, 1000) is None
+        assert handle.read(0, 1000, host=port.address) == DATA[:1000]
+        handle.close()
+
+
+def test_a_short_file_of_an_encryption_zone(port: TransferPort, all_short: None) -> None:
+    """DataNodes have other bytes than it."""
+    with hdfs(port) as (cluster, store):
+        expected = store.stat(b"/file").identity
+        status = cluster.namenode.status() | {"encBit": True}
+        cluster.namenode.operations["GETFILESTATUS"] = lambda request: request.document({"FileStatus": status})
+        handle = store.open(b"/file", expected)
+        assert handle.status.encrypted
+        assert handle.read_now(0, 1000) is None
+        handle.close()
+
+
+def test_the_oldest_unread_files_give_way(port: TransferPort, all_short: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datanode_read, "UNREAD", 2 * len(DATA))
+    with hdfs(port) as (_, store):
+        expected = store.stat(b"/file").identity
+        handles = [store.open(b"/file", expected) for _ in range(3)]
+        assert [handle.read_now(0, 9) for handle in handles] == [None, DATA[:9], DATA[:9]]
+        handles[1].close()
+        assert handles[1].read_now(0, 9) is None
+        handles.append(store.open(b"/file", expected))
+        assert handles[2].read_now(0, 9) == DATA[:9]
+        for handle in handles:
+            handle.close()
 
 
 def test_open_files_are_read_while_no_namenode_serves(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
