@@ -30,6 +30,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Buffer, Handle, Identity, Status, Store
 from stripefs.store.striped_handle import PartFiles, StripedHandle
 from stripefs.store.striped_listing import (
+    UNKNOWN,
     HeaderCache,
     ListedHeader,
     StripedListing,
@@ -107,7 +108,8 @@ class StripedStore(WrappedStore):
         _refuse_hidden(path)
         if expect is not None and STRIPED_ID.search(expect.file_id):
             return self._open_striped(path, expect)
-        handle = self.inner.open(path, expect)
+        seen = None if expect is not None and expect.file_id.endswith(f":{UNKNOWN}") else expect
+        handle = self.inner.open(path, seen)  # of a manifest that is damaged, the error says how
         try:
             status, manifest = handle.status, None
             if status.marked:

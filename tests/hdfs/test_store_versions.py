@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 
@@ -66,17 +67,41 @@ def test_rewritten_in_place_with_the_same_length(store: HdfsStore, populate: Hdf
 def test_a_short_file_rewritten_in_place(auto: HdfsStore, populate: HdfsPopulate) -> None:
     """It is read when it is opened. The version that was seen before is not to be had any more."""
     populate.write(b"/short", OLD[:9000])
+    assert auto.open(b"/short").read(0, 9) == OLD[:9]  # the DataNode is known to grant data transfer from now on
     seen = auto.stat(b"/short").identity
     handle = auto.open(b"/short", seen)
     assert handle.read_now(10, 100) == OLD[10:110]
-    populate.truncate(b"/short", 5000)
-    populate.append(b"/short", NEW[5000:9000])
+    populate.write(b"/other", OLD[:9000])
+    before = auto.stat(b"/other").identity
+    for path in (b"/short", b"/other"):
+        populate.truncate(path, 5000)
+        populate.append(path, NEW[5000:9000])
     assert handle.read_now(0, 9000) == OLD[:9000]
     with pytest.raises(StaleVersion):
         handle.read(0, 9000)
     with pytest.raises(StaleVersion):
-        auto.open(b"/short", seen)
-    assert auto.open(b"/short", auto.stat(b"/short").identity).read_now(0, 9000) == OLD[:5000] + NEW[5000:9000]
+        auto.open(b"/other", before)
+    assert auto.open(b"/other", auto.stat(b"/other").identity).read_now(0, 9000) == OLD[:5000] + NEW[5000:9000]
+
+
+def test_a_short_file_of_a_snapshot(auto: HdfsStore, populate: HdfsPopulate, hdfs: HdfsInstance) -> None:
+    """Its inode is that of the file, whose bytes may be others by now."""
+    web = WebHdfs(hdfs.web)
+    populate.write(b"/kept/file", OLD[:9000])
+    web("PUT", "ALLOWSNAPSHOT", "/versions/kept")
+    web("PUT", "CREATESNAPSHOT", "/versions/kept", snapshotname="before")
+    try:
+        populate.truncate(b"/kept/file", 5000)
+        populate.append(b"/kept/file", NEW[5000:9000])
+        assert auto.open(b"/kept/file").read(0, 9) == OLD[:9]
+        path = b"/kept/.snapshot/before/file"
+        with contextlib.suppress(StaleVersion):
+            handle = auto.open(path, auto.stat(path).identity)
+            assert handle.read_now(0, 9000) in (None, OLD[:9000])
+            assert handle.read(0, 9000) == OLD[:9000]
+    finally:
+        web("DELETE", "DELETESNAPSHOT", "/versions/kept", snapshotname="before")
+        web("PUT", "DISALLOWSNAPSHOT", "/versions/kept")
 
 
 def test_a_file_that_moved_is_still_this_version(auto: HdfsStore, populate: HdfsPopulate, hdfs: HdfsInstance) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import logging
 import math
 import threading
 import time
@@ -23,7 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError
+from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion, StoreError
 from stripefs.executor import Lane
 from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Status, Watch
@@ -36,9 +35,7 @@ from stripefs.store.hdfs.read_streams import Ask, ReadStreams
 from stripefs.store.hdfs.transfer_wire import BlockName, Piece
 from stripefs.store.hdfs.wire import inode_path, located_of, request_target
 
-__all__ = ["PATIENCE", "SHORT", "SILENT", "SMALL", "DataNodeReader", "ShortFile", "SmallRange", "SmallReader"]
-
-log = logging.getLogger(__name__)
+__all__ = ["PATIENCE", "SILENT", "SMALL", "DataNodeReader", "SmallRange", "SmallReader"]
 
 REPORT_EVERY = 60.0
 """Seconds between two reports of one damaged replica; a NameNode has it replaced within some."""
@@ -51,12 +48,6 @@ SILENT = 1.0
 
 SMALL = 1 << 20
 """Bytes of the longest read that is asked of several replicas: a DataNode of 40 MB/s sends them within 25 ms."""
-
-SHORT = 256 << 10
-"""Bytes of the longest file that is read when it is opened: a DataNode of 40 MB/s sends them within 7 ms."""
-
-UNREAD = 16 << 20
-"""Bytes of files that were read when they were opened, and that nobody has asked for yet."""
 
 THREADS = 32
 """Reads by hdfs-native, and as many by WebHDFS, that are under way at once in one store."""
@@ -168,6 +159,21 @@ class DataNodeReader:
             self.transfer.count(address, refused[0], of_connection=refused[1])
         return data
 
+    def fetch_granted(self, block: Block, length: int, host: str, watch: Watch, timeout: float) -> memoryview | None:
+        """The first bytes of `block` by data transfer alone. Raises HostFailed, also for a damaged replica.
+
+        None where the DataNode has yet to grant that, or does not, or `watch` gave up.
+        """
+        address, piece = self._datanodes.transfer_address(host), _piece_of(block, block.offset, length)
+        if self.transfer is None or piece is None:
+            return None
+        if not self.transfer.granting(address) or self.transfer.refused(address):
+            return None
+        try:
+            return self.transfer.read(piece, address, host, watch, timeout)
+        except (Refused, Abandoned):
+            return None
+
     def fetch_once(self, where: str, block: Block, offset: int, length: int, host: str, timeout: float) -> Buffer:
         """As `fetch`, by a request of its own; `timeout`: seconds without a byte after which the host is silent."""
         return self._read(
@@ -245,39 +251,6 @@ class SmallRange:
         return self.block.hosts
 
 
-@dataclass(frozen=True, slots=True)
-class ShortFile:
-    """A file of one block, and its bytes."""
-
-    block: Block
-    data: Buffer
-
-
-class UnreadFiles:
-    """Bytes of short files from their opening to their first read, `UNREAD` at most: the oldest give way. Safe to use
-    from many threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._data: dict[Hashable, Buffer] = {}  # in the order of the openings
-        self._bytes = 0
-
-    def keep(self, owner: Hashable, data: Buffer) -> None:
-        """`owner` stands for the open file."""
-        with self._lock:
-            self._data[owner] = data
-            self._bytes += len(data)
-            while self._bytes > UNREAD:
-                self._bytes -= len(self._data.pop(next(iter(self._data))))
-
-    def get(self, owner: Hashable) -> Buffer | None:
-        return self._data.get(owner)
-
-    def drop(self, owner: Hashable) -> None:
-        with self._lock:
-            self._bytes -= len(self._data.pop(owner, b""))
-
-
 class SmallReader:
     """Safe to use from many threads. timeout: seconds without a byte after which a DataNode counts as silent."""
 
@@ -286,7 +259,6 @@ class SmallReader:
         self._health = health
         self._stat = stat
         self._silent = min(SILENT, timeout)
-        self.unread = UnreadFiles()
         self._first = Lane("small reads", THREADS)
         self._others = Lane("replicas", THREADS)
 
@@ -311,24 +283,6 @@ class SmallReader:
                 failed = isinstance(answer, HostFailed | ServiceDown)
                 answers.append(self._read_elsewhere(native, path, length, late=True) if failed else answer)
         return answers
-
-    def read_short(self, where: str, length: int) -> ShortFile | None:
-        """The file of `length` bytes at the HDFS path `where`, unconfirmed.
-
-        None where it is longer than `SHORT`, or one request to a DataNode that grants data transfer does not bring it.
-        """
-        if not 0 < length <= SHORT or not self._web.by_name:
-            return None
-        try:
-            blocks = self._web.blocks(where, 0, length)
-            place = SmallRange(where, blocks[0], 0, length) if len(blocks) == 1 else None
-            if place is None or place.block.length < length:
-                return None
-            well = self._health.well(place.hosts, time.monotonic())
-            return ShortFile(place.block, self._ask(place, well[0])) if well else None
-        except StoreError as error:  # a later read meets it, and has more replicas and time-outs to try
-            log.debug("reading %s at its opening: %s", where, error)
-            return None
 
     def elsewhere(self, place: SmallRange, *, late: bool) -> Buffer | None:
         """The bytes, from a replica that is not avoided; None where there is none to try, or none answers.

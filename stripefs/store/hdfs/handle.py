@@ -3,7 +3,8 @@
 **The bytes are the version's.** A WebHDFS read names the file by its inode, so a file renamed over the path is never
 read by mistake; and after the bytes of any read arrived the NameNode is asked once more whether this inode still has
 the length and modification time of `status`. Bytes that came from an appended to, truncated or deleted file are thrown
-away: StaleVersion. A caller may also ask itself, once for many reads (`read_unconfirmed`, `confirm`).
+away: StaleVersion. A caller may also ask itself, once for many reads (`read_unconfirmed`, `confirm`). The bytes of a
+short file come first, and the status with which it is opened confirms them (`short_files`).
 
 Threads share that question, as a database's group commit does (`GroupCommit`). With 32 threads each finishing a range
 every few milliseconds one question each would be most of the NameNode's work for us; instead those who come while a
@@ -35,8 +36,9 @@ from stripefs.errors import Corrupt, HostFailed, NotFound, ServiceDown, StaleVer
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.common import blocks_by_size, check_range
 from stripefs.store.hdfs.block_locations import BlockLocations
-from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, ShortFile, SmallRange
+from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, SmallRange
 from stripefs.store.hdfs.native import PinnedFile
+from stripefs.store.hdfs.short_files import ShortFile
 from stripefs.store.hdfs.wire import inode_path
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ _SMALL = 64 << 10  # bytes: the sums of a part of 8 GiB
 
 
 class HdfsHandle(Handle):
-    """`short`: the file, where all of it has come before `status` was asked for."""
+    """`short`: what has come of the file before `status` was asked for."""
 
     def __init__(self, store: HdfsStore, path: str, status: Status, short: ShortFile | None = None) -> None:
         self.status = status
@@ -115,15 +117,15 @@ class HdfsHandle(Handle):
             status.length,
             status.block_size,
             lambda offset, length: store.reads.blocks(self._where, offset, length, named=not status.encrypted),
-            [short.block] if short is not None else (),
+            short.blocks if short is not None else (),
         )
-        if short is not None:
-            store.small.unread.keep(self, short.data)
         self._pinned: PinnedFile | None = None
         self._named = False
         """All blocks are known by names that DataNodes know."""
         if status.length:
             self._prepare()
+        if short is not None and short.data is not None:
+            store.short.keep(self, status.file_id, short.data)
 
     def locate(self, offset: int, length: int) -> Sequence[Block]:
         if self._store.finds_blocks and not (self._pinned and self._store.namenode_away()):
@@ -142,13 +144,8 @@ class HdfsHandle(Handle):
         return self._read(offset, length, ahead, host, watch, self._arrived_pinned if self._named else self._arrived)
 
     def read_now(self, offset: int, length: int) -> Buffer | None:
-        """Bytes of a short file, until its end was read: then the reader, or the kernel, has them."""
-        data = self._store.small.unread.get(self)
-        if data is None:
-            return None
-        if offset + length == self.status.length:
-            self._store.small.unread.drop(self)
-        return memoryview(data)[offset : offset + length]
+        data = self._store.short.get(self)
+        return None if data is None else memoryview(data)[offset : offset + length]
 
     def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
         """Bytes that may be used while no NameNode serves are confirmed here."""
@@ -193,7 +190,7 @@ class HdfsHandle(Handle):
     def close(self) -> None:
         self._closed = True
         self._pinned = None
-        self._store.small.unread.drop(self)
+        self._store.short.drop(self)
         self._store.reads.release(self, self._where)
 
     def _read_chosen(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> Buffer:

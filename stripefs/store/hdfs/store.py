@@ -55,6 +55,7 @@ from stripefs.store.hdfs.hadoop_conf import resolve
 from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
 from stripefs.store.hdfs.namenode import Availability, NameNodeRest, RpcAddress
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
+from stripefs.store.hdfs.short_files import ShortFiles
 from stripefs.store.hdfs.transfer_wire import refusal_of
 from stripefs.store.hdfs.wire import byte_order, inode_path, status_of
 from stripefs.store.hdfs.writer import DOCUMENT, HdfsWriter
@@ -89,6 +90,7 @@ class HdfsStore(Store):
         self._rpc = RpcAddress(self._rest)
         self.reads = DataNodeReader(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
         self.small = SmallReader(self.reads, self.health, lambda full: self._stat(full, b""), settings.host_timeout)
+        self.short = ShortFiles(self.reads, self.health)
         self._off: dict[str, str] = {}
         self._native: NativeClient | None = None
         try:
@@ -162,17 +164,16 @@ class HdfsStore(Store):
         return self._open(path, expect, _OPEN_ATTEMPTS)
 
     def _open(self, path: bytes, expect: Identity | None, attempts: int) -> Handle:
-        short = None
-        if expect is not None and expect.file_id and self.chooses_host:
-            # Its status, which every opening asks for, is then the confirmation of its bytes too.
-            short = self.small.read_short(inode_path(expect.file_id), expect.length)
+        full, short = self._full(path), None
+        if expect is not None and self.chooses_host:
+            short = self.short.read(full, expect)
         status = self.stat(path)
         if status.kind is Kind.DIRECTORY:
             raise IsADirectory(f"{os.fsdecode(path)} is a directory")
         if expect is not None and status.identity != expect:
             raise StaleVersion(f"{os.fsdecode(path)} was replaced or changed")
         try:
-            return HdfsHandle(self, self._full(path), status, None if status.encrypted else short)
+            return HdfsHandle(self, full, status, None if status.encrypted else short)
         except StaleVersion:  # replaced while we opened it; a caller that expects nothing takes the newer version
             if expect is not None or attempts == 1:
                 raise

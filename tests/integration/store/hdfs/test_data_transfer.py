@@ -14,7 +14,9 @@ from contextlib import contextmanager
 import pytest
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion
-from stripefs.store.hdfs import block_locations, data_transfer, datanode_read, namenode, transfer_hosts
+from stripefs.store.base import Identity
+from stripefs.store.buffers import PAGE
+from stripefs.store.hdfs import block_locations, data_transfer, namenode, short_files, transfer_hosts
 from stripefs.store.hdfs import store as hdfs_store
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.fetch_process import FetchProcess
@@ -571,37 +573,67 @@ def test_the_namenode_is_asked_three_times_for_a_file(port: TransferPort) -> Non
         assert cluster.namenode.asked == ["GETFILESTATUS", "GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
 
 
-@pytest.fixture
-def all_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datanode_read, "SHORT", len(DATA))
-
-
-def test_a_short_file_is_read_when_it_is_opened(port: TransferPort, all_short: None) -> None:
+@contextmanager
+def short(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, HdfsStore, Identity]]:
+    """A store whose file is short, and the identity of that. Its DataNode has granted a read already."""
+    monkeypatch.setattr(short_files, "SHORT", len(DATA))
     with hdfs(port) as (cluster, store):
+        read_file(store, port.address, 0, 9)
         expected = store.stat(b"/file").identity
         cluster.namenode.asked.clear()
+        port.asked.clear()
+        yield cluster, store, expected
+
+
+def test_a_short_file_is_read_when_it_is_opened(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    with short(port, monkeypatch) as (cluster, store, expected):
         handle = store.open(b"/file", expected)
-        assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
-        assert handle.read_now(7, 1000) == DATA[7:1007]
         assert handle.read_now(1 << 20, len(DATA) - (1 << 20)) == DATA[1 << 20 :]
+        assert handle.read_now(7, 1000) == DATA[7:1007]
         assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
-        assert handle.read_now(0, 1) is None  # it was read to its end
         assert handle.read(5, 10) == DATA[5:15]
         assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS", "GETFILESTATUS", "GETFILESTATUS"]
         handle.close()
+        assert handle.read_now(7, 1000) is None
 
 
-def test_a_longer_file_is_not(port: TransferPort) -> None:
+def test_a_short_file_is_read_once(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever opens it again, as a rule a kernel that has its pages, may have nothing to read."""
+    with short(port, monkeypatch) as (_, store, expected):
+        store.open(b"/file", expected).close()
+        again = store.open(b"/file", expected)
+        assert again.read_now(0, 1) is None
+        assert port.asked == [(0, len(DATA))]
+        assert again.read(0, 1) == DATA[:1]
+        again.close()
+
+
+def test_a_longer_file_is_not_read_when_it_is_opened(port: TransferPort) -> None:
     with hdfs(port) as (_, store):
+        read_file(store, port.address, 0, 9)
         handle = store.open(b"/file", store.stat(b"/file").identity)
-        assert not port.asked
+        assert len(port.asked) == 1
         assert handle.read_now(0, 1) is None
         handle.close()
 
 
-def test_a_short_file_that_changes_while_it_is_opened(port: TransferPort, all_short: None) -> None:
+def test_a_short_file_of_a_datanode_that_has_granted_nothing_yet(
+    port: TransferPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or refuses: to find that out may take seconds."""
+    monkeypatch.setattr(short_files, "SHORT", len(DATA))
     with hdfs(port) as (cluster, store):
         expected = store.stat(b"/file").identity
+        cluster.namenode.asked.clear()
+        handle = store.open(b"/file", expected)
+        assert not port.asked
+        assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
+        assert handle.read_now(0, 1) is None
+        handle.close()
+
+
+def test_a_short_file_that_changes_while_it_is_opened(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    with short(port, monkeypatch) as (cluster, store, expected):
 
         def change(talk: Talk) -> None:
             cluster.namenode.mtime += 1
@@ -613,23 +645,42 @@ def test_a_short_file_that_changes_while_it_is_opened(port: TransferPort, all_sh
         assert port.asked == [(0, len(DATA))]
 
 
-@pytest.mark.parametrize("manner", [_flipped(31 + 512 + 5), _pausing(lambda talk: talk.port.hang())])
+def _slowly(talk: Talk) -> None:
+    talk.grant()
+    for packet in talk.packets():
+        talk.sock.sendall(packet)
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    "manner", [_flipped(31 + 512 + 5), _pausing(lambda talk: talk.port.hang()), _slowly], ids=["bad", "silent", "slow"]
+)
 def test_a_short_file_whose_replica_does_not_bring_it(
-    port: TransferPort, all_short: None, monkeypatch: pytest.MonkeyPatch, manner: Manner
+    port: TransferPort, monkeypatch: pytest.MonkeyPatch, manner: Manner
 ) -> None:
-    monkeypatch.setattr(datanode_read, "SILENT", 0.2)
-    with hdfs(port) as (_, store):
+    monkeypatch.setattr(short_files, "PATIENCE", 0.3)
+    with short(port, monkeypatch) as (_, store, expected):
         port.manners = [manner]
-        handle = store.open(b"/file", store.stat(b"/file").identity)
+        handle = store.open(b"/file", expected)
         assert handle.read_now(0, 1000) is None
         assert handle.read(0, 1000, host=port.address) == DATA[:1000]
         handle.close()
 
 
-def test_a_short_file_of_an_encryption_zone(port: TransferPort, all_short: None) -> None:
+def test_a_silent_datanode_delays_no_second_opening(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_files, "PATIENCE", 0.3)
+    with short(port, monkeypatch) as (_, store, expected):
+        port.manners = [_pausing(lambda talk: talk.port.hang())]
+        for _ in range(2):
+            handle = store.open(b"/file", expected)
+            assert handle.read_now(0, 1000) is None
+            handle.close()
+        assert port.asked == [(0, len(DATA))]
+
+
+def test_a_short_file_of_an_encryption_zone(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
     """DataNodes have other bytes than it."""
-    with hdfs(port) as (cluster, store):
-        expected = store.stat(b"/file").identity
+    with short(port, monkeypatch) as (cluster, store, expected):
         status = cluster.namenode.status() | {"encBit": True}
         cluster.namenode.operations["GETFILESTATUS"] = lambda request: request.document({"FileStatus": status})
         handle = store.open(b"/file", expected)
@@ -638,16 +689,24 @@ def test_a_short_file_of_an_encryption_zone(port: TransferPort, all_short: None)
         handle.close()
 
 
-def test_the_oldest_unread_files_give_way(port: TransferPort, all_short: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datanode_read, "UNREAD", 2 * len(DATA))
-    with hdfs(port) as (_, store):
-        expected = store.stat(b"/file").identity
+def test_no_namenode_is_asked_twice_where_none_serves(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(namenode, "_BETWEEN", 0.0)
+    with short(port, monkeypatch) as (cluster, store, expected):
+        cluster.namenode.refusal = AWAY
+        with pytest.raises(ServiceDown):
+            store.open(b"/file", expected)
+        assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS"]
+
+
+def test_the_oldest_short_files_give_way(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_files, "KEPT", 2 * (len(DATA) + PAGE))
+    monkeypatch.setattr(short_files, "REMEMBERED", 0)
+    with short(port, monkeypatch) as (_, store, expected):
         handles = [store.open(b"/file", expected) for _ in range(3)]
         assert [handle.read_now(0, 9) for handle in handles] == [None, DATA[:9], DATA[:9]]
         handles[1].close()
-        assert handles[1].read_now(0, 9) is None
         handles.append(store.open(b"/file", expected))
-        assert handles[2].read_now(0, 9) == DATA[:9]
+        assert [handle.read_now(0, 9) for handle in handles] == [None, None, DATA[:9], DATA[:9]]
         for handle in handles:
             handle.close()
 
