@@ -109,7 +109,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("stripefs_memory_used_bytes", "gauge", "Memory for data in use.", at("reader", "memory", "used")),
     Metric("stripefs_memory_peak_bytes", "gauge", "Most memory for data that was in use at once.",
            at("reader", "memory", "peak")),
-    Metric("stripefs_host_read_bytes_total", "counter", "Bytes from one data host, but for short files of HDFS.",
+    Metric("stripefs_host_read_bytes_total", "counter", "Bytes from one data host, without those read by openings.",
            _hosts("reader", lambda host: host["bytes"]), "host"),
     Metric("stripefs_host_errors_total", "counter", "Failed attempts at one data host.",
            _hosts("reader", lambda host: host["errors"]), "host"),

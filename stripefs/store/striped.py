@@ -108,8 +108,9 @@ class StripedStore(WrappedStore):
         _refuse_hidden(path)
         if expect is not None and STRIPED_ID.search(expect.file_id):
             return self._open_striped(path, expect)
-        seen = None if expect is not None and expect.file_id.endswith(f":{UNKNOWN}") else expect
-        handle = self.inner.open(path, seen)  # of a manifest that is damaged, the error says how
+        # The inner store does not know the id under which a damaged manifest is listed.
+        damaged = expect is not None and expect.file_id.endswith(f":{UNKNOWN}")
+        handle = self.inner.open(path, None if damaged else expect)
         try:
             status, manifest = handle.status, None
             if status.marked:

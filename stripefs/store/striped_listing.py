@@ -49,7 +49,7 @@ SETTLED = 10_000_000_000
 there only the time tells versions apart, and some stores count it in seconds."""
 
 UNKNOWN = "?"
-"""In place of its version, in the id of a striped file whose manifest is damaged."""
+"""Stands for the version in the id of a striped file whose manifest is damaged."""
 
 _common = attrgetter("name", "atime_ns", "mode", "owner", "group", "replication", "links")
 """The attributes of a manifest that a listing shows unchanged, and that make no other version of it."""

@@ -10,6 +10,7 @@ transfer_hosts      its idle connections, and the DataNodes that refuse it
 transfer_wire       that protocol's messages, packets and checksums (pure)
 connection          one connection: what is at an address, silence, WebHDFS's answer of one DataNode
 datanode_read       reads from chosen DataNodes: by data transfer, else by WebHDFS; small ones of several replicas
+short_files         short files, read while they are opened
 read_streams        consecutive reads of one DataNode out of one long answer of WebHDFS
 writer              the choice of a client for placed files, other files, names
 datanode_write      a new file by WebHDFS at one DataNode

@@ -46,7 +46,7 @@ class BlockLocations:
         self._ask = ask
         self._segments: dict[int, tuple[float, Sequence[Block]]] = {}
         if known and self.in_one_segment:
-            self._segments[0] = time.monotonic(), [_clip(block, length) for block in known]
+            self._segments[0] = time.monotonic(), _clipped(known, length)
         self._outdated: set[int] = set()
         self._lock = threading.Lock()
 
@@ -91,18 +91,19 @@ class BlockLocations:
             if kept is None:
                 raise
             return kept[1]  # where the blocks were is better than nothing
-        blocks = [_clip(block, self._length) for block in found]
-        blocks = [block for block in blocks if block.length > 0]
+        blocks = _clipped(found, self._length)
         with self._lock:
             self._segments[index] = (time.monotonic(), blocks)
         return blocks
 
 
-def _clip(block: Block, length: int) -> Block:
-    """A file that is still written to has more bytes by now than this version."""
-    if block.offset + block.length <= length:
-        return block
-    return dataclasses.replace(block, length=length - block.offset)
+def _clipped(blocks: Iterable[Block], length: int) -> list[Block]:
+    """The blocks up to `length`: a file that is still written to has more bytes by now than this version."""
+    return [
+        block if block.offset + block.length <= length else dataclasses.replace(block, length=length - block.offset)
+        for block in blocks
+        if block.length and block.offset < length
+    ]
 
 
 def _check_cover(blocks: Sequence[Block], offset: int, stop: int) -> None:

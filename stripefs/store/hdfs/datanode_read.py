@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion, StoreError
+from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError
 from stripefs.executor import Lane
 from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Status, Watch
@@ -159,20 +159,22 @@ class DataNodeReader:
             self.transfer.count(address, refused[0], of_connection=refused[1])
         return data
 
-    def fetch_granted(self, block: Block, length: int, host: str, watch: Watch, timeout: float) -> memoryview | None:
-        """The first bytes of `block` by data transfer alone. Raises HostFailed, also for a damaged replica.
+    def grants(self, host: str) -> bool:
+        """True if `host` has granted a read by data transfer, and has not been given up since."""
+        return self.transfer is not None and self.transfer.granting(self._datanodes.transfer_address(host))
 
-        None where the DataNode has yet to grant that, or does not, or `watch` gave up.
-        """
-        address, piece = self._datanodes.transfer_address(host), _piece_of(block, block.offset, length)
-        if self.transfer is None or piece is None:
-            return None
-        if not self.transfer.granting(address) or self.transfer.refused(address):
-            return None
+    def fetch_granted(self, where: str, block: Block, length: int, host: str, watch: Watch) -> Buffer:
+        """A block's first bytes from a host that `grants`, by data transfer alone. Raises HostFailed, Abandoned."""
+        piece = _piece_of(block, block.offset, length)
+        if self.transfer is None or piece is None or where in self._web_only:
+            raise HostFailed("data transfer does not read this block", host=host)
         try:
-            return self.transfer.read(piece, address, host, watch, timeout)
-        except (Refused, Abandoned):
-            return None
+            return self.transfer.read(piece, self._datanodes.transfer_address(host), host, watch, self._timeout)
+        except Refused as refusal:
+            raise HostFailed(refusal.message, host=host) from refusal
+        except BadChecksum as damage:
+            self._report(where, block, damage)
+            raise
 
     def fetch_once(self, where: str, block: Block, offset: int, length: int, host: str, timeout: float) -> Buffer:
         """As `fetch`, by a request of its own; `timeout`: seconds without a byte after which the host is silent."""

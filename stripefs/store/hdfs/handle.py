@@ -100,7 +100,7 @@ _SMALL = 64 << 10  # bytes: the sums of a part of 8 GiB
 
 
 class HdfsHandle(Handle):
-    """`short`: what has come of the file before `status` was asked for."""
+    """`short`: the blocks and the bytes of the file that came before `status` was asked for."""
 
     def __init__(self, store: HdfsStore, path: str, status: Status, short: ShortFile | None = None) -> None:
         self.status = status
@@ -125,7 +125,7 @@ class HdfsHandle(Handle):
         if status.length:
             self._prepare()
         if short is not None and short.data is not None:
-            store.short.keep(self, status.file_id, short.data)
+            store.short_files.keep(self, short.data)
 
     def locate(self, offset: int, length: int) -> Sequence[Block]:
         if self._store.finds_blocks and not (self._pinned and self._store.namenode_away()):
@@ -144,7 +144,7 @@ class HdfsHandle(Handle):
         return self._read(offset, length, ahead, host, watch, self._arrived_pinned if self._named else self._arrived)
 
     def read_now(self, offset: int, length: int) -> Buffer | None:
-        data = self._store.short.get(self)
+        data = self._store.short_files.get(self)
         return None if data is None else memoryview(data)[offset : offset + length]
 
     def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
@@ -190,7 +190,7 @@ class HdfsHandle(Handle):
     def close(self) -> None:
         self._closed = True
         self._pinned = None
-        self._store.short.drop(self)
+        self._store.short_files.drop(self)
         self._store.reads.release(self, self._where)
 
     def _read_chosen(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> Buffer:

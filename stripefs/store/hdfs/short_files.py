@@ -1,31 +1,35 @@
 """Short files of HDFS are read while they are opened, before their status is asked for.
 
-Every opening asks for the status. Asked for after the bytes it confirms them, so a small file takes the NameNode two
-calls and the mount one wait, instead of three and three. That needs a caller who expects a version: its inode is read,
-and what came counts if the path has that version still. A path through a snapshot is left out, since an inode is read
-as it is now.
+Every opening asks for the status. A status that is asked for after the bytes came confirms them, so a small file takes
+the NameNode two calls and the mount one wait, instead of three and three. That needs a caller who expects a version:
+the bytes of its inode are read, and they count if the path still has that version. A path through a snapshot is left
+out, since the bytes of an inode are those of now.
 
-An opening must not become slow or fail by that. One DataNode is asked, if it has granted a read and has not failed
-since, by data transfer alone and for `PATIENCE` seconds. Whatever goes wrong is met again by the ordinary read, which
-hedges and tries other replicas. A file that was read so once is not read so again: the kernel has its pages, as a rule.
+An opening must not become slow or fail by that. One DataNode is asked, by data transfer, where it has granted a read
+before and has not failed since. The opening waits for it for `PATIENCE` seconds at most. Failures are not reported: the
+read that follows takes the usual way with its time-outs and replicas. A version is read so once, since the kernel has
+its pages afterwards, as a rule.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError
+from stripefs.errors import Abandoned, ServiceDown, StoreError
+from stripefs.executor import Lane
 from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Identity
 from stripefs.store.buffers import PAGE
 from stripefs.store.hdfs.datanode_read import DataNodeReader
 from stripefs.store.hdfs.wire import inode_path
 
-__all__ = ["SHORT", "ShortFile", "ShortFiles"]
+__all__ = ["ShortFile", "ShortFiles"]
 
 log = logging.getLogger(__name__)
 
@@ -33,103 +37,120 @@ SHORT = 256 << 10
 """Bytes of the longest file that is read when it is opened: a DataNode of 40 MB/s sends them within 7 ms."""
 
 PATIENCE = 0.5
-"""Seconds for the answer of a DataNode, and for all bytes."""
+"""Seconds for which an opening waits for the bytes."""
+
+PAUSE = 60.0
+"""Seconds for which no opening waits for a DataNode that was late."""
 
 KEPT = 16 << 20
-"""Bytes of memory for files that were read so and are open."""
+"""Bytes of memory for open files that were read so."""
 
-REMEMBERED = 10_000
-"""Files that were read so lately: 1 MiB of memory."""
+REMEMBERED = 100_000
+"""Files that are known to have been read so: 10 MiB of memory."""
+
+THREADS = 32
+"""Reads under way at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShortFile:
-    """The blocks of a file, and its bytes unless it was not to be read, or did not come."""
+    """Blocks of a file, and all of its bytes; None where these were not asked for or did not come."""
 
     blocks: Sequence[Block]
     data: Buffer | None
 
 
 class ShortFiles:
-    """Safe to use from many threads."""
+    """Reads short files, and keeps the bytes of those that are open. Safe to use from many threads."""
 
-    def __init__(self, reads: DataNodeReader, health: HostHealth) -> None:
-        self._reads = reads
+    def __init__(self, datanodes: DataNodeReader, health: HostHealth) -> None:
+        self._datanodes = datanodes
         self._health = health
+        self._lane = Lane("short files", THREADS)
+        self._late: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._data: dict[Hashable, Buffer] = {}  # in the order of the openings
+        self._known: dict[str, None] = {}  # ids of files, in the order of their openings
+        self._kept: dict[Hashable, Buffer] = {}  # by open file, in the order of the openings
         self._bytes = 0
-        self._read: dict[str, None] = {}  # ids, in the order of the openings
 
     def read(self, path: str, expect: Identity) -> ShortFile | None:
-        """The file of this identity, which was seen at an HDFS path; unconfirmed. None where nothing was asked for.
-
-        Raises ServiceDown.
-        """
-        if not 0 < expect.length <= SHORT or not expect.file_id or expect.file_id in self._read:
+        """The file of this identity, which was seen at an HDFS path; unconfirmed. None where it is not read so."""
+        if not 0 < expect.length <= SHORT or not self._datanodes.by_name or "/.snapshot/" in path:
             return None
-        if not self._reads.by_name or "/.snapshot/" in path:
-            return None
+        with self._lock:
+            if not expect.file_id or expect.file_id in self._known:
+                return None
+            self._known[expect.file_id] = None
+            if len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
+        where = inode_path(expect.file_id)
         try:
-            blocks = self._reads.blocks(inode_path(expect.file_id), 0, expect.length)
-        except ServiceDown:
-            raise
+            blocks = self._datanodes.blocks(where, 0, expect.length)
         except StoreError as error:  # the status will tell
             log.debug("locating %s: %s", path, error)
             return None
-        data = self._fetch(blocks[0], expect.length) if len(blocks) == 1 else None
+        data = self._fetched(where, blocks[0], expect.length) if len(blocks) == 1 else None
         return ShortFile(blocks, data)
 
-    def _fetch(self, block: Block, length: int) -> Buffer | None:
+    def _fetched(self, where: str, block: Block, length: int) -> Buffer | None:
         now = time.monotonic()
         for host in self._health.well(block.hosts, now):
-            if self._health.on_probation(host, now):
+            late = now - self._late.get(host, -math.inf) < PAUSE
+            if late or self._health.on_probation(host, now) or not self._datanodes.grants(host):
                 continue
+            watch = _Cancellable()
+            fetch = partial(self._datanodes.fetch_granted, where, block, length, host, watch)
             try:
-                return self._reads.fetch_granted(block, length, host, _Deadline(now + PATIENCE), PATIENCE)
-            except HostFailed as error:
-                log.debug("reading a short file: %s", error)
-                if error.stalled:
-                    self._health.failed(host, time.monotonic(), error.message)
-                return None
+                return self._lane.call(f"reading {where}", fetch, PATIENCE)
+            except ServiceDown:
+                self._late[host] = time.monotonic()
+                watch.cancel()
+            except StoreError as error:
+                log.debug("reading %s: %s", where, error)
+            return None
         return None
 
-    def keep(self, owner: Hashable, file_id: str, data: Buffer) -> None:
-        """Confirmed bytes, for the open file that `owner` stands for; the oldest of others give way."""
+    def keep(self, owner: Hashable, data: Buffer) -> None:
+        """Keep confirmed bytes of the open file that `owner` stands for; the oldest of others give way."""
         with self._lock:
-            self._read[file_id] = None
-            if len(self._read) > REMEMBERED:
-                del self._read[next(iter(self._read))]
-            self._data[owner] = data
+            self._kept[owner] = data
             self._bytes += len(data) + PAGE
             while self._bytes > KEPT:
-                self._bytes -= len(self._data.pop(next(iter(self._data)))) + PAGE
+                self._bytes -= len(self._kept.pop(next(iter(self._kept)))) + PAGE
 
     def get(self, owner: Hashable) -> Buffer | None:
-        return self._data.get(owner)
+        return self._kept.get(owner)
 
     def drop(self, owner: Hashable) -> None:
         with self._lock:
-            data = self._data.pop(owner, None)
+            data = self._kept.pop(owner, None)
             if data is not None:
                 self._bytes -= len(data) + PAGE
 
+    def close(self) -> None:
+        self._lane.close()
 
-class _Deadline:
-    """Watch of a read that is given up at a time."""
 
-    cancelled = False
+class _Cancellable:
+    """Watch of a read that `cancel` ends."""
 
-    def __init__(self, end: float) -> None:
-        self._end = end
+    def __init__(self) -> None:
+        self.cancelled = False
+        self._close: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        close = self._close
+        if close is not None:
+            close()
 
     def progress(self, received: int) -> None:
-        if time.monotonic() > self._end:
-            self.cancelled = True
-            raise Abandoned("a short file comes slowly")
+        if self.cancelled:
+            raise Abandoned("the opening waits no longer")
 
     def unconfirmed(self) -> None: ...
 
     def served_by(self, host: str) -> None: ...
 
-    def on_cancel(self, close: Callable[[], None] | None) -> None: ...
+    def on_cancel(self, close: Callable[[], None] | None) -> None:
+        self._close = close

@@ -90,7 +90,7 @@ class HdfsStore(Store):
         self._rpc = RpcAddress(self._rest)
         self.reads = DataNodeReader(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
         self.small = SmallReader(self.reads, self.health, lambda full: self._stat(full, b""), settings.host_timeout)
-        self.short = ShortFiles(self.reads, self.health)
+        self.short_files = ShortFiles(self.reads, self.health)
         self._off: dict[str, str] = {}
         self._native: NativeClient | None = None
         try:
@@ -164,9 +164,8 @@ class HdfsStore(Store):
         return self._open(path, expect, _OPEN_ATTEMPTS)
 
     def _open(self, path: bytes, expect: Identity | None, attempts: int) -> Handle:
-        full, short = self._full(path), None
-        if expect is not None and self.chooses_host:
-            short = self.short.read(full, expect)
+        full = self._full(path)
+        short = self.short_files.read(full, expect) if expect is not None else None
         status = self.stat(path)
         if status.kind is Kind.DIRECTORY:
             raise IsADirectory(f"{os.fsdecode(path)} is a directory")
@@ -339,6 +338,7 @@ class HdfsStore(Store):
         return facts | {f"off: {what}": why for what, why in self._off.items()}
 
     def close(self) -> None:
+        self.short_files.close()
         self.reads.close()
         self._writer.close()
         self._rest.close()

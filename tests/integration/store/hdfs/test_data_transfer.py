@@ -646,10 +646,11 @@ def test_a_short_file_that_changes_while_it_is_opened(port: TransferPort, monkey
 
 
 def _slowly(talk: Talk) -> None:
+    """One byte after the other, each within any limit for a silent DataNode."""
     talk.grant()
-    for packet in talk.packets():
-        talk.sock.sendall(packet)
-        time.sleep(0.1)
+    for byte in b"".join(talk.packets()):
+        talk.sock.sendall(bytes([byte]))
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -658,20 +659,26 @@ def _slowly(talk: Talk) -> None:
 def test_a_short_file_whose_replica_does_not_bring_it(
     port: TransferPort, monkeypatch: pytest.MonkeyPatch, manner: Manner
 ) -> None:
+    """It is not asked again at the next opening."""
     monkeypatch.setattr(short_files, "PATIENCE", 0.3)
     with short(port, monkeypatch) as (_, store, expected):
         port.manners = [manner]
         handle = store.open(b"/file", expected)
         assert handle.read_now(0, 1000) is None
         assert handle.read(0, 1000, host=port.address) == DATA[:1000]
+        store.open(b"/file", expected).close()
+        assert port.asked == [(0, len(DATA)), (0, 1000)]
         handle.close()
 
 
-def test_a_silent_datanode_delays_no_second_opening(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_datanode_that_was_late_delays_no_opening_of_another_file(
+    port: TransferPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(short_files, "PATIENCE", 0.3)
+    monkeypatch.setattr(short_files, "REMEMBERED", 0)  # the same file counts as another
     with short(port, monkeypatch) as (_, store, expected):
         port.manners = [_pausing(lambda talk: talk.port.hang())]
-        for _ in range(2):
+        for _ in range(3):
             handle = store.open(b"/file", expected)
             assert handle.read_now(0, 1000) is None
             handle.close()
@@ -689,13 +696,15 @@ def test_a_short_file_of_an_encryption_zone(port: TransferPort, monkeypatch: pyt
         handle.close()
 
 
-def test_no_namenode_is_asked_twice_where_none_serves(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namenode, "_BETWEEN", 0.0)
+def test_a_short_file_whose_blocks_no_namenode_tells(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in safe mode, when the kernel may have its pages."""
     with short(port, monkeypatch) as (cluster, store, expected):
-        cluster.namenode.refusal = AWAY
-        with pytest.raises(ServiceDown):
-            store.open(b"/file", expected)
-        assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS"]
+        cluster.namenode.operations["GET_BLOCK_LOCATIONS"] = lambda request: request.refuse(
+            "org.apache.hadoop.hdfs.server.namenode.SafeModeException", "Zero blocklocations"
+        )
+        handle = store.open(b"/file", expected)
+        assert handle.status.identity == expected
+        handle.close()
 
 
 def test_the_oldest_short_files_give_way(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
