@@ -81,7 +81,7 @@ def test_a_short_file_rewritten_in_place(auto: HdfsStore, populate: HdfsPopulate
         handle.read(0, 9000)
     with pytest.raises(StaleVersion):
         auto.open(b"/other", before)
-    assert auto.open(b"/other", auto.stat(b"/other").identity).read_now(0, 9000) == OLD[:5000] + NEW[5000:9000]
+    assert auto.open(b"/other", auto.stat(b"/other").identity).read(0, 9000) == OLD[:5000] + NEW[5000:9000]
 
 
 def test_a_short_file_of_a_snapshot(auto: HdfsStore, populate: HdfsPopulate, hdfs: HdfsInstance) -> None:
