@@ -598,7 +598,7 @@ def test_a_short_file_is_read_when_it_is_opened(port: TransferPort, monkeypatch:
 
 
 def test_a_short_file_is_read_once(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens it again, as a rule a kernel that has its pages, may have nothing to read."""
+    """A kernel that opens it again has its pages, as a rule, and nothing to read."""
     with short(port, monkeypatch) as (_, store, expected):
         store.open(b"/file", expected).close()
         again = store.open(b"/file", expected)
