@@ -127,9 +127,6 @@ class ShortFiles:
             if data is not None:
                 self._bytes -= len(data) + PAGE
 
-    def close(self) -> None:
-        self._lane.close()
-
 
 class _Cancellable:
     """Watch of a read that `cancel` ends."""

@@ -338,7 +338,6 @@ class HdfsStore(Store):
         return facts | {f"off: {what}": why for what, why in self._off.items()}
 
     def close(self) -> None:
-        self.short_files.close()
         self.reads.close()
         self._writer.close()
         self._rest.close()
