@@ -67,6 +67,7 @@ class Leases:
         self._settings = settings
         self._host = host
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # by image: one mounts, others join
+        self._configs: dict[str, dict[str, Any]] = {}  # of images that are mounted
 
     async def tidy(self) -> None:
         """Hide what a daemon that was killed left mounted: nobody knows its leases any more."""
@@ -129,8 +130,24 @@ class Leases:
         for other in self._with(asked.lease):
             if other is not attachment and other not in above:
                 self._drop(other, asked.lease)
-        config, trees = await self._host.config_of(attachment), tuple(one.mountpoint for one in above)
+        config, trees = await self._config(attachment), tuple(one.mountpoint for one in above)
         return HeldImage(asked.lease, attachment.mountpoint, image, config, trees, tuple(unusable)).to_json()
+
+    def needs_no_disk(self, request: Mapping[str, Any]) -> bool:
+        """Tells whether a `HoldRequest` names, by its digest, an image that is mounted for leases, and no snapshots."""
+        image, attached = request.get("image"), self._host.state.attachments.values()
+        mounted = any(one.pooled and one.image == image and not (one.leaving or one.owner) for one in attached)
+        return mounted and not request.get("above")
+
+    async def _config(self, attachment: Attachment) -> dict[str, Any]:
+        """The OCI image config, from memory where another lease was told it."""
+        found = self._configs.get(attachment.image)
+        if found is None:
+            found = await self._host.config_of(attachment)
+            mounted = {one.image for one in self._host.state.attachments.values()}
+            kept = {image: config for image, config in self._configs.items() if image in mounted}
+            self._configs = kept | {attachment.image: found}
+        return found
 
     async def _join(self, asked: HoldRequest, store: Mapping[str, Any], image: str, snapshot: str = "") -> Attachment:
         """The mount of an image that the lease is on from now on. snapshot: which it is, if any."""

@@ -93,7 +93,8 @@ class DaemonBackend:
         return {**await self._host.use(request), "settings": self._settings._asdict()}
 
     async def _hold(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        await self._need_cache()
+        if not self._host.leases.needs_no_disk(request):
+            await self._need_cache()
         return await self._host.leases.hold(request)
 
     async def _need_cache(self) -> None:

@@ -124,7 +124,7 @@ def _ask(path: str | Path, request: dict[str, Any], timeout: float, meanwhile: C
         client.sendall(json.dumps({"v": 1, **request}).encode() + b"\n")
         if meanwhile is not None:
             meanwhile()
-        while chunk := client.recv(1 << 16):
+        while not answer.endswith(b"\n") and (chunk := client.recv(1 << 16)):  # one line: its end needs no other wait
             answer += chunk
     if not answer.endswith(b"\n"):
         raise ConnectionResetError(errno.ECONNRESET, "the answer was cut off")
