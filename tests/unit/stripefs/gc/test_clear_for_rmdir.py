@@ -23,7 +23,7 @@ from stripefs.write.file_lock import acquire
 from tests.support.leftovers import DAY, Hooked, Place, version
 from tests.support.shifted_store import Shifted
 from tests.support.uploads import MIB, content, load, spread, until, writing
-from tests.unit.stripefs.gc.collecting import collect
+from tests.unit.stripefs.gc.conftest import collect
 
 DEAD = LEASE + 5
 """Seconds since a writer was heard of last that has lost its lock."""

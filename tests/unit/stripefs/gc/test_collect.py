@@ -1,19 +1,26 @@
-"""gc finds what crashes left and nothing else."""
+"""gc finds what crashes left and nothing else, beside others who write, move and collect; a thing that it cannot read,
+list or remove keeps all that it might need, and is named."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from stripefs.errors import StoreError
-from stripefs.format.manifest import Segment
+from stripefs.errors import NoSpace, PermissionDenied, QuotaExceeded, ServiceDown, StoreError, Unsupported
+from stripefs.format.manifest import Manifest, Segment
+from stripefs.gc.collect import Collected
 from stripefs.gc.rules import GcVerdict
 from stripefs.store.base import Capabilities, Store
+from stripefs.write.file_lock import acquire
 from tests.support.leftovers import DAY, Hooked, Place, version
 from tests.support.shifted_store import Shifted
-from tests.unit.stripefs.gc.collecting import OLD, collect, crashes, files, kept, removed
+from tests.unit.stripefs.gc.conftest import OLD, collect, crashes, files, kept, removed
 
 
 def test_all_rubbish_goes_and_nothing_else(place: Place) -> None:
@@ -203,3 +210,238 @@ def test_a_store_without_locks_goes_by_age(place: Place) -> None:
     store = Hooked(place.store, lambda call, path: None)
     store.capabilities = Capabilities(put=True, writes=True)
     assert removed(collect(place, store)) == rubbish
+
+
+# -- beside others
+
+
+def moving(place: Place, moves: list[tuple[str, str]], trigger: bytes) -> Hooked:
+    """A store in which the next of `moves` is made when the directory `trigger` is about to be listed."""
+
+    def before(call: str, path: bytes) -> None:
+        if moves and (call, path) == ("scandir", trigger):
+            source, target = moves.pop(0)
+            os.rename(place.root / source, place.root / target)
+
+    return Hooked(place.store, before)
+
+
+@pytest.mark.parametrize(("below", "moved"), [("", "striped"), ("run/deep/", "run")])
+def test_what_is_moved_past_the_walk_keeps_its_parts(place: Place, below: str, moved: str) -> None:
+    place.file("a/first", seconds=OLD)
+    place.file("m/middle", seconds=OLD)
+    place.striped(f"z/{below}striped", version(1), seconds=OLD)
+    for folder in ("a", "m", "z", *(["z/run", "z/run/deep"] if below else [])):
+        os.utime(place.root / folder, (1, 1))
+    before = place.everything()
+    found = collect(place, moving(place, [(f"z/{moved}", f"a/{moved}")], b"/m"))
+    assert (removed(found), found.trouble) == (set(), [])
+    assert place.everything() == before - {f"z/{below}striped"} | {f"a/{below}striped"}
+
+
+def test_files_that_never_rest_keep_everything(place: Place) -> None:
+    place.file("a/first", seconds=OLD)
+    place.file("m/middle", seconds=OLD)
+    for number in range(10):
+        place.striped(f"z/{number}", version(number), seconds=OLD)
+    place.parts(version(99), b"x", 1, OLD)
+    hiding = list(range(10))
+
+    def before(call: str, path: bytes) -> None:
+        """Hidden files are in z while a is listed and in a afterwards; one after the other stops."""
+        if (call, path) == ("scandir", b"/a"):
+            for number in hiding:
+                if (place.root / f"a/{number}").exists():
+                    os.rename(place.root / f"a/{number}", place.root / f"z/{number}")
+        if (call, path) == ("scandir", b"/m"):
+            for number in hiding:
+                os.rename(place.root / f"z/{number}", place.root / f"a/{number}")
+            hiding.pop()
+
+    found = collect(place, Hooked(place.store, before))
+    assert removed(found) == set()
+    assert "being moved about" in found.trouble[0][1]
+
+
+def test_what_changes_before_it_goes_stays(place: Place) -> None:
+    crashes(place, OLD)
+    touched = {f"/d/.model.stripefs-{version(1)}-5000000000", f"/.stripefs/{version(5)}"}
+
+    def before(call: str, path: bytes) -> None:
+        name = path.decode("utf-8", "replace")
+        if call == "stat" and name in touched:
+            touched.remove(name)
+            os.utime(place.root / name[1:])
+
+    found = collect(place, Hooked(place.store, before))
+    assert kept(found) == {GcVerdict.YOUNG: 2}
+    assert not touched
+
+
+def test_a_writer_that_begins_meanwhile_is_safe(place: Place) -> None:
+    rubbish = crashes(place, OLD)
+    leases = []
+
+    def before(call: str, path: bytes) -> None:
+        if call == "remove" and not leases and b"/d/deep" in path:
+            leases.append(acquire(place.store, b"/d/model"))
+
+    found = collect(place, Hooked(place.store, before))
+    assert kept(found) == {GcVerdict.LEASED: 5}
+    assert len(removed(found)) == len(rubbish) - 5
+    leases[0].check()
+    leases[0].release()
+
+
+def test_two_collections_at_once(place: Place) -> None:
+    good = files(place, OLD)
+    crashes(place, OLD)
+    for number in range(1000, 1040):
+        place.parts(version(number), b"x", 1, OLD)
+        place.hidden("many", f"f{number}", f"{version(number)}-0", OLD)
+    results: list[Collected] = []
+    threads = [threading.Thread(target=lambda: results.append(collect(place))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [found.trouble for found in results] == [[], []]
+    collect(place)
+    assert place.everything() == good
+
+
+# -- trouble
+
+
+def test_a_directory_that_cannot_be_listed_keeps_the_pool_and_is_named(place: Place) -> None:
+    files(place, OLD)
+    rubbish = crashes(place, OLD)
+    place.file("private/x")
+
+    def before(call: str, path: bytes) -> None:
+        if (call, path) == ("scandir", b"/private"):
+            raise PermissionDenied("/private: no permission")
+
+    found = collect(place, Hooked(place.store, before))
+    assert removed(found) == rubbish - {f".stripefs/{version(5)}"}
+    assert kept(found) == {GcVerdict.UNKNOWN: 1}
+    assert found.trouble == [(b"/private", "/private: no permission")]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+        lambda data: bytes([data[0] ^ 1]) + data[1:],
+        lambda data: b"",
+        lambda data: data[:11],
+        lambda data: data * 100,
+    ],
+    ids=["a field", "the magic number", "empty", "cut", "longer"],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_a_manifest_that_cannot_be_read_keeps_the_pool_and_is_named(
+    place: Place, damage: Callable[[bytes], bytes], force: bool
+) -> None:
+    files(place, OLD)
+    crashes(place, OLD)
+    target = place.root / "d/striped"
+    target.write_bytes(damage(target.read_bytes()))
+    before = {path for path in place.everything() if path.startswith(".stripefs/")}
+    found = collect(place, force=force)
+    assert kept(found) == {GcVerdict.UNKNOWN: 2}
+    assert [path for path, _ in found.trouble] == [b"/d/striped"]
+    assert "manifest is damaged" in found.trouble[0][1] or "more than the 65536" in found.trouble[0][1]
+    assert before <= place.everything()
+
+
+def test_files_that_users_made_to_look_like_manifests_stop_nothing(place: Place) -> None:
+    """One without the mark keeps the versions that it names, whole, and no others."""
+    good = place.striped("d/good", version(7), seconds=OLD).to_bytes()
+    parts = place.parts(version(5), b"y" * 10_000, 2, OLD)
+    lost = Manifest(version(5), 0, 4096, place.view.pool, (Segment(10_000, parts),))
+    place.parts(version(6), b"z" * 10_000, 2, OLD)
+    place.file("d/copy", lost.to_bytes(), OLD)
+    for number, data in enumerate((good[:-1] + b"x", good[:40] + b"\xff" + good[41:], b"x" * 1789)):
+        place.file(f"d/user{number}", data, OLD)
+    found = collect(place)
+    assert found.trouble == []
+    assert removed(found) == {f".stripefs/{version(6)}"}
+
+
+def test_a_lock_that_cannot_be_read_protects_everything_it_might(place: Place) -> None:
+    crashes(place, OLD)
+    place.hidden("d", "model", "lock", 10, b"no lock")
+    found = collect(place)
+    assert f".stripefs/{version(5)}" not in removed(found)
+    assert [path for path, _ in found.trouble] == [b"/d/.model.stripefs-lock"]
+
+
+def test_what_cannot_be_removed_stops_nothing_else(place: Place) -> None:
+    rubbish = crashes(place, OLD)
+
+    def before(call: str, path: bytes) -> None:
+        if call == "remove" and path.endswith(f"{version(1)}-5000000000".encode()):  # moved away from its writer
+            raise PermissionDenied("sealed")
+        if call == "remove" and path == f"/.stripefs/{version(5)}/1".encode():
+            raise PermissionDenied("sealed too")
+
+    found = collect(place, Hooked(place.store, before))
+    assert removed(found) == rubbish - {f".stripefs/{version(5)}", f"d/.model.stripefs-{version(1)}-0"}
+    assert [text for _, text in found.trouble] == ["sealed", "sealed too"]
+
+
+def test_a_service_that_is_away_for_a_moment_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    rubbish = crashes(place, OLD)
+    faults = {b"/d": 2, b"/.stripefs/" + version(5).encode(): 1}
+
+    def before(call: str, path: bytes) -> None:
+        if faults.get(path):
+            faults[path] -= 1
+            raise ServiceDown("the NameNode is away")
+
+    monkeypatch.setattr("stripefs.retry.FIRST_RETRY", 0.0)
+    found = collect(place, Hooked(place.store, before))
+    assert (removed(found), found.trouble) == (rubbish, [])
+    assert not any(faults.values())
+
+
+@pytest.mark.root
+def test_a_full_disk_is_made_room_on(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", tmp_path], check=True)
+    try:
+        place = Place(tmp_path)
+        rubbish = crashes(place, OLD)
+        with (tmp_path / "filling").open("wb", buffering=0) as filling, contextlib.suppress(OSError):
+            while True:
+                filling.write(bytes(4096))
+        with pytest.raises(NoSpace):
+            place.store.put(b"/lock", [b"as long as a lock"])
+        found = collect(place)
+        assert (removed(found), found.trouble) == (rubbish, [])
+        assert place.everything() == {"filling"}
+        place.close()
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.parametrize("error", [NoSpace, QuotaExceeded])
+def test_where_nothing_makes_room_all_but_the_lock_goes(place: Place, error: type[StoreError]) -> None:
+    rubbish = crashes(place, OLD)
+
+    def before(call: str, path: bytes) -> None:
+        if call == "put" and path.endswith(b"-lock"):
+            raise error("full")
+
+    found = collect(place, Hooked(place.store, before))
+    assert removed(found) == rubbish - {"d/.model.stripefs-lock"}
+    assert found.trouble == [(b"/d/model", "full")]
+    assert place.everything() == {"d/.model.stripefs-lock"}
+
+
+def test_stores_that_cannot_do_it_are_refused(place: Place) -> None:
+    for missing in ("put", "listing"):
+        store = Hooked(place.store, lambda call, path: None)
+        store.capabilities = Capabilities(**{"put": True, "put_if_absent": True, "writes": True, missing: False})
+        with pytest.raises(Unsupported):
+            collect(place, store)

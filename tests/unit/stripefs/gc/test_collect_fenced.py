@@ -18,7 +18,7 @@ from stripefs.write import store_ops
 from stripefs.write.file_lock import FileLock, acquire
 from tests.support.leftovers import Hooked, Place, version
 from tests.support.striped_files import write_marked
-from tests.unit.stripefs.gc.collecting import OLD
+from tests.unit.stripefs.gc.conftest import OLD
 
 DATA = b"x" * 3 * 4096
 OURS, THEIRS = version(1), version(2)

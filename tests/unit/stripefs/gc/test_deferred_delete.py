@@ -77,15 +77,6 @@ async def test_whoever_ends_waits_for_the_stones(store: LocalStore) -> None:
         store.stat(b"/.stripefs/%s/stone" % version.encode())
 
 
-async def test_no_grace_is_deleted_at_once(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
-    deletions = DeferredDelete(store, 0)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(deletions.run)
-        deletions.schedule([A])
-        await gone(store, A)
-        nursery.cancel_scope.cancel()
-
-
 async def test_what_is_due_can_be_waited_for(store: LocalStore) -> None:
     due, kept = DeferredDelete(store, 0), DeferredDelete(store, GRACE)
     async with trio.open_nursery() as nursery:

@@ -90,21 +90,6 @@ async def test_writers_lose_nothing(tmp_path: Path) -> None:
     assert not [name for name in hidden(tmp_path) if not name.startswith(".stripefs/")]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_draft_that_is_open_for_long_loses_nothing(tmp_path: Path, layout: Layout) -> None:
-    store = spread(tmp_path)
-    data = content(3 * MIB)
-    async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        for at in range(0, len(data), MIB):
-            await upload.write(at, data[at : at + MIB])
-            await upload.sync()
-            found = await trio.to_thread.run_sync(Collection(store, StripedStore(store), force=True).run)
-            assert (found.removed, found.trouble) == (0, [])
-        await upload.publish(final=True)
-    assert load(store, b"/file") == data
-
-
 def age(root: Path) -> None:
     """Nothing has changed for two days."""
     then = time.time() - 2 * DAY

@@ -11,7 +11,6 @@ import pytest
 
 from stripefs.errors import Busy, Exists, NotFound, StoreError
 from stripefs.format.lock_and_record import DocumentError, Record
-from stripefs.gc.collect import Collection
 from stripefs.gc.recover import RecoveryPlan, recover
 from stripefs.store.base import Attributes, Capabilities, Identity, Store
 from stripefs.store.striped import StripedStore
@@ -290,23 +289,3 @@ async def test_no_record_and_a_spoiled_one(store: Store, tmp_path: Path) -> None
     await synced(store, b"/model", data)
     assert run(store, b"/model").complete
     assert load(store, b"/model") == data
-
-
-async def test_gc_leaves_what_recover_needs_and_takes_what_it_leaves(store: Store, tmp_path: Path) -> None:
-    data = content(SIZE)
-    for name, layout in ((b"/a", Layout.CONCAT), (b"/b", Layout.STRIPED)):
-        await synced(store, name, data, then=content(400 * KIB), layout=layout)
-    two_days_ago = os.stat(tmp_path).st_mtime - 2 * 86400
-    for path in sorted(tmp_path.rglob("*"), reverse=True):
-        os.utime(path, (two_days_ago, two_days_ago))
-    kept = Collection(store, StripedStore(store)).run()
-    assert sorted(kept.recoverable) == [b"/a", b"/b"]
-    for name in (b"/a", b"/b"):
-        assert run(store, name).complete
-        assert load(store, name) == data
-    for path in sorted(tmp_path.rglob("*"), reverse=True):
-        os.utime(path, (two_days_ago, two_days_ago))
-    assert Collection(store, StripedStore(store)).run().trouble == []
-    assert not [name for name in hidden(tmp_path) if not name.startswith(".stripefs/")]
-    for name in (b"/a", b"/b"):
-        assert load(store, name) == data

@@ -24,7 +24,7 @@ from stripefs.store.wrapper import Parser, WrappedStore
 from stripefs.write import Layout
 from tests.support.leftovers import DAY, Place
 from tests.support.uploads import KIB, content, hidden, load, spread, writing
-from tests.unit.stripefs.gc.collecting import collect, kept, removed
+from tests.unit.stripefs.gc.conftest import collect, kept, removed
 
 STEP = 24 * KIB
 FSYNCS = 6

@@ -28,21 +28,46 @@ def facts(**more: object) -> Circumstances:
     return dataclasses.replace(Circumstances(NOW), **more)
 
 
-@pytest.mark.parametrize("kind", list(HiddenKind))
-def test_what_is_older_than_a_day_and_needed_by_nobody_goes(kind: HiddenKind) -> None:
-    assert judge(item(kind, AGE, published=True), facts()) is GcVerdict.RUBBISH
+LOCK, PART, RECORD, POOLED = HiddenKind.LOCK, HiddenKind.PART, HiddenKind.RECORD, HiddenKind.VERSION
+FORCE: dict[str, object] = {"force": True}
+UNREAD: dict[str, object] = {"complete": False}
+RECORDED: dict[str, object] = {"recorded": {VERSION}}
+ENDED: dict[str, object] = {"ended": {VERSION}}
+OTHER = "ffeeddccbbaa9988"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in HiddenKind if kind is not HiddenKind.LOCK])
-def test_what_is_younger_stays(kind: HiddenKind) -> None:
-    assert judge(item(kind, AGE - 1, published=True), facts()) is GcVerdict.YOUNG
-
-
-def test_a_lock_protects_for_a_minute_and_stays_for_a_day() -> None:
-    assert judge(item(HiddenKind.LOCK, LEASE - 1), facts(force=True)) is GcVerdict.LEASED
-    assert judge(item(HiddenKind.LOCK, LEASE + 1), facts()) is GcVerdict.YOUNG
-    assert judge(item(HiddenKind.LOCK, LEASE + 1), facts(force=True)) is GcVerdict.YOUNG
-    assert judge(item(HiddenKind.LOCK, FORCED_AGE), facts(force=True)) is GcVerdict.RUBBISH
+@pytest.mark.parametrize(
+    ("thing", "known", "verdict"),
+    [
+        *[(item(kind, AGE, published=True), {}, GcVerdict.RUBBISH) for kind in HiddenKind],
+        *[(item(kind, AGE - 1, published=True), {}, GcVerdict.YOUNG) for kind in HiddenKind],
+        # A lock protects for a minute and stays for a day.
+        (item(LOCK, LEASE - 1), FORCE, GcVerdict.LEASED),
+        (item(LOCK, LEASE + 1), {}, GcVerdict.YOUNG),
+        (item(LOCK, LEASE + 1), FORCE, GcVerdict.YOUNG),
+        (item(LOCK, FORCED_AGE), FORCE, GcVerdict.RUBBISH),
+        # A version of a file is never rubbish; where a manifest could not be read none is, but other things are.
+        *[(item(POOLED, 1000 * AGE), {"referenced": {VERSION}} | more, GcVerdict.REFERENCED) for more in ({}, FORCE)],
+        *[(item(POOLED, 1000 * AGE), {"leased": {VERSION}} | more, GcVerdict.LEASED) for more in ({}, FORCE)],
+        *[(item(POOLED, 1000 * AGE), UNREAD | more, GcVerdict.UNKNOWN) for more in ({}, FORCE)],
+        *[(item(PART, 1000 * AGE), UNREAD | more, GcVerdict.RUBBISH) for more in ({}, FORCE)],
+        # What was made durable can be recovered for a week.
+        (item(RECORD, RECOVERABLE - 1), {}, GcVerdict.RECOVERABLE),
+        (item(RECORD, RECOVERABLE), {}, GcVerdict.RUBBISH),
+        (item(RECORD, RECOVERABLE - 1), FORCE, GcVerdict.RUBBISH),
+        *[(item(kind, 10 * AGE), RECORDED, GcVerdict.RECOVERABLE) for kind in (PART, POOLED)],
+        # A lock that has run out ends its versions in a directory without living locks.
+        (item(LOCK, LEASE - 1), ENDED, GcVerdict.LEASED),
+        (item(LOCK, LEASE + 1), ENDED, GcVerdict.RUBBISH),
+        (item(PART, 1), ENDED, GcVerdict.RUBBISH),
+        (item(RECORD, 1, published=True), ENDED, GcVerdict.RUBBISH),
+        (item(RECORD, 1), ENDED, GcVerdict.RECOVERABLE),
+        (item(PART, FORCED_AGE - 1, version=OTHER), ENDED, GcVerdict.YOUNG),
+        (item(PART, FORCED_AGE, version=OTHER), ENDED, GcVerdict.RUBBISH),
+    ],
+)
+def test_the_verdict(thing: Item, known: dict[str, object], verdict: GcVerdict) -> None:
+    assert judge(thing, facts(**known)) is verdict
 
 
 @pytest.mark.parametrize("kind", [HiddenKind.PART, HiddenKind.RECORD, HiddenKind.MANIFEST, HiddenKind.SCRATCH])
@@ -54,40 +79,6 @@ def test_a_live_lock_protects_what_it_names_and_what_belongs_to_its_file(
     assert judge(item(kind, 10 * AGE, published=True), facts(**protected, force=force)) is GcVerdict.LEASED
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_a_version_of_a_file_is_never_rubbish(force: bool) -> None:
-    old = item(HiddenKind.VERSION, 1000 * AGE)
-    assert judge(old, facts(referenced={VERSION}, force=force)) is GcVerdict.REFERENCED
-    assert judge(old, facts(leased={VERSION}, force=force)) is GcVerdict.LEASED
-
-
-@pytest.mark.parametrize("force", [False, True])
-def test_where_a_manifest_could_not_be_read_no_version_goes_but_other_things_do(force: bool) -> None:
-    assert judge(item(HiddenKind.VERSION, 1000 * AGE), facts(complete=False, force=force)) is GcVerdict.UNKNOWN
-    assert judge(item(HiddenKind.PART, 1000 * AGE), facts(complete=False, force=force)) is GcVerdict.RUBBISH
-
-
-def test_what_was_made_durable_can_be_recovered_for_a_week() -> None:
-    record = item(HiddenKind.RECORD, RECOVERABLE - 1)
-    assert judge(record, facts()) is GcVerdict.RECOVERABLE
-    assert judge(item(HiddenKind.RECORD, RECOVERABLE), facts()) is GcVerdict.RUBBISH
-    assert judge(record, facts(force=True)) is GcVerdict.RUBBISH
-    for kind in (HiddenKind.PART, HiddenKind.VERSION):
-        assert judge(item(kind, 10 * AGE), facts(recorded={VERSION})) is GcVerdict.RECOVERABLE
-
-
-def test_a_lock_that_has_run_out_ends_its_versions_in_a_directory_without_living_locks() -> None:
-    ended = facts(ended={VERSION})
-    assert judge(item(HiddenKind.LOCK, LEASE - 1), ended) is GcVerdict.LEASED
-    assert judge(item(HiddenKind.LOCK, LEASE + 1), ended) is GcVerdict.RUBBISH
-    assert judge(item(HiddenKind.PART, 1), ended) is GcVerdict.RUBBISH
-    assert judge(item(HiddenKind.RECORD, 1, published=True), ended) is GcVerdict.RUBBISH
-    assert judge(item(HiddenKind.RECORD, 1), ended) is GcVerdict.RECOVERABLE
-    other = "ffeeddccbbaa9988"
-    assert judge(item(HiddenKind.PART, FORCED_AGE - 1, version=other), ended) is GcVerdict.YOUNG
-    assert judge(item(HiddenKind.PART, FORCED_AGE, version=other), ended) is GcVerdict.RUBBISH
-
-
 @pytest.mark.parametrize("changed_ns", [-(10**9), 0, NOW + 1, NOW + 10**18])
 @pytest.mark.parametrize("kind", list(HiddenKind))
 def test_a_time_that_is_unknown_or_to_come_is_not_old(kind: HiddenKind, changed_ns: int) -> None:
@@ -95,13 +86,16 @@ def test_a_time_that_is_unknown_or_to_come_is_not_old(kind: HiddenKind, changed_
     assert judge(strange, facts(force=True)) in (GcVerdict.YOUNG, GcVerdict.LEASED)
 
 
+SOME_VERSIONS = st.sampled_from([set(), {VERSION}])
+
+
 @given(
     kind=st.sampled_from(HiddenKind),
     seconds=st.floats(-10 * AGE, 100 * AGE),
     published=st.booleans(),
-    leased=st.booleans(),
-    referenced=st.booleans(),
-    recorded=st.booleans(),
+    leased=SOME_VERSIONS,
+    referenced=SOME_VERSIONS,
+    recorded=SOME_VERSIONS,
     complete=st.booleans(),
     force=st.booleans(),
 )
@@ -109,25 +103,14 @@ def test_rubbish_is_old_and_nobodys(
     kind: HiddenKind,
     seconds: float,
     published: bool,
-    leased: bool,
-    referenced: bool,
-    recorded: bool,
+    leased: set[str],
+    referenced: set[str],
+    recorded: set[str],
     complete: bool,
     force: bool,
 ) -> None:
-    def some(chosen: bool) -> set[str]:
-        return {VERSION} if chosen else set()
-
-    found = judge(
-        item(kind, seconds, published=published),
-        facts(
-            leased=some(leased),
-            referenced=some(referenced),
-            recorded=some(recorded),
-            complete=complete,
-            force=force,
-        ),
-    )
+    known = facts(leased=leased, referenced=referenced, recorded=recorded, complete=complete, force=force)
+    found = judge(item(kind, seconds, published=published), known)
     if found is GcVerdict.RUBBISH:
         assert seconds >= (FORCED_AGE if force else AGE)
         assert kind is HiddenKind.LOCK or not leased
