@@ -1,9 +1,15 @@
-"""Block maps: chunks and ranges never cross a block, whatever the sizes of the blocks."""
+"""Block maps: chunks and ranges never cross a block, whatever the sizes of the blocks; checksums of parts."""
 
+from __future__ import annotations
+
+import itertools
+import random
+
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.format.blocks import CHUNK, BlockMap
+from stripefs.format.blocks import CHECK, CHUNK, DIGEST, SUM, BlockMap, PartTable, check_sums, digest_of, table_length
 from stripefs.store.base import Block
 
 lengths = st.lists(st.integers(1, 5 * CHUNK), min_size=1, max_size=12)
@@ -88,3 +94,33 @@ def test_what_is_located_anew_takes_the_place_of_what_was_known_of_these_bytes(s
         assert known.missing(0, total) is None
     for mark, hosts in told.items():
         assert known.find(mark).hosts == hosts
+
+
+# -- checksums
+
+UNITS = (4096, CHECK // 2, CHECK, CHECK + 4096, 2 * CHECK)
+DATA = random.Random(1).randbytes(5 * CHECK + 12345)
+
+
+@given(st.sampled_from(UNITS), st.integers(0, len(DATA)), st.lists(st.integers(0, len(DATA)), max_size=5))
+def test_pieces_may_be_cut_anywhere(unit: int, length: int, cuts: list[int]) -> None:
+    if unit == 4096:
+        length = min(length, CHECK)
+    data = DATA[:length]
+    table = PartTable(unit)
+    marks = sorted({0, length, *(cut for cut in cuts if cut < length)})
+    for begin, end in itertools.pairwise(marks):
+        table.add(data[begin:end])
+    whole = b"".join(check_sums(data[at : at + unit]) for at in range(0, length, unit))
+    assert table.finish() == whole
+    assert table.length == length
+    assert len(whole) == table_length(length, unit)
+
+
+def test_as_documented() -> None:
+    data = DATA[: CHECK + 5]
+    sums = check_sums(data)
+    assert sums == xxhash.xxh3_64(data[:CHECK]).digest() + xxhash.xxh3_64(data[CHECK:]).digest()
+    assert len(sums) == 2 * SUM
+    assert digest_of(sums) == xxhash.xxh3_128(sums).digest()
+    assert len(digest_of(b"")) == DIGEST
