@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from stripefs import logs
+from stripefs.cli import mounting
 from stripefs.cli.main import PROGRAM
+from stripefs.settings import Settings
 from tests.contract import commands as command_conformance
 
 Run = Callable[..., tuple[int, str, str]]
@@ -24,3 +26,16 @@ def _surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     """Exit code, output and errors of the command with these words."""
     return lambda *words: command_conformance.said(PROGRAM, capsys, list(map(str, words)))
+
+
+@pytest.fixture
+def mounted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, bool]]:
+    """Mounts that would have been made: (settings, in the foreground)."""
+    seen: list[tuple[Settings, bool]] = []
+
+    def note(settings: Settings, *, foreground: bool = False) -> int:
+        seen.append((settings, foreground))
+        return 0
+
+    monkeypatch.setattr(mounting, "start", note)
+    return seen

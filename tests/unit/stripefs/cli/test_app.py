@@ -9,7 +9,7 @@ import pytest
 
 from stripefs.cli import main as start
 from stripefs.cli import mounting, status
-from stripefs.cli.output import guarded, line, wants_debug
+from stripefs.cli.output import guarded, wants_debug
 from stripefs.errors import ConfigError, MountError, NotFound
 from stripefs.fuse import daemonize
 from stripefs.settings import MIB, Settings
@@ -18,19 +18,6 @@ from tests.contract.commands import CommandConformance, completed
 from tests.unit.stripefs.cli.conftest import Run
 
 COMMAND, HELPER = command_conformance.program("stripefs"), command_conformance.program("mount.stripefs")
-
-
-@pytest.fixture
-def mounted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, bool]]:
-    """Mounts that would have been made: (settings, in the foreground)."""
-    seen: list[tuple[Settings, bool]] = []
-
-    def note(settings: Settings, *, foreground: bool = False) -> int:
-        seen.append((settings, foreground))
-        return 0
-
-    monkeypatch.setattr(mounting, "start", note)
-    return seen
 
 
 class TestStripefs(CommandConformance):
@@ -62,26 +49,19 @@ def test_misuse_is_one_line_and_code_2(run: Run, arguments: list[str], what: str
     assert hint in err
 
 
-def test_a_mount_from_flags(mounted: list[tuple[Settings, bool]], run: Run) -> None:
-    arguments = ["--range-size", "16MiB", "--no-hedge", "--hdfs-transport", "webhdfs", "-o", "threads=7,noexec", "-f"]
-    assert run("mount", "hdfs://nn/data", "relative", *arguments) == (0, "", "")
-    settings, foreground = mounted[0]
-    assert foreground
-    assert (settings.store.url, settings.store.transport) == ("hdfs://nn/data", "webhdfs")
-    assert (settings.read.range_size, settings.read.threads, settings.read.hedge) == (16 * MIB, 7, False)
-    assert (settings.mount.mountpoint, settings.mount.options) == (os.path.abspath("relative"), ("noexec",))
-
-
-def test_a_flag_beats_a_mount_option_and_both_a_variable(
+def test_a_mount_from_flags_which_beat_mount_options_and_these_variables(
     mounted: list[tuple[Settings, bool]], run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STRIPEFS_THREADS", "1")
-    monkeypatch.setenv("STRIPEFS_PER_HOST", "1")
-    monkeypatch.setenv("STRIPEFS_UMASK", "077")
-    run("mount", "/a", "/b", "-o", "threads=2,per_host=2", "--threads", "3")
-    settings, foreground = mounted[0]
-    assert not foreground
+    for name, text in (("THREADS", "1"), ("PER_HOST", "1"), ("UMASK", "077")):
+        monkeypatch.setenv(f"STRIPEFS_{name}", text)
+    options = ["-o", "threads=2,per_host=2,noexec", "--threads", "3", "--range-size", "16MiB", "--no-hedge"]
+    assert run("mount", "hdfs://nn/data", "relative", *options, "--hdfs-transport", "webhdfs", "-f") == (0, "", "")
+    [(settings, foreground)] = mounted
+    assert foreground
+    assert (settings.store.url, settings.store.transport) == ("hdfs://nn/data", "webhdfs")
     assert (settings.read.threads, settings.read.per_host, settings.mount.umask) == (3, 2, 0o077)
+    assert (settings.read.range_size, settings.read.hedge) == (16 * MIB, False)
+    assert (settings.mount.mountpoint, settings.mount.options) == (os.path.abspath("relative"), ("noexec",))
 
 
 def test_a_local_source_becomes_absolute(mounted: list[tuple[Settings, bool]], run: Run, tmp_path: Path) -> None:
@@ -206,11 +186,6 @@ def test_when_debug_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not wants_debug(["mount", "--log-level", "info", "debug"])
     monkeypatch.setenv("STRIPEFS_LOG_LEVEL", "debug")
     assert wants_debug([])
-
-
-def test_a_line_is_one_line() -> None:
-    assert line("a\n b", "c\td") == "stripefs: a b; c d"
-    assert line("a") == "stripefs: a"
 
 
 @pytest.mark.parametrize("command", [[COMMAND, "mount", "--help"], [HELPER, "--help"], [COMMAND, "--help"]], ids=str)

@@ -58,29 +58,6 @@ def test_what_binds(parallel: Sample, options: dict[str, float], limit: str) -> 
     assert verdict(parallel, **options) == limit
 
 
-def test_who_keeps_the_processors_busy_is_told() -> None:
-    for parallel, words in (
-        (sample(MB, cpu=3.9, machine=0.98), "this host's processors were 98% busy, reading took 3.9 of one"),
-        (sample(MB, cpu=3.9, machine=0.9), "reading used 98% of the processors it may use"),
-    ):
-        used = utilisation(parallel, host_rate=0, cores=4)
-        assert judge(sample(MB), parallel, used, live_hosts=0).reason == words
-
-
-def test_the_busiest_host() -> None:
-    assert sample(100, {"a": 0.2, "b": 0.8}).busiest == ("b", 0.8)
-    assert sample(100).busiest == ("", 0.0)
-    assert Sample(0, 0.0).rate == 0.0
-
-
-def test_the_reason_names_the_host_and_its_share() -> None:
-    parallel = sample(120 * MB, UNEVEN)
-    used = utilisation(parallel, host_rate=40 * MB, cores=4)
-    reason = judge(sample(40 * MB), parallel, used, live_hosts=8).reason
-    assert "h0 served 30%" in reason
-    assert "at 90%" in reason
-
-
 @given(
     st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 1 << 40), max_size=8),
     st.floats(0, 1e4),

@@ -6,37 +6,26 @@ from stripefs.cli import mount_helper, mounting
 from stripefs.errors import ConfigError, MountError, NotFound, StripefsError
 from stripefs.settings import Settings
 
-
-@pytest.fixture
-def mounted(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
-    """Mounts that would have been made."""
-    seen: list[Settings] = []
-
-    def note(settings: Settings) -> int:
-        seen.append(settings)
-        return 0
-
-    monkeypatch.setattr(mounting, "start", note)
-    return seen
+Mounts = list[tuple[Settings, bool]]
 
 
-def test_the_call_that_mount_makes(mounted: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_call_that_mount_makes(mounted: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
     fstab = "ro,nosuid,_netdev,nofail,x-systemd.automount,range_size=4M,hdfs_user=me"
     assert mount_helper.main(["hdfs://nn/data", "/mnt", "-o", fstab]) == 0
-    assert (mounted[0].store.url, mounted[0].mount.mountpoint) == ("hdfs://nn/data", "/mnt")
-    assert (mounted[0].read.range_size, mounted[0].store.hdfs_user) == (4 << 20, "me")
-    assert mounted[0].mount.options == ("nosuid",)
+    assert (mounted[0][0].store.url, mounted[0][0].mount.mountpoint) == ("hdfs://nn/data", "/mnt")
+    assert (mounted[0][0].read.range_size, mounted[0][0].store.hdfs_user) == (4 << 20, "me")
+    assert mounted[0][0].mount.options == ("nosuid",)
     assert capsys.readouterr() == ("", "")
 
 
-def test_rw_is_mounted_ro_with_a_line(mounted: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+def test_rw_is_mounted_ro_with_a_line(mounted: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
     assert mount_helper.main(["-o", "rw,_netdev", "/data", "/mnt"]) == 0
     assert len(mounted) == 1
     assert (
         capsys.readouterr().err
         == "stripefs: mounting read-only; say ro in the options to silence this line, or writable to write\n"
     )
-    assert not mounted[0].mount.rw
+    assert not mounted[0][0].mount.rw
 
 
 @pytest.mark.parametrize(
@@ -50,7 +39,7 @@ def test_rw_is_mounted_ro_with_a_line(mounted: list[Settings], capsys: pytest.Ca
     ],
 )
 def test_writable_is_a_wish_that_mount_does_not_add(
-    mounted: list[Settings],
+    mounted: Mounts,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     options: str,
@@ -59,24 +48,24 @@ def test_writable_is_a_wish_that_mount_does_not_add(
 ) -> None:
     monkeypatch.setenv("STRIPEFS_RW", variable)
     assert mount_helper.main(["-o", options, "/data", "/mnt"]) == 0
-    assert mounted[0].mount.rw is rw
+    assert mounted[0][0].mount.rw is rw
     assert capsys.readouterr() == ("", "")
 
 
-def test_fake_mounts_nothing_but_checks(mounted: list[Settings]) -> None:
+def test_fake_mounts_nothing_but_checks(mounted: Mounts) -> None:
     assert mount_helper.main(["/data", "/mnt", "-f"]) == 0
     assert mount_helper.main(["/data", "/mnt", "-f", "-o", "threads=x"]) == 1
     assert not mounted
 
 
-def test_verbose_says_what_was_mounted(mounted: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_says_what_was_mounted(mounted: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
     assert mount_helper.main(["/data", "/mnt", "-v", "-n", "-t", "fuse.stripefs", "-o", "ro"]) == 0
     assert capsys.readouterr().out == "/data mounted on /mnt\n"
 
 
-def test_sloppy_drops_what_it_does_not_know(mounted: list[Settings]) -> None:
+def test_sloppy_drops_what_it_does_not_know(mounted: Mounts) -> None:
     assert mount_helper.main(["/data", "/mnt", "-s", "-o", "ro,frobnicate,threads=3"]) == 0
-    assert mounted[0].read.threads == 3
+    assert mounted[0][0].read.threads == 3
     assert mount_helper.main(["/data", "/mnt", "-o", "ro,frobnicate"]) == 1
 
 
@@ -91,9 +80,7 @@ def test_sloppy_drops_what_it_does_not_know(mounted: list[Settings]) -> None:
         (["/data", "/mnt", "-o", "remount"], "-o remount is not supported"),
     ],
 )
-def test_misuse_is_code_1(
-    mounted: list[Settings], capsys: pytest.CaptureFixture[str], arguments: list[str], what: str
-) -> None:
+def test_misuse_is_code_1(mounted: Mounts, capsys: pytest.CaptureFixture[str], arguments: list[str], what: str) -> None:
     assert mount_helper.main(arguments) == 1
     err = capsys.readouterr().err
     assert err.startswith("stripefs: ")

@@ -35,15 +35,29 @@ def test_any_text_has_words(text: str) -> None:
     assert all(split(text))
 
 
-def test_options_of_stripefs_in_both_spellings() -> None:
-    options = expand(["range_size=16M,no-hedge", "per-host=2,nouse_datanode_hostname,allow_other"])
-    assert {name: text for name, (text, _) in options.given.items()} == {
-        "range-size": "16M",
-        "hedge": "false",
-        "per-host": "2",
-        "use-datanode-hostname": "false",
-        "allow-other": "true",
-    }
+FSTAB = "defaults,_netdev,nofail,auto,noauto,user,users,x-systemd.automount,X-mount.mkdir,comment=mine"
+
+
+@pytest.mark.parametrize(
+    ("texts", "given", "kernel"),
+    [
+        (
+            ["range_size=16M,no-hedge", "per-host=2,nouse_datanode_hostname,allow_other"],
+            {"range-size": "16M", "hedge": "false", "per-host": "2", "use-datanode-hostname": "false",
+             "allow-other": "true"},
+            [],
+        ),
+        ([r"layout_for=*.pt=striped\,a/*=plain,layout_for=*.log=plain"],  # which may be said several times
+         {"layout-for": "*.pt=striped,a/*=plain,*.log=plain"}, []),
+        ([FSTAB], {}, []),
+        (["noexec,nodev", 'context="a:s0:c1,c2",fscontext=b'], {},
+         ["noexec", "nodev", 'context="a:s0:c1,c2"', "fscontext=b"]),
+    ],
+    ids=["both spellings", "several times", "fstab", "kernel"],
+)  # fmt: skip
+def test_options_and_words_for_the_kernel(texts: list[str], given: dict[str, str], kernel: list[str]) -> None:
+    found = expand(texts)
+    assert ({name: text for name, (text, _) in found.given.items()}, found.kernel) == (given, kernel)
 
 
 def test_the_last_word_wins() -> None:
@@ -52,25 +66,6 @@ def test_the_last_word_wins() -> None:
     assert options.read_write is False
     assert expand(["ro,rw"]).read_write is True
     assert expand(["threads=1"]).read_write is None
-
-
-def test_what_may_be_said_several_times_adds_up() -> None:
-    given = expand([r"layout_for=*.pt=striped\,a/*=plain,layout_for=*.log=plain"]).given
-    assert given == {"layout-for": ("*.pt=striped,a/*=plain,*.log=plain", "-o layout_for")}
-
-
-def test_what_only_fstab_cares_about_is_dropped() -> None:
-    options = expand(["defaults,_netdev,nofail,auto,noauto,user,users,x-systemd.automount,X-mount.mkdir,comment=mine"])
-    assert (options.given, options.kernel) == ({}, [])
-
-
-def test_what_the_kernel_understands_is_passed_on() -> None:
-    assert expand(["noexec,nodev", 'context="a:s0:c1,c2",fscontext=b']).kernel == [
-        "noexec",
-        "nodev",
-        'context="a:s0:c1,c2"',
-        "fscontext=b",
-    ]
 
 
 def test_a_configuration_file() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -99,15 +98,6 @@ def test_misuse_is_one_line(place: Place, run: Run, arguments: list[str], code: 
     found, out, err = run(*arguments)
     assert (found, out, err.count("\n")) == (code, "", 1)
     assert what in err
-
-
-def test_progress_shows_on_a_terminal_only(place: Place, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken(place)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    code, _, err = run("gc", place.root)
-    assert code == 0
-    assert err.startswith("\r/\x1b[K")
-    assert err.endswith("\r\x1b[K")
 
 
 # -- recover
