@@ -21,6 +21,7 @@ import pytest
 import stripefs
 from stripefs.fsspec import HdfsFileSystem, LocalFileSystem, StripefsFileSystem
 from tests.support.python_api import MIB, content, names, python, spread
+from tests.support.refusals import refused
 
 DATA = content(9 * MIB)
 
@@ -152,9 +153,8 @@ def test_changes(place: Path, url: str, fs: LocalFileSystem) -> None:
     fs.rm(f"{url}/a/d/o*")
     fs.rm_file(f"{url}/a/d")
     assert names(place) == {"a", "a/c", "a/copy"}
-    with pytest.raises(OSError, match="empty") as caught:
+    with refused(errno.ENOTEMPTY):
         fs.rm(f"{url}/a")
-    assert caught.value.errno == errno.ENOTEMPTY
     fs.rm([f"{url}/a"], recursive=True)
     assert names(place) == set()
     fs.touch(f"{url}/empty")
@@ -243,15 +243,6 @@ def test_text_that_cannot_be_encoded_replaces_nothing(place: Path, fs: LocalFile
     assert names(place) == {"words"}
 
 
-def test_text_in_a_transaction(place: Path, fs: LocalFileSystem) -> None:
-    with fs.transaction:
-        with fs.open(f"{place}/words.gz", "w", compression="gzip") as file:
-            file.write("words")
-        assert not fs.exists(f"{place}/words.gz")
-    with fs.open(f"{place}/words.gz", "r", compression="gzip") as file:
-        assert file.read() == "words"
-
-
 def test_a_transaction_publishes_all_or_nothing(place: Path, url: str, fs: LocalFileSystem) -> None:
     def write(*, fail: bool) -> None:
         with fs.transaction:
@@ -269,17 +260,18 @@ def test_a_transaction_publishes_all_or_nothing(place: Path, url: str, fs: Local
     assert fs.ls(url, detail=False) == [f"{place}/file{number}" for number in range(3)]
     assert fs.cat_file(f"{url}/file2") == DATA[2:]
     fs.start_transaction()
-    fs.pipe_file(f"{url}/late", b"x")
-    assert not fs.exists(f"{url}/late")
+    with fs.open(f"{url}/late.gz", "w", compression="gzip") as text:
+        text.write("words")
+    assert not fs.exists(f"{url}/late.gz")
     fs.end_transaction()
-    assert fs.exists(f"{url}/late")
+    with fs.open(f"{url}/late.gz", "r", compression="gzip") as text:
+        assert text.read() == "words"
 
 
 def test_a_transaction_does_not_move_what_has_to_be_copied(place: Path, url: str, fs: LocalFileSystem) -> None:
     fs.pipe_file(f"{url}/file", b"x")
-    with pytest.raises(OSError, match="not in a transaction") as caught, fs.transaction:
+    with refused(errno.EXDEV), fs.transaction:
         fs.mv([f"{url}/file"], [f"{url}/moved"])
-    assert caught.value.errno == errno.EXDEV
     assert names(place) == {"file"}
 
 

@@ -18,6 +18,7 @@ from stripefs.store.base import Status
 from stripefs.store.local import LocalStore
 from stripefs.write import namespace
 from tests.support.python_api import MIB, content, names, spread
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -92,12 +93,10 @@ def test_errors(place: Path, fs: stripefs.FileSystem, kind: type[OSError], call:
     with pytest.raises(kind) as caught:
         call(fs)
     assert caught.value.filename.startswith(str(place))
-    with pytest.raises(OSError, match="empty") as caught:
+    with refused(errno.ENOTEMPTY):
         fs.rmdir("folder")
-    assert caught.value.errno == errno.ENOTEMPTY
-    with pytest.raises(OSError, match="below itself") as caught:
+    with refused(errno.EINVAL):
         fs.rename("folder", "folder/inside")
-    assert caught.value.errno == errno.EINVAL
 
 
 def test_changes(place: Path, fs: stripefs.FileSystem) -> None:
@@ -165,15 +164,13 @@ def test_what_is_being_written_holds_up_renames(place: Path, fs: stripefs.FileSy
     fs.mkdir("folder")
     with fs.open("folder/file", "wb") as file:
         file.write(b"x")
-        with pytest.raises(OSError, match="being written") as caught:
+        with refused(errno.EBUSY):
             fs.rename("folder", "other")
-        assert caught.value.errno == errno.EBUSY
     fs.rename("folder", "other")
     with fs.open("other/file", "ab") as file:
         for change in (fs.rename, fs.replace):
-            with pytest.raises(OSError, match="being written") as caught:
+            with refused(errno.EBUSY):
                 change("other/file", "other/new")
-            assert caught.value.errno == errno.EBUSY
         with pytest.raises(OSError, match="being written"):
             fs.remove("other/file")
         (place / "other" / "third").touch()
@@ -268,9 +265,8 @@ def test_a_tree_with_sources_in_it(place: Path) -> None:
         (place / name).mkdir(exist_ok=True)
         stripefs.connect(str(place / name), layout="striped", unit="1MiB").write_bytes("file", content(10 * MIB))
     whole = stripefs.FileSystem.of_service(str(place))[0]
-    with pytest.raises(OSError, match="keeps parts of removed files") as caught:
+    with refused(errno.ENOTEMPTY):
         whole.rmtree(place / "tree")
-    assert caught.value.errno == errno.ENOTEMPTY
     assert stripefs.connect(str(place)).listdir("tree/one") == ["deep"]
     at_once = stripefs.FileSystem.of_service(str(place), grace=0)[0]
     (place / "other").mkdir()
@@ -289,9 +285,8 @@ def test_no_name_holds_a_nul(place: Path) -> None:
         lambda: fs.fetch([("a\0b", None, None)]),
     ]
     for call in calls:
-        with pytest.raises(OSError, match="NUL") as caught:
+        with refused(errno.EINVAL):
             call()
-        assert caught.value.errno == errno.EINVAL
 
 
 def test_pools_above_a_new_file_are_looked_for_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
