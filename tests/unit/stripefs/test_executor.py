@@ -215,15 +215,6 @@ async def test_a_service_that_is_away_is_asked_again() -> None:
     assert (calls.retries, told) == (2, ["asking: away", "asking: busy"])
 
 
-async def test_the_last_error_stands_when_the_time_is_up(autojump_clock: MockClock) -> None:
-    async def attempt() -> None:
-        raise ServiceDown("away")
-
-    with pytest.raises(ServiceDown, match="away"):
-        await Executor(1000).persist("asking", attempt, 20)
-    assert trio.current_time() <= 20
-
-
 async def test_an_attempt_that_does_not_come_back_is_cancelled_when_the_time_is_up(autojump_clock: MockClock) -> None:
     async def attempt() -> None:
         await trio.sleep(12)

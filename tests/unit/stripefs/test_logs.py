@@ -58,13 +58,6 @@ def test_a_rotated_file_is_opened_anew(tmp_path: Path) -> None:
     assert "after" in file.read_text()
 
 
-def test_what_a_file_held_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text("of yesterday\n")
-    logs.configure("text", "info", str(tmp_path / "log"))
-    write("of today")
-    assert [line.split()[-1] for line in (tmp_path / "log").read_text().splitlines()] == ["yesterday", "today"]
-
-
 def test_configuring_twice_writes_once(tmp_path: Path) -> None:
     logs.configure("text", "info", str(tmp_path / "first"))
     logs.configure("text", "info", str(tmp_path / "second"))

@@ -14,43 +14,32 @@ import pytest
 from stripefs import records
 
 
-class Ours(records.NamedTuple):
-    """A place."""
+def made(base: Any, name: str) -> Any:
+    """A record on this base, which pickle finds in this module by its name."""
 
-    name: str
-    size: int = 3
-    tags: tuple[str, ...] = ()
+    class Record(base):  # type: ignore[misc]
+        """A place."""
 
-    @property
-    def double(self) -> int:
-        return 2 * self.size
+        name: str
+        size: int = 3
+        tags: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, name: str) -> Ours:
-        return cls(name)
+        @property
+        def double(self) -> int:
+            return 2 * self.size
 
-    def __str__(self) -> str:
-        return self.name
+        @classmethod
+        def of(cls, name: str) -> Record:
+            return cls(name)
+
+        def __str__(self) -> str:
+            return self.name
+
+    Record.__name__ = Record.__qualname__ = name
+    return Record
 
 
-class Theirs(typing.NamedTuple):
-    """A place."""
-
-    name: str
-    size: int = 3
-    tags: tuple[str, ...] = ()
-
-    @property
-    def double(self) -> int:
-        return 2 * self.size
-
-    @classmethod
-    def of(cls, name: str) -> Theirs:
-        return cls(name)
-
-    def __str__(self) -> str:
-        return self.name
-
+Ours, Theirs = made(records.NamedTuple, "Ours"), made(typing.NamedTuple, "Theirs")
 
 USES: list[Callable[[Any], Any]] = [
     lambda kind: kind("a"),

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,79 +9,65 @@ from stripefs.units import Pace, format_size, parse_duration, parse_rate, parse_
 
 
 @pytest.mark.parametrize(
-    ("text", "size"),
+    ("parse", "text", "value"),
     [
-        ("0", 0),
-        ("512", 512),
-        ("512B", 512),
-        ("8M", 8 << 20),
-        ("8MiB", 8 << 20),
-        ("8mib", 8 << 20),
-        (" 8 MiB ", 8 << 20),
-        ("1.5K", 1536),
-        (".5k", 512),
-        ("8MB", 8_000_000),
-        ("1GB", 1_000_000_000),
-        ("2TiB", 2 << 40),
-        ("1P", 1 << 50),
+        (parse_size, "0", 0),
+        (parse_size, "512", 512),
+        (parse_size, "512B", 512),
+        (parse_size, "8M", 8 << 20),
+        (parse_size, "8MiB", 8 << 20),
+        (parse_size, "8mib", 8 << 20),
+        (parse_size, " 8 MiB ", 8 << 20),
+        (parse_size, "1.5K", 1536),
+        (parse_size, ".5k", 512),
+        (parse_size, "8MB", 8_000_000),
+        (parse_size, "1GB", 1_000_000_000),
+        (parse_size, "2TiB", 2 << 40),
+        (parse_size, "1P", 1 << 50),
+        (parse_rate, "40MB/s", 40e6),
+        (parse_rate, "40MBps", 40e6),
+        (parse_rate, "1MiB/s", 1 << 20),
+        (parse_rate, "7", 7),
+        (parse_duration, "90", 90),
+        (parse_duration, "90s", 90),
+        (parse_duration, "250ms", 0.25),
+        (parse_duration, "2m", 120),
+        (parse_duration, "2min", 120),
+        (parse_duration, "1h", 3600),
+        (parse_duration, "1d", 86400),
+        (parse_duration, "5us", 5e-6),
+        (format_size, 0, "0 B"),
+        (format_size, 999, "999 B"),
+        (format_size, 1536, "1.5 KiB"),
+        (format_size, 1 << 20, "1 MiB"),
+        (format_size, 300 << 30, "300 GiB"),
+        (format_size, 5000 << 40, "5000 TiB"),
+        (shown, b"/a/b", "/a/b"),
+        (shown, "/gr\u00fc\u00df".encode(), "/gr\u00fc\u00df"),
+        (shown, b"/\xff\xfe", "/\\xff\\xfe"),
+        (shown, b"", ""),
     ],
 )
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
+def test_read_and_shown(parse: Callable[[object], object], text: object, value: object) -> None:
+    assert parse(text) == (pytest.approx(value) if isinstance(value, float) else value)
 
 
-@pytest.mark.parametrize("text", ["", "M", "8 apples", "-1", "1e6", "1,5M", "0x10", "8MiB/s", "٣"])
-def test_what_is_no_size(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a size") as caught:
-        parse_size(text)
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        *[(parse_size, text) for text in ("", "M", "8 apples", "-1", "1e6", "1,5M", "0x10", "8MiB/s", "\u0663")],
+        *[(parse_duration, text) for text in ("", "soon", "-5s", "1w")],
+    ],
+)
+def test_what_is_none(parse: Callable[[str], object], text: str) -> None:
+    with pytest.raises(ConfigError, match=r"is not a (size|duration)") as caught:
+        parse(text)
     assert repr(text) in caught.value.message
-
-
-@pytest.mark.parametrize(("text", "rate"), [("40MB/s", 40e6), ("40MBps", 40e6), ("1MiB/s", 1 << 20), ("7", 7)])
-def test_rates(text: str, rate: float) -> None:
-    assert parse_rate(text) == rate
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("90", 90), ("90s", 90), ("250ms", 0.25), ("2m", 120), ("2min", 120), ("1h", 3600), ("1d", 86400), ("5us", 5e-6)],
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert parse_duration(text) == pytest.approx(seconds)
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-5s", "1w"])
-def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(ConfigError, match="is not a duration"):
-        parse_duration(text)
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1536, "1.5 KiB"),
-        (1 << 20, "1 MiB"),
-        (300 << 30, "300 GiB"),
-        (5000 << 40, "5000 TiB"),
-    ],
-)
-def test_sizes_as_text(size: float, text: str) -> None:
-    assert format_size(size) == text
 
 
 @given(st.integers(0, 1 << 60))
 def test_a_printed_size_can_be_read_back(size: int) -> None:
     assert parse_size(format_size(size)) == pytest.approx(size, rel=0.06)
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [(b"/a/b", "/a/b"), ("/gr\u00fc\u00df".encode(), "/gr\u00fc\u00df"), (b"/\xff\xfe", "/\\xff\\xfe"), (b"", "")],
-)
-def test_paths_of_any_bytes_can_be_shown(path: bytes, text: str) -> None:
-    assert shown(path) == text
 
 
 def test_a_pace_follows_the_last_seconds() -> None:
