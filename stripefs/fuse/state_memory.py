@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 __all__ = ["CounterPage", "MemoryJournal", "make_memory"]
 
@@ -119,13 +119,6 @@ class MemoryJournal:
         self._flip()
         return True
 
-    def replace(self, payloads: Iterable[bytes]) -> None:
-        """Keep `payloads` instead of all that was appended before; all or nothing."""
-        self.begin()
-        for payload in payloads:
-            self.carry(payload)
-        self._flip()
-
     def _flip(self) -> None:
         slot = self._counters.slot
         self._counters.slot = 1 - slot
@@ -133,8 +126,9 @@ class MemoryJournal:
         self._size = self._fresh = self._carried
 
     def clear(self) -> None:
-        """Forget everything: the kernel's connection is a new one."""
-        self.replace(())
+        """Forget everything, at once: the kernel's connection is a new one."""
+        self.begin()
+        self._flip()
 
 
 def parse(data: bytes) -> Iterator[bytes]:
