@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -19,8 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stripefs.cli.main import PROGRAM
 from stripefs.fuse import kernel, mounting
-from stripefs.fuse.control import find_mounts, log_file
+from stripefs.fuse.control import find_mounts, log_file, runtime_directory
 from tests.support.mount_namespace import unshared
+from tests.support.refusals import refused
 from tests.support.waiting import gone
 from tests.tools.mounts import MIB, PATIENCE, eventually, sha256, workers_of
 
@@ -114,6 +116,8 @@ def test_mount_read_and_unmount(shell: Shell) -> None:
     second = shell.run("mount", "source", "mnt")
     assert second.returncode == 32
     assert "busy" in second.stderr
+    assert f"pid {supervisor}" in second.stderr
+    assert shell.status()["generation"] == 1  # the refused one did not take its control socket away
 
     done = shell.run("umount", "mnt")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -212,6 +216,10 @@ def test_a_dead_mount_is_told_and_cleared(shell: Shell) -> None:
     os.kill(supervisor, signal.SIGKILL)
     eventually(lambda: gone(supervisor) and not workers_of(str(shell.mountpoint)), "the end of its processes")
     assert shell.is_mounted()
+    with refused(errno.ENOTCONN):
+        os.listdir(shell.mountpoint)
+    assert str(shell.mountpoint) not in {mount.mountpoint for mount in find_mounts()}
+    assert not any(str(shell.mountpoint) in file.read_text() for file in runtime_directory().glob("*.json"))
     status = shell.run("status", "mnt")
     assert status.returncode == 32
     assert "stripefs umount" in status.stderr
@@ -221,6 +229,7 @@ def test_a_dead_mount_is_told_and_cleared(shell: Shell) -> None:
     done = shell.run("umount", "mnt")
     assert (done.returncode, done.stderr) == (0, "")
     assert not shell.is_mounted()
+    shell.mount()
 
 
 def test_a_mount_of_another_user_is_not_called_dead(

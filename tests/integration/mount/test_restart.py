@@ -1,4 +1,5 @@
-"""Workers that die under a live mount: no read is lost, no file is closed, no entry is skipped."""
+"""Workers that die under a live mount: no read is lost, no file is closed, no entry is skipped. One that is
+silent is replaced, and systemd hears of life all the while."""
 
 from __future__ import annotations
 
@@ -8,15 +9,17 @@ import mmap
 import os
 import random
 import signal
+import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stripefs.fuse import kernel
 from tests.support.refusals import refused
-from tests.tools.mounts import MIB, PATIENCE, REPLACED, Mounted, Mounts, eventually, sha256
+from tests.tools.mounts import MIB, PATIENCE, REPLACED, Mounted, Mounts, eventually, sha256, workers_of
 
 SLOW = "?delay=20ms&on=read"
 
@@ -227,3 +230,36 @@ def _begins(path: Path, start: bytes) -> bool:
         return path.read_bytes().startswith(start)
     except OSError:
         return False
+
+
+# -- systemd
+
+
+@pytest.fixture
+def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The socket on which a service that is started now reports its state, once in half a second."""
+    path = str(tmp_path / "notify")
+    monkeypatch.setenv("NOTIFY_SOCKET", path)
+    monkeypatch.setenv("WATCHDOG_USEC", "2000000")
+    monkeypatch.delenv("WATCHDOG_PID", raising=False)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path)
+        listener.settimeout(PATIENCE)
+        yield listener
+
+
+def test_a_stopped_worker_is_replaced_and_systemd_hears_of_life_all_the_while(
+    systemd: socket.socket, mounts: Mounts
+) -> None:
+    mounts.forgive(REPLACED, "does not answer any more")
+    (mounts.source / "file").write_bytes(b"content")
+    mounted = mounts.mount(mounts.url())
+    first = mounted.worker()
+    for _ in range(5):
+        assert systemd.recv(64) == b"WATCHDOG=1"
+    assert mounted.worker() == first  # which answers
+    os.kill(first, signal.SIGSTOP)
+    eventually(lambda: first not in workers_of(str(mounted.path)), "the end of the stopped worker")
+    assert (mounted.path / "file").read_bytes() == b"content"
+    assert systemd.recv(64) == b"WATCHDOG=1"
+    assert mounted.status()["restarts"] == 1

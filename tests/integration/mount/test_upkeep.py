@@ -1,23 +1,44 @@
-"""gc, recover and info through a mount whose writer was killed; replaced versions that somebody still reads."""
+"""Commands with paths inside mounts: gc, recover and info after writers that were killed; cp, ls, cat, rm and du, which
+go to the source, if the mount may. The pool of a directory above; replaced versions that somebody still reads."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stripefs import logs
+from stripefs.api import engine
 from stripefs.cli.main import PROGRAM
 from stripefs.settings import WriteSettings
+from tests.support.python_api import content
+from tests.support.refusals import refused
 from tests.tools.mounts import MIB, REPLACED, Mounted, Mounts, eventually, reading
 
 pytestmark = pytest.mark.mount
+
+DATA = content(20 * MIB)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
+    yield
+    engine.stop()
+
+
+def run(*words: object) -> int:
+    return PROGRAM.main(list(map(str, words)))
+
 
 _WRITER = """
 import os, sys, time
@@ -31,9 +52,9 @@ time.sleep(600)
 """
 
 
-def _mount(mounts: Mounts, **write: Any) -> Mounted:
-    settings = mounts.prepare(rw=True)._replace(write=WriteSettings(layout="striped", **write))
-    return mounts.start(settings).wait_ready()
+def _mount(mounts: Mounts, folder: str = "", **write: Any) -> Mounted:
+    settings = mounts.prepare(f"file://{mounts.source}{folder}", rw=True)
+    return mounts.start(settings._replace(write=WriteSettings(layout="striped", **write))).wait_ready()
 
 
 def _versions(source: Path) -> set[str]:
@@ -46,13 +67,9 @@ def _age(source: Path, days: float) -> None:
         os.utime(path, (then, then))
 
 
-def test_a_writer_that_was_killed(
-    mounts: Mounts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
-
+def test_a_writer_that_was_killed(mounts: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
     def answer(code: int, *arguments: object) -> Any:
-        assert PROGRAM.main([*map(str, arguments), "--json"]) == code
+        assert run(*arguments, "--json") == code
         out = capsys.readouterr().out
         return json.loads(out) if out else None
 
@@ -103,10 +120,10 @@ def test_a_directory_in_which_a_writer_died_can_be_removed(mounts: Mounts) -> No
         os.write(writer, b"x" * MIB)
     eventually(lambda: len(os.listdir(s / "run")) == 3, "the lock, the layout and what is written")
     mounted.kill_worker()
-    with pytest.raises(OSError, match="Input/output error"):
+    with refused(errno.EIO):
         os.close(writer)
     assert os.listdir(m / "run") == []
-    with pytest.raises(OSError, match="not empty"):
+    with refused(errno.ENOTEMPTY):
         (m / "run").rmdir()
     assert len(os.listdir(s / "run")) == 3
     assert "stripefs gc" in mounted.log_text()
@@ -145,3 +162,93 @@ def test_replaced_versions_are_readable_for_their_grace_and_then_go(mounts: Moun
     assert (m / "model").read_bytes() == b"n" * 10 * MIB
     assert len(_versions(s) - before) == 1
     assert mounted.stop() == 0
+
+
+# -- pools
+
+
+def _parts(source: Path) -> int:
+    return sum(path.is_file() for path in (source / ".stripefs").rglob("*"))
+
+
+def test_files_of_a_trusted_pool(mounts: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are read, renamed, replaced and unlinked, and never added to; without trust they fail with a clear line."""
+    mounts.forgive("--trust-pool", "only written from start to end", "is not published")
+    s = mounts.source
+    above = _mount(mounts, grace=0.0)
+    (above.path / "run1").mkdir()
+    for name in ("model", "other"):
+        (above.path / "run1" / name).write_bytes(DATA)
+    parts = _parts(s)
+
+    plain = _mount(mounts, "/run1", grace=0.0)
+    assert (plain.path / "model").stat().st_size == len(DATA)
+    with refused(errno.EIO):
+        (plain.path / "model").read_bytes()
+    assert f"it was written with the pool {s}/.stripefs; see --trust-pool" in plain.log_text()
+    assert plain.stop() == 0
+
+    mounted = _mount(mounts, "/run1", trust_pool=(f"{s}/.stripefs",), grace=0.0)
+    m = mounted.path
+    assert (m / "model").read_bytes() == DATA
+    assert run("info", "--json", "--trust-pool", f"{s}/.stripefs", m / "model") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["layout"], facts["trouble"], sum(part["length"] > 0 for part in facts["parts"])) == (
+        "striped",
+        [],
+        len(facts["parts"]),
+    )
+    writer = os.open(m / "model", os.O_WRONLY | os.O_APPEND)
+    with refused(errno.EOPNOTSUPP):
+        os.write(writer, b"more")
+    with contextlib.suppress(OSError):
+        os.close(writer)
+    assert (m / "model").read_bytes() == DATA
+    os.rename(m / "model", m / "moved")
+    assert (m / "moved").read_bytes() == DATA
+    (m / "other").write_bytes(DATA[::-1])
+    assert (m / "other").read_bytes() == DATA[::-1]
+    (m / "moved").unlink()
+    assert mounted.stop() == 0
+    assert _parts(s) == parts  # another mount's to remove
+    assert (above.path / "run1/other").exists()
+    assert above.stop() == 0
+
+
+# -- names
+
+
+def test_names_inside_a_mount(mounts: Mounts, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "model").write_bytes(DATA)
+    (tmp_path / "note").write_text("some words")
+    mounted = mounts.mount(rw=True, attr_timeout=0.0).path
+    (mounted / "folder").mkdir()
+    assert run("cp", "--layout", "striped", tmp_path / "model", tmp_path / "note", mounted / "folder") == 0
+    assert (mounted / "folder" / "model").read_bytes() == DATA
+    assert (mounts.source / "folder" / "model").stat().st_size < 65536
+    assert (mounts.source / ".stripefs").is_dir()
+    assert run("cp", mounted / "folder" / "model", tmp_path / "back") == 0
+    assert (tmp_path / "back").read_bytes() == DATA
+    capfd.readouterr()
+    assert run("ls", mounted / "folder") == 0
+    assert run("cat", mounted / "folder" / "note") == 0
+    assert run("du", "-sh", mounted) == 0
+    assert capfd.readouterr().out.split()[:3] == ["model", "note", "some"]
+    assert run("rm", "--grace", "0s", mounted / "folder" / "model") == 0
+    assert os.listdir(mounted / "folder") == ["note"]
+    assert run("rm", "-r", mounted / "folder", mounted / "folder" / "none") == 3
+    assert os.listdir(mounted) == []
+    assert run("rm", "-r", mounted) == 2
+
+
+def test_a_mount_that_is_read_only_is_respected(
+    mounts: Mounts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (mounts.source / "file").write_bytes(b"1")
+    (tmp_path / "model").write_bytes(DATA)
+    mounted = mounts.mount().path
+    for words in (["cp", tmp_path / "model", mounted / "new"], ["rm", mounted / "file"], ["rm", "-rf", mounted / "no"]):
+        assert run(*words) == 2
+        assert "is on a mount that is read-only; name its store, or mount it with --rw" in capsys.readouterr().err
+    assert run("cp", mounted / "file", tmp_path / "copy") == 0
+    assert os.listdir(mounts.source) == ["file"]
