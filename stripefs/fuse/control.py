@@ -146,8 +146,6 @@ def address(path: str | Path) -> Iterator[str]:
         os.close(directory)
 
 
-_TIMEOUT = 10.0
-
 _OTHERS = 0o077
 
 
@@ -243,10 +241,9 @@ class ControlFiles:
     def close(self) -> None:
         """Stop listening and remove the files, unless a newer mount at the same place has its own there."""
         self.listener.close()
-        with contextlib.suppress(FileNotFoundError):
-            if _identity(self._socket) == self._identity:
-                self._description.unlink(missing_ok=True)
-                self._socket.unlink(missing_ok=True)
+        if _identity(self._socket) == self._identity:
+            self._description.unlink(missing_ok=True)
+            self._socket.unlink(missing_ok=True)
 
 
 def log_file(mountpoint: str, directory: Path | None = None, name: str = "") -> Path:
@@ -263,17 +260,18 @@ def find_mounts(directory: Path | None = None) -> list[Mount]:
             mount = Mount(**json.loads(description.read_text()))
         except (OSError, ValueError, TypeError):
             continue  # removed meanwhile
-        before = _identity_of(description.with_suffix(".sock"))
-        if _listens(description.with_suffix(".sock")):
+        listener = description.with_suffix(".sock")
+        before = _identity(listener)
+        if _listens(listener):
             found.append(mount)
-        elif _identity_of(description.with_suffix(".sock")) == before:  # else a new mount has just made its own
+        elif _identity(listener) == before:  # else a new mount has just made its own
             description.unlink(missing_ok=True)
-            description.with_suffix(".sock").unlink(missing_ok=True)
+            listener.unlink(missing_ok=True)
     return sorted(found, key=lambda mount: mount.mountpoint)
 
 
 def query(
-    mountpoint: str, operation: str, timeout: float = _TIMEOUT, *, directory: Path | None = None, name: str = ""
+    mountpoint: str, operation: str, timeout: float = TIMEOUT, *, directory: Path | None = None, name: str = ""
 ) -> dict[str, Any]:
     """Ask the mount at `mountpoint` (as `find_mounts` spells it) for `status`, or to `stop`; timeout as for `ask`.
 
@@ -296,22 +294,18 @@ def _files(directory: Path, mountpoint: str, name: str = "") -> tuple[Path, Path
     return directory / f"{name}.sock", directory / f"{name}.json"
 
 
-def _identity(path: Path) -> tuple[int, int]:
-    """Identity of this socket among those at the same path."""
-    found = path.stat()
-    return found.st_ino, found.st_ctime_ns
-
-
-def _identity_of(path: Path) -> tuple[int, int] | None:
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Identity of this socket among those at the same path; None where there is none."""
     try:
-        return _identity(path)
+        found = path.stat()
     except FileNotFoundError:
         return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def _listens(path: Path) -> bool:
     with contextlib.closing(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)) as client:
-        client.settimeout(_TIMEOUT)
+        client.settimeout(TIMEOUT)
         try:
             with address(path) as short:
                 client.connect(short)

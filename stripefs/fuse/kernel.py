@@ -16,6 +16,7 @@ import struct
 from collections.abc import Iterator
 
 from stripefs.errors import MountError
+from stripefs.osutil import check
 from stripefs.records import NamedTuple
 
 __all__ = [
@@ -78,12 +79,12 @@ def open_device() -> int:
 
 def mount(source: str, target: str, fstype: str, flags: int, data: str) -> None:
     """mount(2). Raises OSError."""
-    _check(_libc.mount(_bytes(source), _bytes(target), _bytes(fstype), ctypes.c_ulong(flags), _bytes(data)), target)
+    check(_libc.mount(_bytes(source), _bytes(target), _bytes(fstype), ctypes.c_ulong(flags), _bytes(data)), target)
 
 
 def unmount(target: str, flags: int = 0) -> None:
     """umount2(2). Raises OSError."""
-    _check(_libc.umount2(_bytes(target), flags), target)
+    check(_libc.umount2(_bytes(target), flags), target)
 
 
 class MountPoint(NamedTuple):
@@ -235,15 +236,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _syscall(number: int, *arguments: bytes | int | None) -> int:
-    result: int = _libc.syscall(number, *arguments)
-    _check(min(result, 0), "fusectl")
-    return result
-
-
-def _check(result: int, subject: str) -> None:
-    if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), subject)
+    return check(_libc.syscall(number, *arguments), "fusectl")
 
 
 def _unescape(text: str) -> str:

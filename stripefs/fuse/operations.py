@@ -359,13 +359,7 @@ class WritingOperations(TreeOperations):
     async def symlink(self, *_args: object) -> EntryAttributes:
         raise FUSEError(errno.EPERM)  # as symlink(2), link(2) and mknod(2) say of a file system that has none
 
-    @handler
-    async def link(self, *_args: object) -> EntryAttributes:
-        raise FUSEError(errno.EPERM)
-
-    @handler
-    async def mknod(self, *_args: object) -> EntryAttributes:
-        raise FUSEError(errno.EPERM)
+    link = mknod = symlink  # type: ignore[assignment]  # which takes any arguments
 
     # Files
 
