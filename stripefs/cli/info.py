@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import click
@@ -37,13 +37,13 @@ class PartPlacement:
 
 @dataclass(slots=True)
 class Facts:
-    """Sizes in bytes. hosts: bytes that each holds of the file, all replicas; live: number of the store's data hosts.
+    """Sizes in bytes. hosts: bytes that each holds of the file, all replicas; live_hosts: number of the store's.
 
     width: parts that are written at once in the last segment, 0 for files that are not striped. pool: the directory,
     on the store's service, that the parts of a striped file lie below. blocks: of the store, in all; thin_blocks: those
-    that have fewer replicas than `replication`; both 0 where the store names no hosts. idle: live data hosts
-    that hold nothing of it. balance: the bytes of the fullest host over the mean of all live ones, 0 where the store
-    does not say where bytes lie.
+    that have fewer replicas than `replication`; both 0 where the store names no hosts. idle_hosts: live ones that hold
+    nothing of it. balance: the bytes of the fullest host over the mean of all live ones, 0 where the store does not say
+    where bytes lie.
     """
 
     source: str
@@ -59,9 +59,9 @@ class Facts:
     blocks: int = 0
     thin_blocks: int = 0
     replication: int = 0
-    live: int = 0
+    live_hosts: int = 0
     hosts: dict[str, int] = field(default_factory=dict)
-    idle: list[str] = field(default_factory=list)
+    idle_hosts: list[str] = field(default_factory=list)
     parts: list[PartPlacement] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
 
@@ -72,31 +72,11 @@ class Facts:
     @property
     def mean(self) -> float:
         """Bytes that each host would hold if the file lay evenly over all that are live."""
-        return sum(self.hosts.values()) / max(1, self.live, len(self.hosts))
+        return sum(self.hosts.values()) / max(1, self.live_hosts, len(self.hosts))
 
     def as_dict(self) -> dict[str, Any]:
         """The --json form."""
-        return {
-            "source": self.source,
-            "path": self.path,
-            "layout": self.layout,
-            "length": self.length,
-            "version": self.version,
-            "unit": self.unit,
-            "width": self.width,
-            "segments": self.segments,
-            "pool": self.pool,
-            "block_size": self.block_size,
-            "blocks": self.blocks,
-            "thin_blocks": self.thin_blocks,
-            "replication": self.replication,
-            "live_hosts": self.live,
-            "hosts": self.hosts,
-            "idle_hosts": self.idle,
-            "balance": round(self.balance, 3),
-            "parts": [{"name": part.name, "length": part.length, "hosts": list(part.hosts)} for part in self.parts],
-            "trouble": self.trouble,
-        }
+        return asdict(self) | {"balance": round(self.balance, 3)}
 
 
 def gather(view: StripedStore, path: bytes) -> Facts:
@@ -111,7 +91,7 @@ def gather(view: StripedStore, path: bytes) -> Facts:
     manifest = view.manifest(path)
     facts = Facts(store.url, shown(path), "ordinary", status.length)
     live = [host.name for host in store.hosts() if host.live]
-    facts.live = len(live)
+    facts.live_hosts = len(live)
     if manifest is not None:
         found = manifest
         facts.pool = shown(found.pool if view.foreign(found.pool) else view.pool)
@@ -119,7 +99,7 @@ def gather(view: StripedStore, path: bytes) -> Facts:
     else:
         facts.block_size, facts.replication = status.block_size, status.replication
         _count(facts, _blocks(store, path)[1], "")
-    facts.idle = sorted(set(live) - facts.hosts.keys()) if facts.hosts else []
+    facts.idle_hosts = sorted(set(live) - facts.hosts.keys()) if facts.hosts else []
     return facts
 
 
@@ -163,7 +143,7 @@ def _blocks(store: Store, path: bytes) -> tuple[int, Sequence[Block]]:
 
 def _count(facts: Facts, blocks: Sequence[Block], whose: str) -> None:
     """`blocks` of the file, or of the part that `whose` names. A store without hosts does not say where bytes lie."""
-    if facts.live:
+    if facts.live_hosts:
         facts.blocks += len(blocks)
         facts.thin_blocks += sum(len(block.hosts) < facts.replication for block in blocks)
         if nowhere := [block for block in blocks if not block.hosts]:
@@ -220,9 +200,14 @@ def describe(facts: Facts) -> str:
             ("version", facts.version),
             ("pool", facts.pool),
             ("parts", f"{len(facts.parts)} in {facts.segments} segments" if striped else ""),
-            ("blocks", f"{facts.blocks}{size}" if facts.live else ""),
-            ("replication", f"{facts.replication}{thin}" if facts.live else ""),
-            ("hosts", f"{len(facts.hosts)} of {facts.live} live ones{_idle(facts.idle)}" if facts.live else ""),
+            ("blocks", f"{facts.blocks}{size}" if facts.live_hosts else ""),
+            ("replication", f"{facts.replication}{thin}" if facts.live_hosts else ""),
+            (
+                "hosts",
+                f"{len(facts.hosts)} of {facts.live_hosts} live ones{_idle(facts.idle_hosts)}"
+                if facts.live_hosts
+                else "",
+            ),
             ("balance", _balance(facts)),
         ]
     )
