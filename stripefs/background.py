@@ -100,21 +100,16 @@ class Sampled(Generic[_T]):
 
     def value(self) -> _T:
         """The value now, or the last known one while the source hangs. Raises what `look` raises."""
-        asked = self._under_way
+        asked, patience = self._under_way, 0.0
         if asked is None:
-            asked = self._under_way = self._lane.submit(self._look)
-            patience = PATIENCE
-        else:
-            patience = 0.0
+            asked, patience = self._lane.submit(self._look), PATIENCE
+        self._under_way = asked
         try:
             self._known = asked.result(patience)
         except TimeoutError:
             if not asked.done():
                 return self._known
-            self._under_way = None
             raise
-        except BaseException:
-            self._under_way = None
-            raise
-        self._under_way = None
+        finally:
+            self._under_way = None if asked.done() else asked
         return self._known

@@ -16,6 +16,7 @@ from stripefs import config
 from stripefs.api.engine import CrossSourceRename, engine, os_errors
 from stripefs.api.file_reader import Path, ReadFile, Request, fetch
 from stripefs.api.file_writer import MODES, WriteFile
+from stripefs.api.source import Source
 from stripefs.api.sources import SourceAddress, Sources, in_service, normal, real_path, url_in_service
 from stripefs.api.tree_ops import SourceNamespace, Usage, remove_tree, usage
 from stripefs.errors import ConfigError, Exists, NotFound
@@ -194,13 +195,13 @@ class FileSystem:
 
         Of the reader, which all of a service share.
         """
-        return self._call("/", self._status)
+        return self._call("/", self._look, _status)
 
     # -- names ---------------------------------------------------------------------------------------------------
 
     def stat(self, path: Path) -> Entry:
         """Raises FileNotFoundError, NotADirectoryError. Symbolic links of a local source are not followed."""
-        return Entry.of(self._call(path, self._stat, self._full_path(path)))
+        return Entry.of(self._call(path, self._look, Source.stat, self._full_path(path)))
 
     def exists(self, path: Path) -> bool:
         try:
@@ -217,7 +218,7 @@ class FileSystem:
 
     def scandir(self, path: Path = "/") -> list[Entry]:
         """Entries of a directory, in byte order of the names."""
-        return [Entry.of(status) for status in self._call(path, self._listing, self._full_path(path))]
+        return [Entry.of(status) for status in self._call(path, self._look, Source.listing, self._full_path(path))]
 
     def listdir(self, path: Path = "/") -> list[str]:
         return [entry.name for entry in self.scandir(path)]
@@ -279,14 +280,8 @@ class FileSystem:
 
     # -- in the engine -------------------------------------------------------------------------------------------
 
-    async def _status(self, sources: Sources) -> dict[str, Any]:
-        return (await sources.view(self._address)).status()
-
-    async def _stat(self, sources: Sources, full_path: bytes) -> Status:
-        return await (await sources.view(self._address)).stat(full_path)
-
-    async def _listing(self, sources: Sources, full_path: bytes) -> list[Status]:
-        return await (await sources.view(self._address)).listing(full_path)
+    async def _look(self, sources: Sources, ask: Callable[[Source, *_Args], Awaitable[_T]], *args: *_Args) -> _T:
+        return await ask(await sources.view(self._address), *args)
 
     async def _mkdir(self, sources: Sources, full_path: bytes, mode: int, parents: bool, exist_ok: bool) -> None:
         names, inner = await self._namespace(sources, full_path)
@@ -298,7 +293,7 @@ class FileSystem:
             await self._mkdir(sources, split_path(full_path)[0], 0o777 & ~umask(), True, True)
             await names.mkdir(inner, mode)
         except Exists:
-            if not exist_ok or (await self._stat(sources, full_path)).kind is not Kind.DIRECTORY:
+            if not exist_ok or (await self._look(sources, Source.stat, full_path)).kind is not Kind.DIRECTORY:
                 raise
 
     async def _set_attributes(self, sources: Sources, full_path: bytes, wanted: Attributes) -> None:
@@ -368,6 +363,10 @@ class FileSystem:
     def _name(self, full_path: bytes) -> str:
         """The URL of a file, for messages."""
         return url_in_service(self._address.settings.store.url, (self._address.root or b"").rstrip(b"/") + full_path)
+
+
+async def _status(source: Source) -> dict[str, Any]:
+    return source.status()
 
 
 def _service(url: StoreUrl) -> StoreUrl:

@@ -50,7 +50,25 @@ class _Sink(io.BufferedIOBase):
         return self._file.write(data)
 
 
-class _Compressed(io.BufferedIOBase):
+class _Unpublished(io.IOBase):
+    """A file of which nothing is published when an exception leaves its `with` block, or when it was never closed."""
+
+    def discard(self) -> None:
+        raise NotImplementedError
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        """Unlike Python's own this closes nothing."""
+
+
+class _Compressed(_Unpublished, io.BufferedIOBase):
     """A file that is written through a compressor, which writes its last bytes before the file is published."""
 
     def __init__(self, file: WriteFile, compressor: Any) -> None:
@@ -83,16 +101,8 @@ class _Compressed(io.BufferedIOBase):
         super().close()
         self._file.discard()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _end(self, kind)
 
-    def __del__(self) -> None:
-        """Unlike Python's own this closes nothing: a file that was never closed is not published."""
-
-
-class _Text(io.TextIOWrapper):
+class _Text(_Unpublished, io.TextIOWrapper):
     """_Text that is written to a file; Python's own would publish it whatever happens."""
 
     def __init__(self, file: WriteFile | _Compressed, **how: str | None) -> None:
@@ -102,19 +112,3 @@ class _Text(io.TextIOWrapper):
     def discard(self) -> None:
         """Publish nothing."""
         self._file.discard()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _end(self, kind)
-
-    def __del__(self) -> None:
-        """Unlike Python's own this closes nothing: a file that was never closed is not published."""
-
-
-def _end(file: _Compressed | _Text, kind: type[BaseException] | None) -> None:
-    """The end of a `with` block, which an exception of this kind has left."""
-    if kind is None:
-        file.close()
-    else:
-        file.discard()

@@ -73,7 +73,7 @@ class DelayedStore(WrappedStore):
         return act()
 
     def handle(self, path: bytes, inner: Handle) -> Handle:
-        return _DelayedHandle(self, inner)
+        return _Handle(inner, lambda _offset, _length, _host, watch: self.wait("read", watch))
 
     def sink(self, path: bytes, host: str, inner: Sink) -> Sink:
         return _DelayedSink(self, inner)
@@ -86,13 +86,15 @@ class DelayedStore(WrappedStore):
             pause(self._delay, watch)
 
 
-class _DelayedHandle(WrappedHandle):
-    def __init__(self, store: DelayedStore, inner: Handle) -> None:
+class _Handle(WrappedHandle):
+    """before: called ahead of each read with its offset, length, host and watch, and may raise or wait."""
+
+    def __init__(self, inner: Handle, before: Callable[[int, int, str, Watch | None], None]) -> None:
         super().__init__(inner)
-        self._store = store
+        self._before = before
 
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
-        self._store.wait("read", watch)
+        self._before(offset, length, host, watch)
         return self.inner.read(offset, length, host=host, watch=watch)
 
 
@@ -226,7 +228,9 @@ class FaultyStore(WrappedStore):
         return act()
 
     def handle(self, path: bytes, inner: Handle) -> Handle:
-        return _FaultyHandle(self, path, inner)
+        return _Handle(
+            inner, lambda offset, length, host, _watch: self.maybe_fail("read", path, offset, length, host=host)
+        )
 
     def sink(self, path: bytes, host: str, inner: Sink) -> Sink:
         return _FaultySink(self, path, host, inner)
@@ -257,17 +261,6 @@ class FaultyStore(WrappedStore):
         if kind == "quota":
             raise QuotaExceeded("an injected quota")
         raise RuntimeError("an injected bug of the client")
-
-
-class _FaultyHandle(WrappedHandle):
-    def __init__(self, store: FaultyStore, path: bytes, inner: Handle) -> None:
-        super().__init__(inner)
-        self._store = store
-        self._path = path
-
-    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
-        self._store.maybe_fail("read", self._path, offset, length, host=host)
-        return self.inner.read(offset, length, host=host, watch=watch)
 
 
 class _FaultySink(WrappedSink):
