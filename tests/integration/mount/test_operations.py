@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-import pyfuse3
 import pytest
 import trio
 import trio.testing
@@ -20,7 +19,6 @@ from pyfuse3 import FUSEError
 from stripefs.errors import NotFound, PermissionDenied, ServiceDown, StaleVersion, StoreError
 from stripefs.fuse.operations import TreeOperations
 from stripefs.fuse.state_memory import CounterPage, make_memory
-from stripefs.store.base import Space
 
 
 class FakeTree:
@@ -225,14 +223,6 @@ def test_the_tree_says_whether_its_lists_are_enforced(tree: FakeTree, counters: 
     for wanted in (False, True):
         tree.posix_acl = wanted
         assert TreeOperations(tree, counters, lambda: None).enable_acl is wanted
-
-
-async def test_capacity_and_missing_attributes(operations: Any, tree: FakeTree) -> None:
-    tree.answer = Space(1 << 40, 1 << 39, 12)
-    found = await operations.statfs(None)
-    assert (found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files) == (1 << 40, 1 << 39, 12)
-    tree.answer = None
-    assert await _errno(operations.getxattr(1, b"user.x", None)) == pyfuse3.ENOATTR
 
 
 async def test_names_that_no_attribute_can_have_never_reach_the_tree(operations: Any, tree: FakeTree) -> None:

@@ -71,16 +71,6 @@ def test_a_host_that_falls_silent(mounts: Mounts, spool: Path, tmp_path: Path) -
     assert SIZE <= facts["bytes"] < SIZE + MIB  # on a busy machine the kernel asks for the last page twice
 
 
-def test_a_folder_that_cannot_be_written(mounts: Mounts, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = write(mounts.source / "model", SIZE)
-    spool.write_text("a file")
-    monkeypatch.setenv("BOOTSEER_EVENTS", str(spool))
-    mounted = mounts.mount()
-    assert (mounted.path / "model").read_bytes() == data
-    assert mounted.stop() == 0
-    assert spool.read_text() == "a file"
-
-
 def test_a_program_that_reads_without_a_mount(mounts: Mounts, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(mounts.source / "model", SIZE)
     monkeypatch.setenv("BOOTSEER_EVENTS", str(spool))

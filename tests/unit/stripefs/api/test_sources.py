@@ -56,16 +56,6 @@ def test_writing_by_url_goes_to_the_nearest_pool(place: Path) -> None:
     assert stripefs.open(str(place / "a/b/model")).read() == DATA * 2
 
 
-def test_a_replaced_striped_file_loses_its_parts(place: Path) -> None:
-    striped(place, "model")
-    before = set((place / ".stripefs").glob("*/[0-9]*"))
-    with stripefs.open(str(place / "model"), "wb", layout="striped", unit="1MiB", grace=0) as file:
-        file.write(DATA[::-1])
-    while any(part.exists() for part in before):
-        os.sched_yield()
-    assert stripefs.open(str(place / "model")).read() == DATA[::-1]
-
-
 def test_names_do_not_leave_a_source_by_a_rename(place: Path) -> None:
     striped(place / "one", "model")
     striped(place / "two", "model")

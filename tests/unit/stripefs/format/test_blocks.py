@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import random
 
-import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.format.blocks import CHECK, CHUNK, DIGEST, SUM, BlockMap, PartTable, check_sums, digest_of, table_length
+from stripefs.format.blocks import CHECK, CHUNK, BlockMap, PartTable, check_sums, table_length
 from stripefs.store.base import Block
 
 lengths = st.lists(st.integers(1, 5 * CHUNK), min_size=1, max_size=12)
@@ -115,12 +114,3 @@ def test_pieces_may_be_cut_anywhere(unit: int, length: int, cuts: list[int]) -> 
     assert table.finish() == whole
     assert table.length == length
     assert len(whole) == table_length(length, unit)
-
-
-def test_as_documented() -> None:
-    data = DATA[: CHECK + 5]
-    sums = check_sums(data)
-    assert sums == xxhash.xxh3_64(data[:CHECK]).digest() + xxhash.xxh3_64(data[CHECK:]).digest()
-    assert len(sums) == 2 * SUM
-    assert digest_of(sums) == xxhash.xxh3_128(sums).digest()
-    assert len(digest_of(b"")) == DIGEST

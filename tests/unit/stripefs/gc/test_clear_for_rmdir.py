@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from stripefs.store.striped import StripedStore
 from stripefs.write import Layout
 from stripefs.write.file_lock import acquire
 from tests.support.leftovers import DAY, Hooked, Place, version
-from tests.support.shifted_store import Shifted
 from tests.support.uploads import MIB, content, load, spread, until, writing
 from tests.unit.stripefs.gc.conftest import collect
 
@@ -29,12 +27,9 @@ DEAD = LEASE + 5
 """Seconds since a writer was heard of last that has lost its lock."""
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
+@pytest.fixture(autouse=True)
+def _directory(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
-    yield place
-    place.close()
 
 
 def clear(place: Place, store: Store | None = None, **options: object) -> set[str]:
@@ -132,16 +127,6 @@ def test_a_record_of_which_nothing_is_left_goes_with_its_writer(place: Place) ->
     assert clear(place) == set()
 
 
-@pytest.mark.parametrize("seconds", [-400 * DAY, 400 * DAY])
-def test_only_the_stores_clock_counts(place: Place, caplog: pytest.LogCaptureFixture, seconds: float) -> None:
-    place.lock("d", "model", [version(1)], LEASE - 20)
-    place.hidden("d", "model", f"{version(1)}-0", 9 * DAY)
-    store = Shifted(place.store, seconds)
-    stays(place, caplog, "at work", store)
-    place.age("d", DEAD)
-    assert clear(place, store) == set()
-
-
 def test_what_is_not_ours_keeps_everything(place: Place) -> None:
     place.hidden("d", "model", f"{version(1)}-0", 9 * DAY)
     for other in ("file", f".model.stripefs-{version(1)}-future", ".stripefs"):
@@ -198,8 +183,7 @@ async def test_a_file_that_is_renamed_while_it_is_written_keeps_its_parts(
 ) -> None:
     """They lie in the directory that it left, where a lock says that somebody needs them, for every other mount."""
     store = spread(tmp_path)
-    for folder in ("d", "e"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "e").mkdir()
     data = content(3 * MIB)
 
     def hidden(folder: str) -> set[str]:

@@ -47,13 +47,11 @@ def test_what_is_younger_than_a_day_stays_unless_forced(place: Place) -> None:
     found = collect(place)
     assert (found.removed, place.everything()) == (0, before)
     assert kept(found) == {GcVerdict.YOUNG: len(rubbish)}
+    crashes(place, 60)
+    assert kept(collect(place, force=True)) == {GcVerdict.YOUNG: len(rubbish)}
+    crashes(place, DAY / 2)
     assert removed(collect(place, force=True)) == rubbish
     assert place.everything() == good
-
-
-def test_force_spares_what_is_younger_than_two_minutes(place: Place) -> None:
-    rubbish = crashes(place, 60)
-    assert kept(collect(place, force=True)) == {GcVerdict.YOUNG: len(rubbish)}
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -149,16 +149,6 @@ def test_what_is_no_version_is_never_scheduled(store: LocalStore) -> None:
         DeferredDelete(store, 0).schedule(["../../x"])
 
 
-def test_the_pool(store: LocalStore) -> None:
-    assert versions(store, A) == [B]
-    found = stored(store, A)
-    assert (found.files, found.length, found.foreign) == (3, 30, False)
-    assert found.changed_ns == max(store.stat(b"/.stripefs/%s%s" % (A.encode(), p)).mtime_ns for p in (b"", b"/2"))
-    remove_version(store, A)
-    remove_version(store, A)
-    assert versions(store) == [B]
-
-
 def test_a_folder_that_holds_more_than_parts_is_foreign(store: LocalStore, tmp_path: Path) -> None:
     (tmp_path / ".stripefs" / A / "folder").mkdir()
     (tmp_path / ".stripefs" / "notes").mkdir()
