@@ -266,7 +266,8 @@ def test_what_cannot_be_mounted_leaves_nothing(shell: Shell) -> None:
     assert not workers_of(str(shell.mountpoint))
 
 
-def test_in_the_foreground_it_logs_and_tells_systemd(shell: Shell) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_in_the_foreground_it_logs_and_tells_systemd(shell: Shell, number: signal.Signals) -> None:
     address = str(shell.folder / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)
@@ -276,10 +277,11 @@ def test_in_the_foreground_it_logs_and_tells_systemd(shell: Shell) -> None:
         )
         assert systemd.recv(64) == b"READY=1"
     assert (shell.mountpoint / "small").read_bytes() == b"small\n"
-    child.send_signal(signal.SIGTERM)
+    child.send_signal(number)
     _, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0
     assert not shell.is_mounted()
+    assert not workers_of(str(shell.mountpoint))
     lines = [json.loads(line) for line in err.splitlines()]
     assert any("is mounted at" in line["message"] for line in lines)
     assert {line["level"] for line in lines} == {"info"}
@@ -298,25 +300,6 @@ def scraped(address: str) -> dict[str, float]:
 
 
 @pytest.mark.root
-def test_mount_helper_mounts_as_fstab_says(shell: Shell) -> None:
-    options = "rw,_netdev,nofail,x-systemd.automount,noexec,range_size=1M"
-    done = shell.run("source", "mnt", "-o", options, name="mount.stripefs")
-    assert (done.returncode, done.stdout) == (0, "")
-    said = "stripefs: mounting read-only; say ro in the options to silence this line, or writable to write\n"
-    assert done.stderr == said
-    mount = kernel.find_mount(str(shell.mountpoint))
-    assert mount is not None
-    assert {"ro", "noexec", "nosuid", "nodev"} <= set(mount.options.split(","))
-    assert "allow_other" in mount.super_options
-    assert shell.status()["settings"]["read"]["range_size"] == MIB
-    again = shell.run("source", "mnt", "-o", "ro", name="mount.stripefs")
-    assert again.returncode == 32
-    with contextlib.suppress(FileNotFoundError):  # busybox hosts have no umount of util-linux
-        subprocess.run(["umount", str(shell.mountpoint)], check=True)
-    eventually(lambda: not workers_of(str(shell.mountpoint)), "the end of the worker after umount(8)")
-
-
-@pytest.mark.root
 def test_mount_8_finds_the_helper(shell: Shell) -> None:
     """In a mount namespace of its own, where /sbin is a writable overlay that has the link of docs/config.md."""
     script = """
@@ -325,7 +308,7 @@ def test_mount_8_finds_the_helper(shell: Shell) -> None:
         sbin=$(readlink -f /sbin)
         mount -t overlay overlay -o "lowerdir=$sbin,upperdir=$1/upper,workdir=$1/work" "$sbin"
         ln -s "$2" /sbin/mount.stripefs
-        echo "$3 $4 stripefs ro,noauto,_netdev,nofail,umask=077 0 0" > "$1/fstab"
+        echo "$3 $4 stripefs ro,noauto,_netdev,nofail,noexec,umask=077 0 0" > "$1/fstab"
         mount --fstab "$1/fstab" "$4"
         stat -c %a "$4/small" && cat "$4/small" && grep " $4 " /proc/mounts
         umount "$4"
@@ -345,6 +328,7 @@ def test_mount_8_finds_the_helper(shell: Shell) -> None:
     mode, content, mount = done.stdout.splitlines()
     assert (mode, content) == ("600", "small")
     assert mount.split()[2] == "fuse.stripefs"
+    assert {"ro", "noexec", "nosuid", "nodev", "allow_other"} <= set(mount.split()[3].split(","))
     eventually(lambda: not workers_of(str(shell.mountpoint)), "the end of the worker after umount(8)")
 
 

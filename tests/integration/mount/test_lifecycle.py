@@ -157,15 +157,6 @@ def test_metrics_survive_a_worker(mounts: Mounts) -> None:
 # Down
 
 
-def test_an_interrupt_unmounts(mounts: Mounts) -> None:
-    mounted = mounts.mount()
-    worker = mounted.worker()
-    mounted.process.send_signal(signal.SIGINT)
-    assert mounted.process.wait(PATIENCE) == 0
-    assert not mounted.in_table()
-    assert not Path(f"/proc/{worker}").exists()
-
-
 def test_sigterm_while_files_are_open_and_read(mounts: Mounts) -> None:
     mounts.forgive("was in use", "in use: whoever", "did not leave")
     (mounts.source / "data").write_bytes(b"x" * (16 * MIB))

@@ -165,6 +165,7 @@ def test_values(name: str, text: str, value: object) -> None:
         ("threads", "0"),
         ("threads", "many"),
         ("umask", "8"),
+        ("io-timeout", "0"),
         ("umask", "1000"),
         ("hdfs-transport", "carrier-pigeon"),
         ("metrics", "0.0.0.0:9464"),
