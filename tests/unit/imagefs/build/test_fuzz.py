@@ -25,7 +25,7 @@ from imagefs.format import erofs
 from imagefs.settings import LayerLimits
 from tests.support.images import archives as tar
 from tests.support.images.layers import layout
-from tests.unit.imagefs.build.victim import documents, put
+from tests.unit.imagefs.build.conftest import documents, put
 
 Result = TypeVar("Result")
 

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import zlib
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
-from imagefs.build.layers import LayerEntry, MergedLayers
-from imagefs.errors import HostileLayer
-from imagefs.format.inodes import Inode, walk
+from imagefs.format.inodes import walk
 from imagefs.settings import LayerLimits
 from tests.support.images import archives as tar
-from tests.unit.imagefs.build.victim import MIB, Victim
-
-
-@pytest.fixture
-def victim(tmp_path: Path) -> Victim:
-    (tmp_path / "machine").mkdir()
-    return Victim(tmp_path / "machine")
+from tests.unit.imagefs.build.conftest import MIB, Victim
 
 
 def sparse(numbers: Sequence[tuple[int, int]], size: int = 10_000, stored: int = 1000) -> bytes:
@@ -167,16 +157,6 @@ def test_marks_of_a_layer_take_no_more_time_than_its_names(victim: Victim) -> No
     marks = tar.member(b"d/.wh..wh..opq") + tar.member(b".wh..wh..opq")
     root = victim.build(victim.layers(names + tar.END, names + marks * 5000 + tar.END), LayerLimits(entries=100_000))
     assert len((root.children or {})[b"d"].children or {}) == 4000
-
-
-# -- large archives -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_million_names_against_the_limit() -> None:
-    names = itertools.repeat(LayerEntry((b"x",), Inode(0o100644)), 1_000_001)
-    with pytest.raises(HostileLayer, match="more than 1000000 entries"):
-        MergedLayers(LayerLimits(entries=1_000_000)).add(names)
 
 
 def test_bytes_behind_the_end_say_nothing(victim: Victim) -> None:

@@ -1,30 +1,30 @@
-"""Blocks into packs: each is stored once, also if a build finds it stored already; nothing relies on what is gone."""
+"""Builds: each block is stored once, by any codec, relying on nothing that is gone; and every byte comes back."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import stat
 from pathlib import Path
 
 import pytest
 
 from imagefs.build import packs
-from imagefs.build.content import Segment
+from imagefs.build.content import Segment, scan
+from imagefs.build.image import BuildReport, build
 from imagefs.build.packs import PACK_SIZE, Known, Packs, store_blocks
 from imagefs.errors import BuildError
 from imagefs.format.documents import Manifest
-from imagefs.format.index import BLOCK, BlockLocation, Pack
+from imagefs.format.index import BLOCK, Index, Pack
+from imagefs.housekeeping.gc import collect
+from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images
+from imagefs.settings import Compression
+from tests.support.images import nasty
+from tests.support.images.starts import Stored
 from tests.support.images.stores import build_tree, files, write_tree
 from tests.unit.imagefs.build.test_layout import Bytes
-
-
-def test_blocks_of_several_images_are_shared(images: Images, tmp_path: Path) -> None:
-    one = build_tree(write_tree(tmp_path / "one", a=1), images, "one")
-    two = build_tree(write_tree(tmp_path / "two", b=2), images, "two")
-    both = build_tree(write_tree(tmp_path / "both", a=1, b=2), images, "both")
-    assert (one.new_bytes > 0, two.new_bytes > 0, both.new_bytes) == (True, True, 0)
-    assert both.stored_bytes == one.stored_bytes + two.stored_bytes
 
 
 def test_what_was_put_together_from_others_is_the_same_when_it_is_built_again(images: Images, tmp_path: Path) -> None:
@@ -85,6 +85,75 @@ def test_an_image_that_is_removed_meanwhile_fails_the_build(
     assert "two" not in images.tags()
 
 
+# -- images of each codec in one store ------------------------------------------------------------------------------
+
+
+def tree(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_bytes(b"".join(b"%s = %d\n" % (name.encode(), number) for number in range(20_000)))
+    return folder
+
+
+def made(folder: Path, images: Images, tag: str, codec: str, link_rate: int = 100_000_000) -> BuildReport:
+    return build(*scan(str(folder)), images, tag=tag, compression=Compression(codec, link_rate))
+
+
+def index_of(images: Images, report: BuildReport) -> Index:
+    return images.index(images.manifest(report.digest).devices[0].index)
+
+
+def test_images_of_both_codecs_share_blocks(images: Images, tmp_path: Path) -> None:
+    first = made(tree(tmp_path / "one", "a"), images, "one", "lz4")
+    mixed = made(tree(tmp_path / "two", "a", "b"), images, "two", "auto", link_rate=1_000_000)
+    alone = made(tree(tmp_path / "three", "b"), images, "three", "lz4")
+    assert [pack.codec for pack in index_of(images, mixed).packs] == ["lz4", "zstd"]
+    assert (mixed.stored_bytes - first.stored_bytes, alone.new_bytes) == (mixed.new_bytes, 0)
+    assert verify(images).damage == []
+    images.untag("one")
+    collect(images, untagged=True)
+    assert verify(images).damage == []
+    for pack in files(tmp_path / "store", "packs"):
+        data = pack.read_bytes()
+        pack.write_bytes(data[:99] + bytes([data[99] ^ 1]) + data[100:])
+    assert {one.path.partition("/")[0] for one in verify(images).damage} == {"packs"}
+
+
+# -- from a directory into a store and back, without a kernel ---------------------------------------------------------
+
+
+def test_every_byte_comes_back(tmp_path: Path, images: Images) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    nasty.make(source)
+    report = build_tree(source, images)
+    stored = Stored(images, report.digest)
+    checked = 0
+    for folder, _, names in os.walk(os.fsencode(source)):
+        for name in names:
+            path = os.path.join(folder, name)
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                continue
+            inode = stored.image.stat(stored.image.root)
+            for part in os.path.relpath(path, os.fsencode(source)).split(b"/"):
+                number = stored.image.lookup(inode, part)
+                assert number is not None, path
+                inode = stored.image.stat(number)
+            assert stored.content(inode) == Path(os.fsdecode(path)).read_bytes(), path
+            checked += 1
+    assert checked > 3000
+    result = verify(images)
+    assert (result.damage, result.images, result.blocks) == ([], 1, report.blocks)
+    assert result.bytes == report.stored_bytes
+    assert verify(images, report.digest).damage == []
+
+
+def test_an_empty_directory_is_an_image(tmp_path: Path, images: Images) -> None:
+    (tmp_path / "nothing").mkdir()
+    image = Stored(images, build_tree(tmp_path / "nothing", images).digest).image
+    assert [entry[0] for entry in image.entries(image.stat(image.root))] == [b".", b".."]
+
+
 # -- packs -----------------------------------------------------------------------------------------------------------
 
 
@@ -103,18 +172,6 @@ def test_equal_blocks_are_stored_once() -> None:
     packs = Packs(put)
     places = store_blocks(segments, 5 * BLOCK, packs, nothing)
     assert len(set(places)) == 1
-    assert packs.stored_bytes == BLOCK
-
-
-def test_what_is_known_is_not_stored_again() -> None:
-    data = random.Random(3).randbytes(2 * BLOCK)
-    segments = [Segment(Bytes(data), 0, 2 * BLOCK, 0)]  # type: ignore[list-item,arg-type]
-    elsewhere = Pack(b"p" * 32, 1 << 20)
-    known = {hashlib.sha256(data[:BLOCK]).digest(): Known(elsewhere, BlockLocation(b"", 9, 77, BLOCK, BLOCK))}
-    packs = Packs(put)
-    places = store_blocks(segments, 2 * BLOCK, packs, known.get)
-    assert packs.all[places[0].pack] == elsewhere
-    assert (places[0].offset, places[0].length) == (77, BLOCK)
     assert packs.stored_bytes == BLOCK
 
 

@@ -14,24 +14,12 @@ from imagefs.format.trace import Trace
 from imagefs.housekeeping.verify import VerifyResult, remove_damaged, verify
 from imagefs.repository.images import KINDS, Images
 from imagefs.repository.traces import Traces
-from tests.support.images import nasty
 from tests.support.images.faults import flip
 from tests.support.images.stores import build_tree, files, write_tree
 
 
 def said(result: VerifyResult) -> dict[str, str]:
     return {damage.path.partition("/")[0]: damage.what for damage in result.damage}
-
-
-def test_a_nasty_tree_is_well(images: Images, tmp_path: Path) -> None:
-    (tmp_path / "source").mkdir()
-    nasty.make(tmp_path / "source")
-    report = build_tree(tmp_path / "source", images, "app")
-    result = verify(images)
-    assert result.damage == []
-    assert (result.images, result.blocks) == (1, report.blocks)
-    assert result.bytes == report.stored_bytes
-    assert verify(images, report.digest).damage == []
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "images"])

@@ -28,6 +28,12 @@ SMALL = LayerLimits(
 )
 
 
+@pytest.fixture
+def victim(tmp_path: Path) -> Victim:
+    (tmp_path / "machine").mkdir()
+    return Victim(tmp_path / "machine")
+
+
 class Victim:
     """A machine that builds what it is given."""
 
