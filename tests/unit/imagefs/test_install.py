@@ -30,24 +30,6 @@ def systemd(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return asked
 
 
-def values(name: str, key: str) -> list[str]:
-    return [line.partition("=")[2] for line in UNITS[name].splitlines() if line.startswith(f"{key}=")]
-
-
-@pytest.mark.parametrize("name", [DAEMON, SNAPSHOTTER, STRIPEFS])
-def test_every_service_says_that_it_is_ready_and_lives_and_stops_in_its_own_order(name: str) -> None:
-    assert values(name, "Type") == ["notify"]
-    assert values(name, "WatchdogSec") == ["60"]
-    assert values(name, "KillMode") == ["process" if name == DAEMON else "mixed"]  # whose keeper outlives it
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_services_of_containers_are_up_before_containerd_and_come_back_always(name: str) -> None:
-    assert values(name, "Before") == ["containerd.service"]
-    assert values(name, "Restart") == ["always"]
-    assert values(name, "StartLimitIntervalSec") == ["0"]
-
-
 @pytest.mark.parametrize("name", UNITS)
 def test_no_service_gets_a_mount_namespace_of_its_own(name: str) -> None:
     hiding = ("Private", "Protect", "ReadOnly", "ReadWrite", "Inaccessible", "TemporaryFileSystem", "Bind", "Dynamic")

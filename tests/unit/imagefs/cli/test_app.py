@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.cli import main as start
-from imagefs.cli.common import Bar, progress_bar
+from imagefs.cli.common import Bar
 from imagefs.cli.main import PROGRAM
 from tests.contract import commands as command_conformance
 from tests.contract.commands import CommandConformance, completed
@@ -75,14 +75,6 @@ def test_what_cannot_be_is_one_line_with_the_code_of_its_kind(
     assert hint in err
 
 
-def test_a_flag_of_a_command_beats_a_variable(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("IMAGEFS_MAX_ENTRIES", "wrong")
-    assert "IMAGEFS_MAX_ENTRIES: " in said(capsys, "build", "dir:/", str(tmp_path))[2]
-    assert "--max-entries: " in said(capsys, "build", "dir:/", str(tmp_path), "--max-entries", "0")[2]
-
-
 @pytest.mark.parametrize(("words", "offered"), [("imagefs opt", "optimize"), ("imagefs trace me", "merge")])
 def test_completion(words: str, offered: str) -> None:
     assert completed("imagefs", words) == [f"plain,{offered}"]
@@ -93,13 +85,6 @@ def test_settings_are_grouped_on_the_page(capsys: pytest.CaptureFixture[str]) ->
     titles = [line for line in page.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert titles == ["Options:", "The store:", "The service:", "Building:"]
     assert "IMAGEFS_NAME" in page
-
-
-def test_no_bar_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_bar() as progress:
-        progress.stage("storing", 10)
-        progress.advance(10)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Findings about a host's rights, runtimes, cache and services."""
+"""Findings about a host: its rights, runtimes, cache, services, and its kernel, by what was tried or by its version."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.doctor import CheckResult, exit_code, host, lines, services
-from imagefs.doctor.host import cache_findings, file_system_of, rights_findings, runtime_findings
+from imagefs.doctor import CheckResult, host, services
+from imagefs.doctor.host import (
+    TRIALS,
+    cache_findings,
+    file_system_of,
+    judge_kernel,
+    release,
+    rights_findings,
+    runtime_findings,
+)
 from imagefs.doctor.services import daemon_findings, snapshotter_findings, speaks_http2
 from imagefs.settings import DaemonSettings
 from stripefs.fuse import kernel
@@ -24,12 +32,6 @@ def states(findings: list[CheckResult]) -> dict[str, str]:
 
 def mounted(path: str, fstype: str) -> kernel.MountPoint:
     return kernel.MountPoint(path, "0:1", fstype, "none", "", "")
-
-
-def test_a_failure_alone_makes_the_exit_code_1() -> None:
-    ok, warn, fail = (CheckResult("a.b", state, "found", "cost", "remedy") for state in ("ok", "warn", "fail"))  # type: ignore[arg-type]  # mypy takes them for any text
-    assert [exit_code([ok, warn]), exit_code([ok, fail, warn]), exit_code([])] == [0, 1, 0]
-    assert lines([warn]) == ["warn  a.b: found", "      cost", "      remedy"]
 
 
 def test_a_device_that_cannot_be_opened_is_a_failure(tmp_path: Path) -> None:
@@ -157,3 +159,52 @@ def test_services_that_do_not_run_are_failures_where_containerd_needs_them(
     settings = DaemonSettings(cache=str(tmp_path), runtime=str(tmp_path))
     assert states(daemon_findings(settings, needed=needed)) == {"daemon.running": state}
     assert states(snapshotter_findings(str(tmp_path / "none"), needed=needed)) == {"snapshotter.running": state}
+
+
+# The kernel
+
+
+GOOD = dict.fromkeys(TRIALS, "ok")
+
+
+def judged(version: tuple[int, int], tried: dict[str, str]) -> dict[str, str]:
+    return {one.check.removeprefix("kernel."): one.state for one in judge_kernel(version, tried)}
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("6.18.44-fc-v669", (6, 18)), ("6.1.0-31-amd64", (6, 1)), ("5.10", (5, 10)), ("unknown", (0, 0))],
+)
+def test_releases(text: str, version: tuple[int, int]) -> None:
+    assert release(text) == version
+
+
+def test_what_was_tried_counts_more_than_the_version() -> None:
+    assert judged((6, 18), {**GOOD, "erofs-file": "Invalid argument"}) == {
+        "erofs-file": "warn",
+        "erofs-loop": "ok",
+        "overlay": "ok",
+        "fuse": "ok",
+        "fuse-resend": "ok",
+    }
+    assert judged((5, 4), GOOD) == judged((6, 18), GOOD)
+
+
+@pytest.mark.parametrize(
+    ("version", "missing"),
+    [
+        ((6, 12), {}),
+        ((6, 9), {"erofs-file": "warn"}),
+        ((6, 1), {"erofs-file": "warn", "fuse-resend": "warn"}),
+        ((5, 10), {"erofs-file": "warn", "erofs-loop": "fail", "overlay": "fail", "fuse-resend": "warn"}),
+    ],
+)
+def test_where_nothing_could_be_tried_the_version_tells(version: tuple[int, int], missing: dict[str, str]) -> None:
+    assert {name: state for name, state in judged(version, {}).items() if state != "ok"} == missing
+
+
+def test_every_lack_has_a_cost_and_something_to_do_about_it() -> None:
+    findings = judge_kernel((6, 18), dict.fromkeys(TRIALS, "Function not implemented"))
+    assert [one.check for one in findings if not (one.cost and one.remedy)] == []
+    assert all("Function not implemented" in one.found for one in findings)
+    assert len(findings) == len(TRIALS)

@@ -1,14 +1,37 @@
-"""The config of an image: its user, its signal, and damage to it."""
+"""The config of an image, its user and its signal; limits, and whether this machine's cgroups can enforce them."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import click
 import pytest
 
+from imagefs.cli.main import PROGRAM
 from imagefs.errors import RunError
-from imagefs.run.options import ImageConfig, User, parse_signal, resolve_user
-from tests.unit.imagefs.run.users import GROUP, PASSWD
+from imagefs.run import host
+from imagefs.run.options import ImageConfig, ResourceLimits, User, parse_cgroup, parse_signal, resolve_user
+from stripefs.cli.click_group import group
+from stripefs.errors import ConfigError
+from stripefs.fuse import kernel
+from stripefs.fuse.kernel import MountPoint
+
+PASSWD = b"""# a comment
+root:x:0:0:root:/root:/bin/bash
+ann:x:1000:100:Ann,,,:/home/ann:/bin/sh
+short:x:7
++nis::::::
+bad:x:number:1:::
+1001:x:55:56:a name of digits:/home/digits:/bin/sh
+last:x:4294967294:1::/:
+too:x:4294967295:1::/:
+"""
+GROUP = b"root:x:0:\nusers:x:100:bob\nvideo:x:44:bob,ann\naudio:x:29:ann\nempty:x:9\n"
+"""The users and groups of an image, with lines that are damaged."""
 
 
 @pytest.mark.parametrize(
@@ -82,3 +105,127 @@ def test_signals() -> None:
     for text in ("", "0", "99", "SIGNOTHING", "sigterm", "SIG_DFL", "SIG", "RTMAX+1", "9" * 30, "_IGN"):
         with pytest.raises(RunError, match="no signal"):
             parse_signal(text)
+
+
+# Limits
+
+
+TOP = MountPoint("/sys/fs/cgroup", "0:20", "tmpfs", "tmpfs", "rw", "rw,mode=755")
+
+
+def hierarchy(controllers: str, version: str = "cgroup") -> MountPoint:
+    return MountPoint(f"/sys/fs/cgroup/{controllers}", "0:21", version, "cgroup", "rw", f"rw,{controllers}")
+
+
+# Flags
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ResourceLimits()),
+        ({"memory": "64MiB"}, ResourceLimits(memory=64 << 20)),
+        ({"memory": "1.5g"}, ResourceLimits(memory=3 << 29)),
+        ({"memory": "20000000"}, ResourceLimits(memory=20_000_000)),
+        ({"cpus": "1.5"}, ResourceLimits(cpus=1.5)),
+        ({"cpus": "0.01"}, ResourceLimits(cpus=0.01)),
+        ({"processes": "100"}, ResourceLimits(processes=100)),
+        ({"memory": "0", "cpus": "0", "processes": "0"}, ResourceLimits()),
+    ],
+)
+def test_limits(given: dict[str, str], expected: ResourceLimits) -> None:
+    assert ResourceLimits.parse(**given) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"memory": "much"}, "--memory: 'much' is not a size such as 8MiB, 512M or 1GB"),
+        ({"memory": "-1"}, "--memory: '-1' is not a size such as 8MiB, 512M or 1GB"),
+        ({"memory": "1"}, "--memory: 1 is outside 6 MiB to 1024 TiB"),
+        ({"cpus": "two"}, "--cpus: 'two' is not a number of processors such as 2 or 1.5"),
+        ({"cpus": "nan"}, "--cpus: 'nan' is not a number of processors such as 2 or 1.5"),
+        ({"cpus": "inf"}, "--cpus: inf is outside 0.01 to 8192"),
+        ({"cpus": "-1"}, "--cpus: -1 is outside 0.01 to 8192"),
+        ({"cpus": "0.001"}, "--cpus: 0.001 is outside 0.01 to 8192"),
+        ({"processes": "many"}, "--pids-limit: 'many' is not a whole number"),
+        ({"processes": "-1"}, "--pids-limit: -1 is outside 0 to 4194304"),
+    ],
+)
+def test_limits_that_cannot_be(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        ResourceLimits.parse(**given)
+    assert raised.value.message == message
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("", "/"), ("/", "/"), ("job7", "/job7"), ("/batch//job7/", "/batch/job7"), ("./batch", "/batch")],
+)
+def test_where_the_cgroup_is_made(given: str, expected: str) -> None:
+    assert parse_cgroup(given) == expected
+
+
+@pytest.mark.parametrize("given", ["..", "/batch/../..", "a\0b"])
+def test_a_place_that_is_no_cgroup(given: str) -> None:
+    with pytest.raises(ConfigError, match="is no path of a cgroup"):
+        parse_cgroup(given)
+
+
+def test_memory_on_the_page_of_run_is_the_containers() -> None:
+    commands = group(PROGRAM)
+    context = click.Context(commands)
+    memory = {}
+    for name in ("run", "mount"):
+        command = commands.get_command(context, name)
+        assert command is not None
+        (found,) = [one for one in command.params if "--memory" in one.opts]
+        memory[name] = found.get_help_record(context)
+    assert memory["run"] == ("--memory SIZE", "Most memory of the container.  [no limit]")
+    assert memory["mount"] == ("--memory SIZE", "Most memory for blocks on their way.  [64MiB]")
+
+
+def test_a_shell_offers_the_flags() -> None:
+    """Asked as the completion script asks, which gives the command no arguments."""
+    asking = {"_IMAGEFS_COMPLETE": "bash_complete", "COMP_WORDS": "imagefs run --", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [Path(sys.executable).with_name("imagefs")],
+        env=os.environ | asking,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    flags = {"--memory", "--cpus", "--pids-limit", "--cgroup-parent"}
+    assert {f"plain,{flag}" for flag in flags} <= set(done.stdout.split())
+
+
+# Controllers
+
+
+def test_controllers_of_version_1() -> None:
+    mounts = [TOP, hierarchy("cpu,cpuacct"), hierarchy("pids"), hierarchy("memory", version="cgroup2")]
+    assert {"cpu", "pids"} <= host.controllers(mounts)
+    assert "memory" not in host.controllers(mounts)
+
+
+def test_controllers_of_version_2(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_TOP", str(tmp_path))
+    top = TOP._replace(path=str(tmp_path), fstype="cgroup2")
+    with pytest.raises(RunError, match=r"cgroup\.controllers: No such file"):
+        host.controllers([top])
+    with open(f"{tmp_path}/cgroup.controllers", "w", encoding="ascii") as file:
+        file.write("cpuset cpu memory\n")
+    assert host.controllers([top]) == {"cpuset", "cpu", "memory"}
+
+
+def test_a_limit_that_nothing_enforces_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "mounts", lambda: [TOP, hierarchy("cpu")])
+    host.check_limits(ResourceLimits())
+    host.check_limits(ResourceLimits(cpus=1))
+    for limits, flag, name in (
+        (ResourceLimits(memory=1 << 30, cpus=1), "--memory", "memory"),
+        (ResourceLimits(processes=9), "--pids-limit", "pids"),
+    ):
+        with pytest.raises(RunError) as raised:
+            host.check_limits(limits)
+        assert raised.value.message == f"{flag} cannot be kept: the cgroups of this machine have no controller {name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,6 +162,15 @@ def test_arguments_and_error_numbers_are_kept() -> None:
 def test_what_is_no_profile_is_refused(document: object) -> None:
     with pytest.raises(RunError, match=r"^--seccomp x"):
         profile(document).filter(["CAP_BPF"])
+
+
+def test_a_profile_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "profile.json"
+    with pytest.raises(RunError, match="No such file or directory"):
+        seccomp_profile(str(file))
+    file.write_text("{")
+    with pytest.raises(RunError, match="is no JSON"):
+        seccomp_profile(str(file))
 
 
 @pytest.mark.parametrize("capabilities", [CAPABILITIES, KNOWN, ()])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,9 @@ import pytest
 
 from imagefs.errors import RunError
 from imagefs.run.options import Bind, ImageConfig, ResourceLimits, RunOptions
-from imagefs.run.privileges import CAPABILITIES
-from imagefs.run.spec import DeviceNode, HostFacts, Spec, Volume, arguments, build
+from imagefs.run.spec import DeviceNode, HostFacts, Spec, arguments, build
 from stripefs.errors import ConfigError
-from tests.unit.imagefs.run.users import GROUP, PASSWD
+from tests.unit.imagefs.run.test_options import GROUP, PASSWD
 
 if TYPE_CHECKING:
     from imagefs.run.spec import TreeKind
@@ -79,13 +77,6 @@ def mounts(**more: Any) -> dict[str, dict[str, Any]]:
 # Users
 
 
-def test_only_root_has_capabilities_at_once() -> None:
-    assert process(user="0")["capabilities"]["effective"] == list(CAPABILITIES)
-    capabilities = process(user="ann")["capabilities"]
-    assert (capabilities["effective"], capabilities["permitted"], capabilities["ambient"]) == ([], [], [])
-    assert capabilities["bounding"] == list(CAPABILITIES)
-
-
 def test_the_user_s_choice_goes_before_the_image_s() -> None:
     image = ImageConfig(user="ann", workdir="/work")
     found = process(image=image)
@@ -144,16 +135,6 @@ def test_text_that_no_runtime_takes() -> None:
 # Names, networks, limits
 
 
-def test_whose_network() -> None:
-    document = spec().document
-    assert [one["type"] for one in document["linux"]["namespaces"]] == ["pid", "mount", "ipc", "uts", "cgroup"]
-    assert document["hostname"] == "node7"
-    document = spec(network="none").document
-    assert document["linux"]["namespaces"][-1] == {"type": "network"}
-    assert document["hostname"] == "c1"
-    assert spec(network="none", hostname="mine").document["hostname"] == "mine"
-
-
 def test_limits() -> None:
     linux = spec().document["linux"]
     assert linux["cgroupsPath"] == "/above/c1"
@@ -183,40 +164,6 @@ def test_devices_are_made_and_allowed() -> None:
 
 
 # Mounts
-
-
-def test_a_read_only_root_has_places_to_write() -> None:
-    found = spec()
-    assert found.document["root"] == {"path": "/bundle/rootfs", "readonly": True}
-    assert found.missing == []
-    places = mounts()
-    assert {path for path in places if "rw" in places[path]["options"]} == {"/tmp", "/run", "/var/tmp"}
-    assert [volume.path for volume in found.volumes] == ["/run"]
-    assert "ro" in places["/sys"]["options"]
-    writable = spec(writable=True)
-    assert writable.document["root"]["readonly"] is False
-    assert {"/tmp", "/run", "/var/tmp"}.isdisjoint(mount["destination"] for mount in writable.document["mounts"])
-
-
-def test_directories_that_the_image_lacks() -> None:
-    image = ImageConfig(workdir="/app/here", volumes=["/data", "/tmp/inside"])
-    found = spec(image=image, tree=FakeTree("/proc"))
-    assert found.missing == ["/dev", "/sys", "/tmp", "/data", "/run", "/app/here"]
-    assert spec(image=image, tree=FakeTree("/proc"), writable=True).missing == ["/data", "/tmp/inside"]
-
-
-def test_volumes_are_memory_in_a_read_only_root() -> None:
-    image = ImageConfig(volumes=["/srv"])
-    found = spec(image=image)
-    assert found.volumes == [Volume("/run", "/bundle/volumes/0"), Volume("/srv", "/bundle/volumes/1")]
-    mount = mounts(image=image)["/srv"]
-    assert (mount["type"], mount["source"]) == ("bind", "/bundle/volumes/1")
-    assert mount["options"] == ["bind", "rw", "nosuid", "nodev"]
-    found = spec(image=image, writable=True)
-    assert (found.volumes, found.missing) == ([], ["/srv"])
-    assert "/srv" not in mounts(image=image, writable=True)
-    assert mounts(image=image, binds=[Bind("/host", "/srv")], tree=FakeTree(*USUAL, "/srv"))["/srv"]["type"] == "bind"
-    assert "/dev/shm" in {volume.path for volume in spec(image=ImageConfig(volumes=["/dev/shm"])).volumes}
 
 
 def test_files_of_the_host_stand_where_the_image_has_them() -> None:
@@ -253,20 +200,6 @@ def test_a_bind_without_a_place() -> None:
     spec(binds=[Bind("/host", "/data")], writable=True)
 
 
-def test_a_bind_below_another_mount_has_a_place() -> None:
-    tree = FakeTree(*USUAL, links="/var/run->/run")
-    for target, real in (("/tmp/a", "/tmp/a"), ("/dev/a/b", "/dev/a/b"), ("/var/run/a", "/run/a")):
-        assert mounts(binds=[Bind("/host", target)], tree=tree)[real]["type"] == "bind"
-
-
-def test_a_bind_onto_a_link_to_nothing_has_its_place_where_the_link_leads() -> None:
-    tree = FakeTree(*USUAL, links="/data->/gone/there")
-    binds = [Bind("/host", "/data")]
-    assert mounts(binds=binds, tree=tree, writable=True)["/gone/there"]["source"] == "/host"
-    with pytest.raises(RunError, match="no directory /data"):
-        spec(binds=binds, tree=tree)
-
-
 def test_volumes_at_places_that_are_memory_anyway() -> None:
     image = ImageConfig(volumes=["/tmp", "/var/tmp", "/run/inner", "/var/tmp/x"])
     found = spec(image=image, tree=FakeTree("/proc", "/tmp"))
@@ -293,12 +226,6 @@ def test_a_container_sees_its_own_cgroup_read_only() -> None:
     bound = spec(facts=hierarchies, binds=[Bind("/host", "/sys/fs/cgroup")]).document
     assert bound["mounts"][-1]["source"] == "/host"
     assert not any(path.startswith("/sys/fs/cgroup") for path in bound["linux"]["readonlyPaths"])
-
-
-def test_the_document_is_json() -> None:
-    facts = FACTS._replace(devices=[DeviceNode("/dev/x", "b", 1, 2, 0o600, 0, 0)], files=["/etc/passwd"])
-    document = spec(facts=facts, binds=[Bind("/a", "/tmp/b")]).document
-    assert json.loads(json.dumps(document)) == document
 
 
 # Input from others
