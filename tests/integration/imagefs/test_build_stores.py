@@ -16,13 +16,9 @@ import pytest
 
 from imagefs.cli.main import PROGRAM
 from imagefs.housekeeping.verify import verify
-from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
 from stripefs.format.reserved_names import is_hidden
-from stripefs.settings import StoreSettings
-from stripefs.store.url import open_store
 from tests.support.images.layers import file, layer, layout
-from tests.support.images.stores import age, build_tree, files, images_in, put_counter, write_tree
+from tests.support.images.stores import age, build_tree, files, images_at, images_in, put_counter, write_tree
 from tests.tools.s3_server import Server, s3_server
 
 SMALL_PACKS = """
@@ -127,31 +123,26 @@ def test_a_bucket(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[
     source = write_tree(tmp_path / "source", a=1, b=2)
     made = answer("build", f"dir:{source}", url, "-t", "app")
     assert made["built"]["new_bytes"] == 600_000
-    store = open_store(StoreSettings(url=url))
-    images = Images(StoreRepository(store))
-    assert images.resolve("app") == made["digest"]
-    assert answer("build", f"dir:{source}", url, "-t", "app")["built"]["new_bytes"] == 0
-    assert verify(images).damage == []
-    assert [row["tags"] for row in answer("ls", url)] == [["app"]]
-    assert answer("inspect", f"{url}#app")["blocks"]["stored"] == 6
-    assert answer("rm", f"{url}#app")["images"] == [made["digest"]]
-    removed = answer("gc", url, "--force")["removed"]
-    assert {path.partition("/")[0] for path in removed} == {"packs", "indexes", "metadata", "extents"}
-    assert list(images.files(b"/packs")) == []
-    store.close()
+    with images_at(url) as images:
+        assert images.resolve("app") == made["digest"]
+        assert answer("build", f"dir:{source}", url, "-t", "app")["built"]["new_bytes"] == 0
+        assert verify(images).damage == []
+        assert [row["tags"] for row in answer("ls", url)] == [["app"]]
+        assert answer("inspect", f"{url}#app")["blocks"]["stored"] == 6
+        assert answer("rm", f"{url}#app")["images"] == [made["digest"]]
+        removed = answer("gc", url, "--force")["removed"]
+        assert {path.partition("/")[0] for path in removed} == {"packs", "indexes", "metadata", "extents"}
+        assert list(images.files(b"/packs")) == []
 
 
 def test_an_object_in_a_bucket_is_looked_for_before_it_is_sent(server: Server, tmp_path: Path) -> None:
-    url = server.url("images/again")
     source = write_tree(tmp_path / "source", a=1)
-    store = open_store(StoreSettings(url=url), make=True)
-    images = Images(StoreRepository(store))
-    report = build_tree(source, images)
-    images.remove(report.digest)  # so that the next build does not know of the pack
-    written = put_counter(store)
-    assert build_tree(source, images).digest == report.digest
-    assert [path for path in written if not is_hidden(path[1:])] == [f"/images/{report.digest}".encode()]
-    store.close()
+    with images_at(server.url("images/again")) as images:
+        report = build_tree(source, images)
+        images.remove(report.digest)  # so that the next build does not know of the pack
+        written = put_counter(images.repository.store)  # type: ignore[attr-defined]
+        assert build_tree(source, images).digest == report.digest
+        assert [path for path in written if not is_hidden(path[1:])] == [f"/images/{report.digest}".encode()]
 
 
 def test_gc_beside_a_build_that_was_interrupted_long_ago(tmp_path: Path) -> None:

@@ -25,12 +25,10 @@ from imagefs.housekeeping.verify import verify
 from imagefs.reference import Platform
 from imagefs.repository.images import Images
 from imagefs.repository.registry import RegistryRepository
-from imagefs.repository.store import open_repository
 from imagefs.repository.traces import KEEP, Traces
 from stripefs.errors import StoreError
-from stripefs.settings import StoreSettings
 from tests.support.images.layers import directory, file, layer
-from tests.support.images.stores import age, build_tree, files, images_in, write_tree
+from tests.support.images.stores import age, build_tree, files, images_at, images_in, write_tree
 from tests.tools.imagefs_daemon import Service
 from tests.tools.registry import push_image, running_registry
 
@@ -61,15 +59,6 @@ def new_url(registry: str) -> str:
 def named(url: str, tag: str) -> str:
     place, _, query = url.partition("?")
     return f"{place}:{tag}?{query}"
-
-
-@contextlib.contextmanager
-def images_at(url: str) -> Iterator[Images]:
-    repository = open_repository(StoreSettings(url=url))
-    try:
-        yield Images(repository)
-    finally:
-        repository.close()
 
 
 def manifest_of(registry: str, name: str, tag: str) -> tuple[bytes, str]:

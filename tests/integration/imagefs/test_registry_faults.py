@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
 import random
@@ -17,12 +16,10 @@ from imagefs.cli.main import PROGRAM
 from imagefs.errors import DamagedObject, NoSuchImage
 from imagefs.repository import registry_objects
 from imagefs.repository.artifact import image_tag
-from imagefs.repository.images import Images, object_path
-from imagefs.repository.store import open_repository
+from imagefs.repository.images import object_path
 from stripefs.errors import PermissionDenied, StoreError, Transient
-from stripefs.settings import StoreSettings
 from tests.integration.store.http.opening import certify
-from tests.support.images.stores import build_tree, images_in, write_tree
+from tests.support.images.stores import build_tree, images_at, images_in, write_tree
 from tests.tools.broken_registry import PASSWORD, BrokenRegistry, Fault, broken
 from tests.tools.imagefs_daemon import Service
 from tests.tools.registry import running_registry
@@ -51,15 +48,6 @@ def url_at(address: str, request: pytest.FixtureRequest, **parameters: str) -> s
     """A repository of this test's own."""
     given = "".join(f"&{key.replace('_', '-')}={value}" for key, value in parameters.items())
     return f"oci://{address}/t{hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:12]}?scheme=http{given}"
-
-
-@contextlib.contextmanager
-def images_at(url: str, patience: float = 0.0) -> Iterator[Images]:
-    repository = open_repository(StoreSettings(url=url))
-    try:
-        yield Images(repository, patience)
-    finally:
-        repository.close()
 
 
 def log_in(file: Path, host: str, secret: str = "secret") -> None:

@@ -22,11 +22,9 @@ from imagefs.housekeeping.listing import list_images, remove_image
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.snapshots import NOTES, Snapshots
-from imagefs.repository.store import open_repository
 from imagefs.repository.traces import Traces
 from stripefs.errors import Exists, NotFound
-from stripefs.settings import StoreSettings
-from tests.support.images.stores import build_tree, write_tree
+from tests.support.images.stores import build_tree, images_at, write_tree
 
 DATA = random.Random(3).randbytes(70_000)
 PACK = Pack(hashlib.sha256(DATA).digest(), len(DATA))
@@ -38,9 +36,8 @@ _names = (f"contract/app{number}" for number in itertools.count())
 @pytest.fixture(params=["store", "registry"])
 def images(request: pytest.FixtureRequest, registry: str, tmp_path: Path) -> Iterator[Images]:
     place = str(tmp_path / "store") if request.param == "store" else f"oci://{registry}/{next(_names)}?scheme=http"
-    repository = open_repository(StoreSettings(url=place), make=True)
-    yield Images(repository)
-    repository.close()
+    with images_at(place) as found:
+        yield found
 
 
 def made(base: str, started: float = 1.0, workload: str = "default") -> Trace:

@@ -241,19 +241,7 @@ def test_a_job_adds_its_events(job: Service, store: Path, tmp_path: Path) -> Non
         "env | busybox grep BOOTSEER"
     )
     trace = f"00-{'a' * 32}-{'b' * 16}-01"
-    command = [
-        "run",
-        "--user",
-        "1234",
-        "--env",
-        "TRACEPARENT",
-        "--events",
-        str(folder),
-        f"{store}#small",
-        "--",
-        "sh",
-        "-c",
-    ]
+    command = ["run", "--user=1234", "--env=TRACEPARENT", f"--events={folder}", f"{store}#small", "--", "sh", "-c"]
     job.environment |= {"TRACEPARENT": trace, "RANK": "3"}
     out = job.ok(*command, script)
     assert out.startswith('"""')

@@ -89,23 +89,31 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("runtime", ["crun", "runc"])
-def test_containers_without_root(service: Service, store: Path, open_path: Path, runtime: str) -> None:
-    home = open_path / "home"
+def by_nobody(
+    service: Service, store: Path, folder: Path, script: str, runtime: str
+) -> subprocess.CompletedProcess[str]:
+    """The script, run by nobody at home in `folder`: its image, the runtime, and the directory `own`."""
+    home = folder / "home"
     shutil.copytree(store, home / "store")
-    for name in ("bound", "run"):
+    for name in ("own", "run"):
         (home / name).mkdir(mode=0o700)
+    (home / "own/model").write_text("step 7\n")
     for path in (home, *home.rglob("*")):
         os.chown(path, NOBODY, NOBODY)
     environment = {name: value for name, value in service.environment.items() if not name.startswith("IMAGEFS_")}
-    arguments = (f"{home}/store#small", runtime, str(home / "bound"))
-    done = subprocess.run(
-        unshared(open_path, *AS_NOBODY, "bash", "-c", SCRIPT, "bash", *arguments, prepare=let_others_mount(open_path)),
+    arguments = (f"{home}/store#small", runtime, str(home / "own"))
+    return subprocess.run(
+        unshared(folder, *AS_NOBODY, "bash", "-c", script, "bash", *arguments, prepare=let_others_mount(folder)),
         env={**environment, "HOME": str(home), "XDG_RUNTIME_DIR": f"{home}/run", "PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=100,
     )
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_containers_without_root(service: Service, store: Path, open_path: Path, runtime: str) -> None:
+    done = by_nobody(service, store, open_path, SCRIPT, runtime)
     assert done.stdout.startswith(FIRST + RIGHTS + SECOND + REFUSED), done.stdout + done.stderr
     rest = done.stdout.removeprefix(FIRST + RIGHTS + SECOND + REFUSED).splitlines()
     rest = [line for line in rest if "Killed" not in line]  # by this test, as its shell says
@@ -113,28 +121,11 @@ def test_containers_without_root(service: Service, store: Path, open_path: Path,
     assert "mounting needs root" in rest[0]
     assert "--deps needs root" in rest[2]
     assert rest[-3:] == ["up", "ended 3", "ended 0"]
-    assert (home / "bound/made").stat().st_uid == NOBODY
+    assert (open_path / "home/own/made").stat().st_uid == NOBODY
     assert done.stderr == ""
 
 
 def test_a_checkpoint_without_root(service: Service, store: Path, open_path: Path) -> None:
-    home = open_path / "home"
-    shutil.copytree(store, home / "store")
-    for name in ("checkpoints", "run"):
-        (home / name).mkdir(mode=0o700)
-    (home / "checkpoints/model").write_text("step 7\n")
-    for path in (home, *home.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
-    environment = {name: value for name, value in service.environment.items() if not name.startswith("IMAGEFS_")}
-    arguments = (f"{home}/store#small", "crun", str(home / "checkpoints"))
-    done = subprocess.run(
-        unshared(
-            open_path, *AS_NOBODY, "bash", "-c", CHECKPOINT, "bash", *arguments, prepare=let_others_mount(open_path)
-        ),
-        env={**environment, "HOME": str(home), "XDG_RUNTIME_DIR": f"{home}/run", "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = by_nobody(service, store, open_path, CHECKPOINT, "crun")
     said = [line for line in done.stdout.splitlines() if "Killed" not in line]
     assert said == ["step 7", "touch: /ckpt/new: Read-only file system", "ended 1", ".lock"], done.stdout + done.stderr

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 from imagefs.build.content import scan
 from imagefs.build.image import BuildReport, build
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
+from imagefs.repository.store import StoreRepository, open_repository
+from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 
-__all__ = ["age", "build_tree", "files", "images_in", "put_counter", "write_tree"]
+__all__ = ["age", "build_tree", "files", "images_at", "images_in", "put_counter", "write_tree"]
 
 
 def images_in(folder: Path) -> Images:
     """The images in a folder, which is made where it is missing."""
     return Images(StoreRepository(LocalStore(os.fsencode(folder), make=True)))
+
+
+@contextlib.contextmanager
+def images_at(url: str, patience: float = 0.0) -> Iterator[Images]:
+    """Those of the place that a URL names, until the block ends."""
+    with contextlib.closing(open_repository(StoreSettings(url=url), make=True)) as repository:
+        yield Images(repository, patience)
 
 
 def write_tree(folder: Path, **contents: int) -> Path:

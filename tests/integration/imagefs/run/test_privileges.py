@@ -146,24 +146,6 @@ def test_a_profile_of_the_users_own(containers: Containers, runtime: str, tmp_pa
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "is no JSON"),
-        ("[]", "it is no object"),
-        ('{"defaultAction": "ALLOW"}', "'ALLOW' is no action of seccomp"),
-        (None, "No such file or directory (FILE, default or unconfined)"),
-    ],
-)
-def test_a_profile_that_cannot_be_used(containers: Containers, tmp_path: Path, text: str | None, said: str) -> None:
-    if text is not None:
-        (tmp_path / "profile.json").write_text(text)
-    status, output, errors = containers.run("true", seccomp=str(tmp_path / "profile.json"))
-    assert (status, output) == (125, "")
-    assert errors.count("\n") == 1
-    assert said in errors
-
-
 @both
 def test_capabilities(containers: Containers, runtime: str) -> None:
     for added, dropped, effective in (

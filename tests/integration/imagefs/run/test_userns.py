@@ -151,12 +151,6 @@ def test_the_streams_stay_the_callers(containers: Containers, runtime: str) -> N
         assert (written.st_uid, written.st_size) == (0, 5)
 
 
-def test_a_user_beyond_the_namespace(containers: Containers) -> None:
-    status, _, errors = containers.run("true", first_id=FIRST, user="70000")
-    assert (status, errors.count("\n")) == (125, 1)
-    assert "user 70000:0 is beyond the 65536 users of its namespace" in errors
-
-
 def test_a_bind_that_cannot_be_mapped(containers: Containers) -> None:
     binds = [Bind("/sys/kernel", "/srv", mapped=True)]
     status, _, errors = containers.run("true", first_id=FIRST, binds=binds)
