@@ -105,7 +105,7 @@ def published(store: Path, tag: str) -> Published:
     try:
         images = Images(StoreRepository(local))
         manifest = images.manifest(images.resolve(tag))
-        indexes = [images.index_bytes(device.index) for device in manifest.devices]
+        indexes = [images.object("indexes", device.index) for device in manifest.devices]
         hot = 0
         for device in manifest.devices:
             if device.tag == _HOT:

@@ -11,12 +11,12 @@ import hashlib
 import io
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from imagefs.build.content import Content, Segment, lay_out, read_exactly
-from imagefs.build.packs import KnownBlocks, Packs, sample, store_blocks
+from imagefs.build.packs import KnownBlocks, Packs, blocks_of, sample, store
 from imagefs.errors import BuildError
 from imagefs.format import codec, erofs, index
 from imagefs.format.documents import DeviceEntry, Manifest
@@ -25,7 +25,7 @@ from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from imagefs.settings import AUTO, Compression
 
-__all__ = ["BuildReport", "Extents", "build", "publish"]
+__all__ = ["BuildReport", "Extents", "build", "publish", "put_checked"]
 
 _PER_BLOCK = index.BLOCK // erofs.BLOCK
 
@@ -104,15 +104,16 @@ def build(
     packs = Packs(images.put_pack, codec.choose(compression, sample(segments, size)))
     progress.stage("storing", sum(segment.length for segment in segments))
     table = Extents(segments)
-    places = store_blocks(segments, size, packs, known.find, progress.advance, table.take)
+    count = -(-size // index.BLOCK)
+    places = store(blocks_of(segments, size), count, packs, known.find, progress.advance, table.take)
     progress.stage("publishing")
     document = io.BytesIO()
     index.write(*_numbered(places, packs.all), size, document)
-    device = DeviceEntry("cold", size, images.put_index(document.getvalue()))
+    device = DeviceEntry("cold", size, images.put_object("indexes", document.getvalue()))
     metadata = io.BytesIO()
     erofs.write(root, [erofs.DeviceSlot(b"cold", size // erofs.BLOCK)], metadata)
     stored = images.put_metadata(metadata.getvalue())
-    extents = images.put_extents(table.document())
+    extents = images.put_object("extents", table.document())
     digest = publish(Manifest(source, dict(config or {}), stored, [device], extents=extents), images, known, tag)
     unique = {place.digest: place.stored for place in places if place.pack != index.NOWHERE}
     return BuildReport(digest, size, sum(unique.values()), packs.stored_bytes, stored.size, len(contents), len(unique))
@@ -125,18 +126,24 @@ def publish(manifest: Manifest, images: Images, known: KnownBlocks, tag: str = "
     Raises BuildError where an image was removed whose blocks this one shares.
     """
     known.check()
-    was_there = images.has(hashlib.sha256(manifest.to_json()).hexdigest())
-    digest = images.put(manifest)
-    try:
-        known.check()
-    except BuildError:
-        if not was_there:
-            images.remove(digest)
-        raise
+    digest = put_checked(manifest, images, known.check)
     for source in manifest.sources:
         images.set_source(source, digest)
     if tag:
         images.tag(tag, digest)
+    return digest
+
+
+def put_checked(manifest: Manifest, images: Images, check: Callable[[], None]) -> str:
+    """Store the manifest; its digest. Where `check` raises BuildError then, the manifest is taken away again."""
+    was_there = images.has(hashlib.sha256(manifest.to_json()).hexdigest())
+    digest = images.put(manifest)
+    try:
+        check()
+    except BuildError:
+        if not was_there:
+            images.remove(digest)
+        raise
     return digest
 
 

@@ -11,24 +11,25 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import zstandard
 
 from imagefs.errors import BuildError, HostileLayer
 from imagefs.format import is_source
 from imagefs.reference import Platform
+from imagefs.repository import artifact
+from imagefs.repository.artifact import INDEXES, MANIFESTS, REFERENCE, Descriptor
 from imagefs.settings import LayerLimits
 
-__all__ = ["Layout", "LayoutDescriptor", "LayoutSource", "chosen", "layers_of", "unpack"]
+__all__ = ["Layout", "LayoutSource", "chosen", "layers_of", "unpack"]
 
 _STEP = 1 << 20
 _DOCUMENT_LIMIT = 4 << 20  # what registries accept for a manifest
 _RATIO_FROM = 1 << 30
 
-_INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
-_MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 _ARCHIVE = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.oci.image.layer.nondistributable.v1.tar")
 _LAYERS = frozenset(
     {f"{kind}{how}" for kind in _ARCHIVE for how in ("", "+gzip", "+zstd")}
@@ -38,16 +39,6 @@ _LAYERS = frozenset(
         for how in ("", ".gzip", ".zstd")
     }
 )
-_REFERENCE = "org.opencontainers.image.ref.name"
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutDescriptor:
-    """A blob by its digest, with its size in bytes."""
-
-    media_type: str
-    digest: str
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +47,7 @@ class LayoutSource:
 
     digest: str
     config: dict[str, Any]
-    layers: Sequence[tuple[LayoutDescriptor, str]]
+    layers: Sequence[tuple[Descriptor, str]]
 
     def lowest(self, count: int) -> LayoutSource:
         """The image of so many of its lowest layers, which no manifest describes. Raises BuildError for too many."""
@@ -87,28 +78,28 @@ class Layout:
         """
         found, described = self._choose(_parse(self._file("index.json"), "index.json"), reference)
         for _ in range(4):  # an index may hold indexes, but not for ever
-            document = self._document(found)
+            document = _parse(self._bytes(found), found.digest)
             kind = document.get("mediaType", found.media_type)
-            if kind in _MANIFESTS:
+            if kind in MANIFESTS:
                 return self._source(found, document, {"variant": variant, **described})
-            if kind not in _INDEXES:
+            if kind not in INDEXES:
                 break
             found, described = self._platform(document, platform or Platform.here(), found.digest)
         raise BuildError(f"{found.digest} is neither an image nor an index of images: {found.media_type!r:.80}")
 
-    def blob(self, descriptor: LayoutDescriptor) -> BinaryIO:
+    def blob(self, descriptor: Descriptor) -> BinaryIO:
         file = self._open("blobs/" + descriptor.digest.replace(":", "/"), descriptor.digest)
         if os.fstat(file.fileno()).st_size != descriptor.size:
             file.close()
             raise BuildError(f"{descriptor.digest} has another size than its descriptor says")
         return file
 
-    def begin(self, descriptor: LayoutDescriptor) -> None:
+    def begin(self, descriptor: Descriptor) -> None:
         """Take note that this layer is going to be unpacked."""
         with self._lock:
             self._packed += descriptor.size
 
-    def count(self, descriptor: LayoutDescriptor, size: int, limits: LayerLimits) -> None:
+    def count(self, descriptor: Descriptor, size: int, limits: LayerLimits) -> None:
         """Take note of `size` bytes more that a layer unpacked to. Raises HostileLayer past the limit of all layers."""
         with self._lock:
             self._unpacked += size
@@ -137,10 +128,10 @@ class Layout:
             raise HostileLayer(f"{name} in {self._path} is longer than {_DOCUMENT_LIMIT} bytes")
         return data
 
-    def _choose(self, index: Any, reference: str) -> tuple[LayoutDescriptor, dict[str, Any]]:
+    def _choose(self, index: Any, reference: str) -> tuple[Descriptor, dict[str, Any]]:
         """The image of that name, and what the index says of its platform."""
         manifests = _list(index, "manifests", "index.json")
-        names = [str(_inside(entry, "annotations").get(_REFERENCE, "")) for entry in manifests]
+        names = [str(_inside(entry, "annotations").get(REFERENCE, "")) for entry in manifests]
         if reference:
             named = zip(manifests, names, strict=True)
             chosen = [entry for entry, name in named if reference in (name, entry.get("digest"))]
@@ -152,7 +143,7 @@ class Layout:
         what = f"no image {reference!r}" if reference else f"{len(manifests)} images, one must be named"
         raise BuildError(f"{self._path} has {what} ({there})")
 
-    def _platform(self, index: Any, platform: Platform, digest: str) -> tuple[LayoutDescriptor, dict[str, Any]]:
+    def _platform(self, index: Any, platform: Platform, digest: str) -> tuple[Descriptor, dict[str, Any]]:
         """The image for it, and what the index says of its platform."""
         entries = _list(index, "manifests", digest)
         fitting = [entry for entry in entries if platform.fits(_inside(entry, "platform"))]
@@ -161,7 +152,7 @@ class Layout:
             raise BuildError(f"{digest} has no image for {platform} ({there:.200})", hint="--platform names another")
         return _descriptor(fitting[0]), _inside(fitting[0], "platform")
 
-    def _source(self, found: LayoutDescriptor, manifest: Any, described: dict[str, Any]) -> LayoutSource:
+    def _source(self, found: Descriptor, manifest: Any, described: dict[str, Any]) -> LayoutSource:
         config = _parse(self._bytes(_descriptor(manifest.get("config"))), "the image's config")
         if variant := described.get("variant"):  # which many configs leave to the index
             config.setdefault("variant", str(variant))
@@ -174,7 +165,7 @@ class Layout:
             raise BuildError(f"{found.digest} has {len(layers)} layers and a config that knows another number")
         return LayoutSource(found.digest, config, list(zip(layers, map(_digest, contents), strict=True)))
 
-    def _check_layer(self, layer: LayoutDescriptor, entry: Any) -> None:
+    def _check_layer(self, layer: Descriptor, entry: Any) -> None:
         """Raises BuildError for one that is not to be had here, or that is no archive."""
         if layer.media_type not in _LAYERS:
             raise BuildError(f"layer {layer.digest} is of a type that is not known: {layer.media_type!r:.80}")
@@ -187,10 +178,7 @@ class Layout:
                 hint=f"fetch it into an image layout as {path}, and build from oci:LAYOUT",
             )
 
-    def _document(self, descriptor: LayoutDescriptor) -> Any:
-        return _parse(self._bytes(descriptor), descriptor.digest)
-
-    def _bytes(self, descriptor: LayoutDescriptor) -> bytes:
+    def _bytes(self, descriptor: Descriptor) -> bytes:
         if descriptor.size > _DOCUMENT_LIMIT:
             raise HostileLayer(f"{descriptor.digest}: a document of {descriptor.size} bytes")
         with self.blob(descriptor) as file:
@@ -210,12 +198,12 @@ def chosen(document: Any, platform: Platform) -> tuple[str, str]:
     return (_descriptor(found).digest, str(_inside(found, "platform").get("variant", ""))) if found else ("", "")
 
 
-def config_of(manifest: Any) -> LayoutDescriptor:
+def config_of(manifest: Any) -> Descriptor:
     """The image config that a manifest names. Raises BuildError."""
     return _descriptor(manifest.get("config"))
 
 
-def layers_of(manifest: Any) -> list[LayoutDescriptor]:
+def layers_of(manifest: Any) -> list[Descriptor]:
     """Those that the manifest's own registry has; none of a manifest of long ago. Raises BuildError."""
     entries = _list(manifest, "layers", "the manifest") if "layers" in manifest else []
     return [_descriptor(entry) for entry in entries if not entry.get("urls")]
@@ -223,7 +211,7 @@ def layers_of(manifest: Any) -> list[LayoutDescriptor]:
 
 def unpack(
     layout: Layout,
-    layer: tuple[LayoutDescriptor, str],
+    layer: tuple[Descriptor, str],
     target: Path,
     limits: LayerLimits,
     progress: Callable[[int], None] = lambda _packed: None,
@@ -271,34 +259,22 @@ def unpack(
 def _decompress(media_type: str, data: Iterator[bytes]) -> Iterator[bytes]:
     """By what the first bytes are, as the compression in media types is often wrong; in pieces of bounded size."""
     first = next(data, b"")
-    rest = _chain(first, data)
-    if first.startswith(b"\x1f\x8b"):
-        return _gunzip(rest)
+    rest = chain([first], data)
+    if first.startswith(b"\x1f\x8b"):  # of several members by pigz and eStargz; one of 16 KiB unpacks to 16 MiB at most
+        return _unpacked(rest, lambda: zlib.decompressobj(wbits=31), 16 << 10)
     skippable = first[1:4] == b"\x2a\x4d\x18" and first[0] & 0xF0 == 0x50  # a frame that says nothing may come first
-    if skippable or first.startswith(b"\x28\xb5\x2f\xfd"):
-        return _unzstd(rest)
+    if skippable or first.startswith(b"\x28\xb5\x2f\xfd"):  # 4 bytes unpack to 128 KiB at most, so 1 KiB to 32 MiB
+        return _unpacked(rest, zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj, 1 << 10)
     if media_type.endswith(("gzip", "zstd")):
         raise BuildError(f"a layer of type {media_type} is not compressed that way")
     return rest
 
 
-def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
+def _unpacked(data: Iterator[bytes], new: Callable[[], Any], step: int) -> Iterator[bytes]:
+    """All members or frames, one behind the other, fed in steps so small that what one unpacks to fits in memory.
 
-
-class _Engine(Protocol):
-    """A decompressor of one member or frame, as zlib and zstandard have it."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: memoryview | bytes, /) -> bytes: ...
-
-
-def _unpacked(data: Iterator[bytes], new: Callable[[], _Engine], step: int) -> Iterator[bytes]:
-    """All members or frames, one behind the other, fed in steps so small that what one unpacks to fits in memory."""
+    new: a decompressor of one of them, as zlib and zstandard have it.
+    """
     engine = new()
     try:
         for piece in data:
@@ -316,16 +292,6 @@ def _unpacked(data: Iterator[bytes], new: Callable[[], _Engine], step: int) -> I
         raise BuildError("a layer cannot be unpacked: it ends in its middle")
 
 
-def _gunzip(data: Iterator[bytes]) -> Iterator[bytes]:
-    """pigz and eStargz write several members; one of 16 KiB unpacks to 16 MiB at most."""
-    return _unpacked(data, lambda: zlib.decompressobj(wbits=31), 16 << 10)
-
-
-def _unzstd(data: Iterator[bytes]) -> Iterator[bytes]:
-    """4 bytes unpack to 128 KiB at most, so 1 KiB to 32 MiB."""
-    return _unpacked(data, zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj, 1 << 10)
-
-
 def _parse(data: bytes, where: str) -> Any:
     try:
         document = json.loads(data)
@@ -337,12 +303,9 @@ def _parse(data: bytes, where: str) -> Any:
     return document
 
 
-def _descriptor(entry: Any) -> LayoutDescriptor:
+def _descriptor(entry: Any) -> Descriptor:
     try:
-        size = entry["size"]
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise ValueError(f"a size of {size!r:.80}")
-        return LayoutDescriptor(str(entry.get("mediaType", "")), _digest(entry["digest"]), size)
+        return artifact.descriptor(entry)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BuildError(f"a descriptor is damaged: {error}") from error
 

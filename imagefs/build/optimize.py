@@ -11,10 +11,10 @@ that do not have the digest of the index are not copied. Memory is bounded by tw
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +27,7 @@ from imagefs.errors import BuildError, DamagedObject
 from imagefs.format import codec, erofs, index, is_source
 from imagefs.format.documents import DeviceEntry, Manifest
 from imagefs.format.erofs.write import add_device
-from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack
+from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index
 from imagefs.format.inodes import COLD, HOT, Inode, address
 from imagefs.format.trace import Trace
 from imagefs.progress import Progress
@@ -38,9 +38,11 @@ from imagefs.trace.planner import FileExtent, MergedTraces, combine, make_plan
 from imagefs.trace.references import TracedImage, open_image
 from stripefs.retry import RetryPolicy, retry
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Buffer
 
 __all__ = ["OptimizeReport", "build_optimized", "device_blocks", "optimize"]
+
+_SHARE = 0.5
+"""Part of a workload's traces that have to touch an extent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ def optimize(
     traces: Iterable[Trace],
     *,
     tag: str = "",
-    share: float = 0.5,
+    share: float = _SHARE,
     replication: int = 0,
     compression: Compression = AUTO,
     progress: Progress | None = None,
@@ -103,7 +105,6 @@ def build_optimized(
     tag: str = "",
     source: str = "",
     config: Mapping[str, Any] | None = None,
-    share: float = 0.5,
     compression: Compression = AUTO,
     progress: Progress | None = None,
 ) -> tuple[image.BuildReport, OptimizeReport | None]:
@@ -114,7 +115,7 @@ def build_optimized(
     built = image.build(
         root, contents, images, source=source, config=config, like=tag, compression=compression, progress=progress
     )
-    report = _optimize(images, built.digest, traces, tag, share, compression, progress or Progress())
+    report = _optimize(images, built.digest, traces, tag, _SHARE, compression, progress or Progress())
     if report is None and tag:
         images.tag(tag, built.digest)
     return built, report
@@ -133,8 +134,9 @@ def _optimize(
     progress.stage("matching")
     base = open_image(images, images.manifest(digest).base or digest)
     merged = _by_workload(traces, base, share)
-    places = base.target.of({wanted.cold for one in merged.values() for wanted in one.wanted})
-    copies = _lay_out([places[cold] for cold in _order(merged) if cold in places])
+    wanted = dict.fromkeys(extent.cold for one in merged.values() for extent in one.wanted)  # workload by workload
+    places = base.target.of(set(wanted))
+    copies = _lay_out([places[cold] for cold in wanted if cold in places])
     if not copies:
         return None
     packs = Packs(images.put_pack)
@@ -147,7 +149,14 @@ def _optimize(
     metadata = images.put_metadata(add_device(base.target.image, erofs.DeviceSlot(b"hot", blocks), moved))
     built = base.manifest
     devices = [*built.devices, device]
-    digest = _publish(images, Manifest(built.source, built.config, metadata, devices, base.digest, built.extents))
+
+    def check() -> None:
+        if not images.has(base.digest):
+            hint = "nothing was published; build it again"
+            raise BuildError("the image was removed while it was optimised", hint=hint)
+
+    manifest = Manifest(built.source, built.config, metadata, devices, base.digest, built.extents)
+    digest = image.put_checked(manifest, images, check)
     plans = {workload: make_plan(digest, workload, one, copies) for workload, one in merged.items() if one.wanted}
     for plan in plans.values():
         Traces(images.repository).put_plan(plan)
@@ -195,7 +204,7 @@ def _store_device(
     found = store(itertools.chain(first, blocks), count, packs, lambda _digest: None, progress.advance)
     document = io.BytesIO()
     index.write(found, packs.all, size, document)
-    entry = DeviceEntry("hot", size, images.put_index(document.getvalue()))
+    entry = DeviceEntry("hot", size, images.put_object("indexes", document.getvalue()))
     return entry, sum(place.stored for place in set(found))
 
 
@@ -208,11 +217,6 @@ def _by_workload(traces: Iterable[Trace], base: TracedImage, share: float) -> di
     return dict(sorted(merged, key=lambda pair: (-pair[1].traces, pair[0])))
 
 
-def _order(merged: Mapping[str, MergedTraces]) -> Iterable[int]:
-    """The cold places to copy, each once: what one workload needs lies together."""
-    return dict.fromkeys(wanted.cold for one in merged.values() for wanted in one.wanted)
-
-
 def _lay_out(extents: Sequence[FileExtent]) -> dict[int, FileExtent]:
     """The place of each extent in the hot device, by its cold place."""
     found, cursor = {}, 0
@@ -220,17 +224,6 @@ def _lay_out(extents: Sequence[FileExtent]) -> dict[int, FileExtent]:
         found[extent.cold] = extent._replace(place=address(HOT, cursor))
         cursor += extent.blocks
     return found
-
-
-def _publish(images: Images, manifest: Manifest) -> str:
-    """Store the manifest; its digest. Raises BuildError where the image it was made from is gone."""
-    was_there = images.has(hashlib.sha256(manifest.to_json()).hexdigest())
-    digest = images.put(manifest)
-    if not images.has(manifest.base):
-        if not was_there:
-            images.remove(digest)
-        raise BuildError("the image was removed while it was optimised", hint="nothing was published; build it again")
-    return digest
 
 
 _AT_ONCE = 8
@@ -262,12 +255,17 @@ def device_blocks(images: Images, index: Index, extents: Sequence[FileExtent]) -
 
 
 def _contents(images: Images, index: Index, extents: Sequence[FileExtent]) -> Iterator[bytes]:
-    with _Packs(images) as packs, ThreadPoolExecutor(_AT_ONCE) as pool:
+    source = PackSource(StoreSettings(), connect=lambda _settings: images.repository, owned=False)
+
+    def read(group: Sequence[tuple[int, BlockLocation]]) -> Decoded:
+        return _read_group(source, images.url, index, group)
+
+    with contextlib.closing(source), ThreadPoolExecutor(_AT_ONCE) as pool:
         batches = _batches(extents)
-        current = _Batch(pool, packs, index, next(batches, []), {})
+        current = _Batch(pool, read, index, next(batches, []), {})
         try:
             while current.extents:
-                following = _Batch(pool, packs, index, next(batches, []), current.blocks)
+                following = _Batch(pool, read, index, next(batches, []), current.blocks)
                 yield from current.contents()
                 current = following
         except BaseException:
@@ -295,7 +293,7 @@ class _Batch:
     def __init__(
         self,
         pool: ThreadPoolExecutor,
-        packs: _Packs,
+        read: Callable[[Sequence[tuple[int, BlockLocation]]], Decoded],
         index: Index,
         extents: list[FileExtent],
         before: dict[int, Future[Decoded]],
@@ -304,7 +302,7 @@ class _Batch:
         needed = {extent.cold // _PER_BLOCK for extent in extents}
         self.blocks = {block: before[block] for block in needed & before.keys()}
         for group in _ranges(index, sorted(needed - before.keys())):
-            future = pool.submit(packs.read, index, group)
+            future = pool.submit(read, group)
             self.blocks |= dict.fromkeys((block for block, _ in group), future)
 
     def contents(self) -> Iterator[bytes]:
@@ -333,36 +331,19 @@ def _ranges(index: Index, blocks: Sequence[int]) -> Iterator[list[tuple[int, Blo
         yield group
 
 
-class _Packs:
-    """The packs of a store, for many threads."""
-
-    def __init__(self, images: Images) -> None:
-        self._url = images.url
-        self._source = PackSource(StoreSettings(), connect=lambda _settings: images.repository, owned=False)
-
-    def __enter__(self) -> _Packs:
-        return self
-
-    def __exit__(self, *_details: object) -> None:
-        self._source.close()
-
-    def read(self, index: Index, group: Sequence[tuple[int, BlockLocation]]) -> Decoded:
-        """The blocks of a group, checked."""
-        first = group[0][1]
-        if first.pack == NOWHERE:
-            return {block: b"" for block, _ in group}
-        pack = index.packs[first.pack]
-        end = max(place.offset + place.stored for _, place in group)
-        data = memoryview(self._range(pack, first.offset, end - first.offset))
-        found = {}
-        for block, place in group:
-            at = place.offset - first.offset
-            content = codec.decode(pack.codec, data[at : at + place.stored], place)
-            if content is None:
-                where = f"pack {pack.digest.hex()} in {self._url}"
-                raise DamagedObject(f"a block of {where} holds other bytes than the image says")
-            found[block] = content
-        return found
-
-    def _range(self, pack: Pack, offset: int, length: int) -> Buffer:
-        return retry(lambda: self._source.read(pack, offset, length), _RETRIES)
+def _read_group(source: PackSource, url: str, index: Index, group: Sequence[tuple[int, BlockLocation]]) -> Decoded:
+    """The blocks of a group, checked."""
+    first = group[0][1]
+    if first.pack == NOWHERE:
+        return {block: b"" for block, _ in group}
+    pack = index.packs[first.pack]
+    length = max(place.offset + place.stored for _, place in group) - first.offset
+    data = memoryview(retry(lambda: source.read(pack, first.offset, length), _RETRIES))
+    found = {}
+    for block, place in group:
+        at = place.offset - first.offset
+        content = codec.decode(pack.codec, data[at : at + place.stored], place)
+        if content is None:
+            raise DamagedObject(f"a block of pack {pack.digest.hex()} in {url} holds other bytes than the image says")
+        found[block] = content
+    return found

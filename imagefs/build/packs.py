@@ -18,7 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from imagefs.build.content import Segment, read_exactly
 from imagefs.errors import BuildError, DamagedObject, FormatError, NoSuchImage
@@ -28,7 +27,7 @@ from imagefs.format.index import BLOCK, CODECS, NOWHERE, BlockLocation, Index, P
 from imagefs.repository.images import Images
 from stripefs.errors import NotFound
 
-__all__ = ["PACK_SIZE", "Known", "KnownBlocks", "Packs", "sample", "store", "store_blocks"]
+__all__ = ["PACK_SIZE", "Known", "KnownBlocks", "Packs", "blocks_of", "sample", "store"]
 
 PACK_SIZE = 32 << 20
 """Bytes after which a pack is closed: large enough that HDFS and object stores like it, small enough to hold in memory
@@ -52,10 +51,6 @@ class Known:
 
     pack: Pack
     place: BlockLocation
-
-
-class Find(Protocol):
-    def __call__(self, digest: bytes) -> Known | None: ...
 
 
 @dataclass(slots=True)
@@ -123,9 +118,8 @@ class Packs:
 
 def sample(segments: Sequence[Segment], device_bytes: int) -> Iterator[bytes]:
     """Up to `SAMPLE` blocks of a device, as evenly spread over it as its holes permit."""
-    count = -(-device_bytes // BLOCK)
-    step = -(-count // SAMPLE) or 1
-    return (data for _, data in _blocks(list(_sampled(segments, step)), count) if data)
+    step = -(-device_bytes // BLOCK // SAMPLE) or 1
+    return (data for _, data in blocks_of(list(_sampled(segments, step)), device_bytes) if data)
 
 
 def _sampled(segments: Sequence[Segment], step: int) -> Iterator[Segment]:
@@ -138,25 +132,11 @@ def _sampled(segments: Sequence[Segment], step: int) -> Iterator[Segment]:
             yield replace(segment, offset=offset, length=length, at=begin)
 
 
-def store_blocks(
-    segments: Sequence[Segment],
-    device_bytes: int,
-    packs: Packs,
-    find: Find,
-    progress: Callable[[int], None] = lambda _done: None,
-    look: Callable[[int, bytes], None] = lambda _block, _data: None,
-) -> list[BlockLocation]:
-    """Put every block of a device with these files into `packs`, as `store` does. Raises BuildError for a file that
-    changed."""
-    count = -(-device_bytes // BLOCK)
-    return store(_blocks(segments, count), count, packs, find, progress, look)
-
-
 def store(
     blocks: Iterator[tuple[int, bytes]],
     count: int,
     packs: Packs,
-    find: Find,
+    find: Callable[[bytes], Known | None],
     progress: Callable[[int], None] = lambda _done: None,
     look: Callable[[int, bytes], None] = lambda _block, _data: None,
 ) -> list[BlockLocation]:
@@ -199,8 +179,9 @@ def store(
     return [place for place in places if place is not None]
 
 
-def _blocks(segments: Sequence[Segment], count: int) -> Iterator[tuple[int, bytes]]:
-    """Number and content of each block up to its last byte that a file reaches."""
+def blocks_of(segments: Sequence[Segment], device_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Number and content of each block of a device up to its last byte that a file reaches. Raises BuildError for a
+    file that changed."""
     current, parts, length = 0, list[bytes](), 0
     for at, piece in (piece for segment in segments for piece in _pieces(segment)):
         block, begin = divmod(at, BLOCK)
@@ -211,7 +192,7 @@ def _blocks(segments: Sequence[Segment], count: int) -> Iterator[tuple[int, byte
             parts.append(bytes(begin - length))
         parts.append(piece)
         length = begin + len(piece)
-    while current < count:
+    while current < -(-device_bytes // BLOCK):
         yield current, b"".join(parts)
         current, parts = current + 1, []
 
@@ -227,23 +208,17 @@ def _pieces(segment: Segment) -> Iterator[tuple[int, bytes]]:
             at += length
 
 
-BlockOutcome = tuple[int, bytes, tuple[bytes | None, bytes]]
-
-
 def _in_order(
     pool: ThreadPoolExecutor, blocks: Iterator[tuple[int, bytes]], codec: str, look: Callable[[int, bytes], None]
-) -> Iterator[BlockOutcome]:
+) -> Iterator[tuple[int, bytes, tuple[bytes | None, bytes]]]:
     waiting: deque[tuple[int, bytes, Future[tuple[bytes | None, bytes]]]] = deque()
     for block, data in blocks:
         waiting.append((block, data, pool.submit(_encode, block, data, codec, look)))
         if len(waiting) > _AHEAD:
-            yield _result(*waiting.popleft())
-    while waiting:
-        yield _result(*waiting.popleft())
-
-
-def _result(block: int, data: bytes, future: Future[tuple[bytes | None, bytes]]) -> BlockOutcome:
-    return block, data, future.result()
+            first, content, future = waiting.popleft()
+            yield first, content, future.result()
+    for first, content, future in waiting:
+        yield first, content, future.result()
 
 
 def _encode(block: int, data: bytes, codec: str, look: Callable[[int, bytes], None]) -> tuple[bytes | None, bytes]:

@@ -34,6 +34,7 @@ from imagefs.format.inodes import Inode
 from imagefs.format.trace import Trace
 from imagefs.progress import Progress
 from imagefs.reference import TAG, Platform
+from imagefs.repository.artifact import Descriptor
 from imagefs.repository.images import Images
 from imagefs.settings import Compression, LayerLimits
 from imagefs.trace.references import adopt, traces_of_tag
@@ -178,7 +179,7 @@ def _unpacked(
             raise BuildError("another layer has failed")  # nobody asks: it ends this thread soon
         progress.advance(count)
 
-    def unpack(number: int, layer: tuple[oci.LayoutDescriptor, str]) -> Path:
+    def unpack(number: int, layer: tuple[Descriptor, str]) -> Path:
         target = folder / f"{number}.tar"
         oci.unpack(layout, layer, target, limits, advance)
         return target

@@ -28,10 +28,11 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from imagefs.build.oci import LayoutDescriptor, chosen, config_of, layers_of
+from imagefs.build.oci import chosen, config_of, layers_of
 from imagefs.errors import BuildError, HostileLayer
 from imagefs.progress import Progress
 from imagefs.reference import Platform
+from imagefs.repository.artifact import Descriptor
 from imagefs.repository.registry_auth import DOCKER_HUB
 from imagefs.repository.registry_client import RegistryAccess, RegistryClient
 from stripefs.errors import StoreError, Transient
@@ -77,7 +78,7 @@ class Blobs:
     def close(self) -> None:
         self._client.close()
 
-    def fetch(self, blob: LayoutDescriptor, target: Path, progress: Callable[[int], None]) -> None:
+    def fetch(self, blob: Descriptor, target: Path, progress: Callable[[int], None]) -> None:
         """Write the blob to the new file `target`, which is there once it is whole.
 
         Raises RegistryRefused, BuildError where nothing comes any more, HostileLayer for other bytes than its digest
@@ -93,7 +94,7 @@ class Blobs:
         finally:
             part.unlink(missing_ok=True)
 
-    def _receive(self, blob: LayoutDescriptor, file: Any, progress: Callable[[int], None]) -> str:
+    def _receive(self, blob: Descriptor, file: Any, progress: Callable[[int], None]) -> str:
         digest, done = hashlib.sha256(), 0
         silence = RetryPolicy(
             self._registry.io_timeout, first=_FIRST_PAUSE, longest=_LONGEST_PAUSE, errors=(Transient, httpx.HTTPError)
@@ -278,12 +279,12 @@ class _Skopeo:
                 )
 
 
-def _fetch_ahead(blobs: Blobs, layers: list[LayoutDescriptor], folder: Path, progress: Progress) -> str:
+def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress: Progress) -> str:
     """Fetch these layers, several at once; why the registry refuses us the rest, which is left to skopeo.
 
     Raises StripefsError.
     """
-    waiting: queue.SimpleQueue[LayoutDescriptor] = queue.SimpleQueue()
+    waiting: queue.SimpleQueue[Descriptor] = queue.SimpleQueue()
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     refused = ""
     for layer in {layer.digest: layer for layer in layers}.values():

@@ -199,7 +199,7 @@ class MetadataCache:
             if (index := _index(path, digest)) is not None:
                 _touch(path)
                 return index
-            path = self._keep("indexes", digest, images().index_bytes(digest))
+            path = self._keep("indexes", digest, images().object("indexes", digest))
         raise DamagedObject(f"{path} does not keep what is written to it", hint="see whether its disk is healthy")
 
     def indexes(self) -> list[str]:

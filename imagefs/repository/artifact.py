@@ -41,6 +41,7 @@ __all__ = [
     "Descriptor",
     "children",
     "created",
+    "descriptor",
     "descriptors",
     "document_tag",
     "image_tag",
@@ -136,14 +137,14 @@ def parse(data: bytes, where: str) -> Artifact:
     """A manifest that a registry answered. Raises DamagedObject for what is none."""
     document = _parse(data, where)
     try:
-        config = _descriptor(document["config"]) if "config" in document else Descriptor("", "sha256:" + "0" * 64, 0)
+        config = descriptor(document["config"]) if "config" in document else Descriptor("", "sha256:" + "0" * 64, 0)
         subject = document.get("subject")
         return Artifact(
             str(document.get("artifactType") or config.media_type),
             config,
-            [_descriptor(one) for one in document.get("layers") or []],
+            [descriptor(one) for one in document.get("layers") or []],
             _strings(document.get("annotations")),
-            _descriptor(subject) if subject else None,
+            descriptor(subject) if subject else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedObject(f"{where} is no manifest: {error!r:.200}") from error
@@ -153,7 +154,7 @@ def descriptors(data: bytes, where: str) -> list[Descriptor]:
     """The manifests of an index; none of another document. Raises DamagedObject."""
     document = _parse(data, where)
     try:
-        return [_descriptor(one) for one in document.get("manifests") or []]
+        return [descriptor(one) for one in document.get("manifests") or []]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedObject(f"{where} is no index: {error!r:.200}") from error
 
@@ -223,7 +224,8 @@ def _parse(data: bytes, where: str) -> dict[str, Any]:
     return document
 
 
-def _descriptor(entry: Any) -> Descriptor:
+def descriptor(entry: Any) -> Descriptor:
+    """From a document. Raises KeyError, TypeError, ValueError and AttributeError for what is none."""
     digest, size = entry["digest"], entry["size"]
     if not isinstance(digest, str) or not is_source(digest):
         raise ValueError(f"a digest {digest!r:.80}")

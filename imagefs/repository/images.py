@@ -114,15 +114,9 @@ class Images:
             pass
         return False
 
-    def put_index(self, data: bytes) -> str:
-        return self.put_object("indexes", data)
-
     def put_metadata(self, data: bytes) -> Metadata:
         packed = lz4.frame.compress(data, compression_level=lz4.frame.COMPRESSIONLEVEL_MINHC, store_size=True)
         return Metadata(hashlib.sha256(data).hexdigest(), len(data), self.put_object("metadata", packed))
-
-    def put_extents(self, data: bytes) -> str:
-        return self.put_object("extents", data)
 
     def put_object(self, kind: str, data: bytes) -> str:
         """Store an object of one of `KINDS`; its digest."""
@@ -268,11 +262,7 @@ class Images:
             raise self._unknown(digest) from error
 
     def index(self, digest: str) -> Index:
-        return Index(self.index_bytes(digest))
-
-    def index_bytes(self, digest: str) -> bytes:
-        """The block index as it is stored, checked. Raises DamagedObject."""
-        return self.object("indexes", digest)
+        return Index(self.object("indexes", digest))
 
     def object(self, kind: str, digest: str) -> bytes:
         """An object of one of `KINDS` as it is stored, checked. Raises NotFound, DamagedObject."""

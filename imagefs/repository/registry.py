@@ -26,6 +26,7 @@ from imagefs.reference import Platform
 from imagefs.repository import artifact as form
 from imagefs.repository.artifact import DOCUMENT_KINDS, IMAGE, Artifact, Descriptor
 from imagefs.repository.base import Capabilities, Repository
+from imagefs.repository.images import KINDS
 from imagefs.repository.registry_auth import FoundCredentials
 from imagefs.repository.registry_client import DOCUMENT_LIMIT, RegistryClient
 from imagefs.repository.registry_objects import BLOB_LIMIT, BlobReader, Manifests, Referrers, digest_of
@@ -36,7 +37,6 @@ __all__ = ["RegistryRepository"]
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
-_OBJECTS = ("packs", "indexes", "metadata", "extents")
 _DOCUMENT_MOST = 256 << 20
 _AT_ONCE = 16
 _EMPTY = b"{}"
@@ -59,7 +59,7 @@ class RegistryRepository(Repository):
 
     def read(self, path: bytes, most: int = 0) -> Buffer:
         kind, name = _parts(path)
-        if kind in _OBJECTS:
+        if kind in KINDS:
             return self._manifests.blob(f"sha256:{name}", most or BLOB_LIMIT)
         if kind == "images":
             self._image(name)
@@ -77,7 +77,7 @@ class RegistryRepository(Repository):
 
     def stat(self, path: bytes) -> Status:
         kind, name = _parts(path)
-        if kind in _OBJECTS:  # one that is there is not on its way out
+        if kind in KINDS:  # one that is there is not on its way out
             return Status(name.encode(), Kind.FILE, self._client.length(f"sha256:{name}"), self.now_ns())
         if kind in ("tags", "sources"):
             return Status(name.encode(), Kind.FILE, len(self.read(path)), self.now_ns())
@@ -85,7 +85,7 @@ class RegistryRepository(Repository):
 
     def put(self, path: bytes, data: bytes, *, replace: bool = False) -> None:
         kind, name = _parts(path)
-        if kind in _OBJECTS:
+        if kind in KINDS:
             self._client.upload(f"sha256:{name}", data)
         elif kind == "images":
             self._client.upload(f"sha256:{name}", data)
@@ -99,7 +99,7 @@ class RegistryRepository(Repository):
 
     def entries(self, folder: bytes) -> list[Status]:
         kind = folder.decode().strip("/").partition("/")[0]
-        if kind in _OBJECTS:
+        if kind in KINDS:
             raise Unsupported(f"{self.url} does not list its blobs")
         tags = list(self._manifests.tags())
         if kind == "tags":
@@ -115,7 +115,7 @@ class RegistryRepository(Repository):
         kind, name = _parts(path)
         if kind == "sources":
             raise NotFound(f"what {self.url} says of container images goes with the images that were built from them")
-        if kind in _OBJECTS:
+        if kind in KINDS:
             self._manifests.delete(f"/blobs/sha256:{name}")
             return
         if kind == "images":
@@ -300,7 +300,7 @@ def _parts(path: bytes) -> tuple[str, str]:
     """The first and the last name of a path. Raises NotFound for one that no repository has."""
     kind, _, rest = path.decode("utf-8", "replace").strip("/").partition("/")
     name = rest.rpartition("/")[2]
-    digests = (*_OBJECTS, "images", "sources")
+    digests = (*KINDS, "images", "sources")
     if not name or (kind in digests and not is_digest(name)) or kind not in (*digests, "tags", *DOCUMENT_KINDS):
         raise NotFound(f"{path!r:.200} is no place for an object")
     return kind, name

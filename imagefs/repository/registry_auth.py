@@ -16,7 +16,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["DOCKER_HUB", "FoundCredentials", "credentials", "find_credentials"]
+__all__ = ["DOCKER_HUB", "FoundCredentials", "find_credentials"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,16 +38,8 @@ class FoundCredentials(NamedTuple):
     missing: frozenset[str] = frozenset()
 
 
-def credentials(authfile: str, host: str, name: str) -> str:
-    """USER:PASSWORD in base64 for the repository `name` at `host`; "" where neither files nor helpers have any.
-
-    authfile: the only file that is read; "" for the usual ones.
-    """
-    return find_credentials(authfile, host, name).known
-
-
 def find_credentials(authfile: str, host: str, name: str) -> FoundCredentials:
-    """As `credentials`, and where they are."""
+    """Those for the repository `name` at `host`. authfile: the only file that is read; "" for the usual ones."""
     silent = FoundCredentials("", "")
     hosts = [host] if host != DOCKER_HUB else ["docker.io", "https://index.docker.io/v1/"]
     keys = [f"{hosts[0]}/{name}", *hosts]
@@ -69,7 +61,7 @@ def find_credentials(authfile: str, host: str, name: str) -> FoundCredentials:
 
 
 def _helped(helper: str, server: str) -> str:
-    """As `credentials`, from the program docker-credential-HELPER; "" also for the token of a login by browser."""
+    """USER:PASSWORD in base64 from docker-credential-HELPER; "" for none, also for the token of a login by browser."""
     program = shutil.which(f"docker-credential-{helper}") if _HELPER.fullmatch(helper) else None
     if program is None:
         return ""

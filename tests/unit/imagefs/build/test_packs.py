@@ -13,7 +13,7 @@ import pytest
 from imagefs.build import packs
 from imagefs.build.content import Segment, scan
 from imagefs.build.image import BuildReport, build
-from imagefs.build.packs import PACK_SIZE, Known, Packs, store_blocks
+from imagefs.build.packs import PACK_SIZE, Known, Packs, blocks_of, store
 from imagefs.errors import BuildError
 from imagefs.format.documents import Manifest
 from imagefs.format.index import BLOCK, Index, Pack
@@ -170,7 +170,7 @@ def test_equal_blocks_are_stored_once() -> None:
     data = random.Random(2).randbytes(BLOCK)
     segments = [Segment(Bytes(data), 0, BLOCK, number * BLOCK) for number in range(5)]  # type: ignore[arg-type]
     packs = Packs(put)
-    places = store_blocks(segments, 5 * BLOCK, packs, nothing)
+    places = store(blocks_of(segments, 5 * BLOCK), 5, packs, nothing)
     assert len(set(places)) == 1
     assert packs.stored_bytes == BLOCK
 
@@ -179,11 +179,12 @@ def test_packs_are_closed_when_full() -> None:
     blocks = PACK_SIZE // BLOCK + 3
     content = Bytes(random.Random(4).randbytes(blocks * BLOCK))
     packs = Packs(put)
-    places = store_blocks([Segment(content, 0, blocks * BLOCK, 0)], blocks * BLOCK, packs, nothing)  # type: ignore[arg-type]
+    segments = [Segment(content, 0, blocks * BLOCK, 0)]  # type: ignore[arg-type]
+    places = store(blocks_of(segments, blocks * BLOCK), blocks, packs, nothing)
     assert [pack.length for pack in packs.all] == [PACK_SIZE, 3 * BLOCK]
     assert [place.pack for place in places] == [0] * (blocks - 3) + [1] * 3
 
 
 def test_a_file_that_shrinks_is_an_error() -> None:
     with pytest.raises(BuildError, match="became shorter"):
-        store_blocks([Segment(Bytes(b"x"), 0, 2, 0)], BLOCK, Packs(put), nothing)  # type: ignore[arg-type]
+        list(blocks_of([Segment(Bytes(b"x"), 0, 2, 0)], BLOCK))  # type: ignore[arg-type]

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.oci import LayoutDescriptor
 from imagefs.build.pull import Blobs, Registry, RegistryRefused, fetch
 from imagefs.errors import BuildError
 from imagefs.progress import Progress
 from imagefs.reference import Platform
+from imagefs.repository.artifact import Descriptor
 from stripefs.errors import ConfigError
 
 
@@ -116,7 +116,7 @@ def test_which_entries_fit() -> None:
 
 
 DATA = b"content of a layer" * 1000
-BLOB = LayoutDescriptor("", "sha256:" + hashlib.sha256(DATA).hexdigest(), len(DATA))
+BLOB = Descriptor("", "sha256:" + hashlib.sha256(DATA).hexdigest(), len(DATA))
 KNOWN = base64.b64encode(b"ann:secret").decode()
 
 

@@ -45,7 +45,7 @@ def cached(tmp_path: Path) -> Cached:
     """A cache, the digest of an index in a store, and that store."""
     data = index_bytes(200)
     images = images_in(tmp_path / "store")
-    return MetadataCache(tmp_path / "cache"), images.put_index(data), lambda: images
+    return MetadataCache(tmp_path / "cache"), images.put_object("indexes", data), lambda: images
 
 
 def test_an_index_answers_from_the_file_as_from_memory(cached: Cached) -> None:
@@ -87,7 +87,7 @@ async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
         images.create(object_path("packs", digest.hex()), data)
     out = io.BytesIO()
     write([made.index.place(n) for n in range(6)], made.index.packs, made.index.device_bytes, out)
-    assert images.put_index(out.getvalue()) == made.digest
+    assert images.put_object("indexes", out.getvalue()) == made.digest
     store = StoreSettings(url=str(tmp_path / "store"))
     cache = MetadataCache(tmp_path / "cache")
     nowhere = SimpleNamespace(load=lambda: iter(()), append=lambda _: None, full=lambda: False)

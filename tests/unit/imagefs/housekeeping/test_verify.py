@@ -102,10 +102,10 @@ def test_an_index_that_does_not_find_what_it_has(images: Images, tmp_path: Path)
     report = build_tree(write_tree(tmp_path / "source", a=1), images)
     manifest = images.manifest(report.digest)
     (cold,) = manifest.devices
-    data = images.index_bytes(cold.index)
+    data = images.object("indexes", cold.index)
     count = Index(data).stored
     order = struct.unpack(f"<{count}I", data[-4 * count :])
-    name = images.put_index(data[: -4 * count] + struct.pack(f"<{count}I", *reversed(order)))
+    name = images.put_object("indexes", data[: -4 * count] + struct.pack(f"<{count}I", *reversed(order)))
     wrong = images.put(replace(manifest, devices=[replace(cold, index=name)]))
     (damage,) = verify(images, wrong).damage
     assert "does not list its blocks in order" in damage.what
