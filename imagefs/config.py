@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from imagefs.reference import parse_store
 from imagefs.settings import (
@@ -40,7 +40,7 @@ from stripefs.parsers import (
 from stripefs.records import NamedTuple
 from stripefs.settings import StoreSettings, redact
 
-__all__ = ["IMAGEFS", "DepsSettings", "Settings", "config_files", "nearest", "resolve"]
+__all__ = ["IMAGEFS", "DepsSettings", "Settings", "resolve"]
 
 _MIB = 1 << 20
 _MIRROR = r"https?://[^/?#,]+(/[^?#,]*)?|proxy\+https?://[^/?#,]+"
@@ -176,16 +176,6 @@ class Settings(NamedTuple):
         return self.store_at(parse_store(self.deps.store)) if self.deps.store else self.store
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """The hint for an unknown word."""
-    return IMAGEFS.nearest(word, known)
-
-
-def config_files(environ: Mapping[str, str]) -> list[str]:
-    """Places of configuration files when none is named, the weakest first. They need not exist."""
-    return IMAGEFS.files(environ)
-
-
 def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[str, str] | None = None) -> Settings:
     """Settings from what the command line gave, the environment, the files and the defaults, in that order.
 
@@ -194,7 +184,8 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
     place a bad value came from.
     """
     environ = os.environ if environ is None else environ
-    values = IMAGEFS.values(given, environ, config_files(environ), config)
+    files = IMAGEFS.files(environ)
+    values = IMAGEFS.values(given, environ, files, config)
     chosen = values["daemon"].keys()
     asked = {one.attribute: one.name for one in IMAGEFS.all if one.section == "daemon" and one.attribute in chosen}
     for name, default in (("cache", default_cache), ("runtime", default_runtime)):
@@ -204,13 +195,11 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
     snapshotter = values["snapshotter"]
     snapshotter["socket"] = snapshotter.get("socket") or os.path.join(daemon.runtime, "snapshotter.sock")
     tmp = values["build"].pop("tmp", "") or os.path.join(daemon.cache, "build")
-    tables = IMAGEFS.tables("store", environ, config_files(environ), config)
+    tables = IMAGEFS.tables("store", environ, files, config)
     named = {key: table["mirrors"] for key, table in tables.items()}
     store = StoreSettings(url=url, **values["store"])
-    if "mirror" in given or environ.get("IMAGEFS_MIRROR"):
-        named = {"": store.mirrors}  # holds for whatever store the command names
-    else:
-        named[""] = store.mirrors
+    chosen_here = "mirror" in given or environ.get("IMAGEFS_MIRROR")  # for whatever store the command names
+    named = {**({} if chosen_here else named), "": store.mirrors}
     return Settings(
         _mirrored(store, named),
         daemon,

@@ -69,7 +69,6 @@ class AttachedImage:
         self.held = held
         self._name = name
         self._unpacked = unpacked
-        self._signals = ready_folder(client.settings.runtime, attached.id)
 
     def layer(self) -> contextlib.AbstractContextManager[MountLayer]:
         """A function that mounts it at a directory, as long as the block lasts."""

@@ -125,8 +125,8 @@ LimitNOFILE=1048576
 TasksMax=infinity
 OOMScoreAdjust=-999
 """
-_SIGNATURE = re.compile(r"# Written by `imagefs install`, which overwrites it; own settings belong into "
-                        r"`systemctl edit \S+`\. ([0-9a-f]{16})\n")  # fmt: skip
+_SIGNATURE = "# Written by `imagefs install`, which overwrites it; own settings belong into `systemctl edit {}`. {}\n"
+_SIGNED = re.compile(_SIGNATURE.format(r"\S+", "([0-9a-f]{16})"))
 
 
 def units(imagefs: str, stripefs: str) -> dict[str, str]:
@@ -138,15 +138,12 @@ def units(imagefs: str, stripefs: str) -> dict[str, str]:
 
 def signed(name: str, text: str) -> str:
     """`text` below a line by which `is_unedited` knows it again."""
-    return (
-        f"# Written by `imagefs install`, which overwrites it; own settings belong into `systemctl edit {name}`. "
-        f"{_digest(text)}\n{text}"
-    )
+    return _SIGNATURE.format(name, _digest(text)) + text
 
 
 def is_unedited(text: str) -> bool:
     """Tells whether `signed` made this text, of this version or of another, and nobody has changed it since."""
-    found = _SIGNATURE.match(text)
+    found = _SIGNED.match(text)
     return found is not None and _digest(text[found.end() :]) == found[1]
 
 

@@ -19,7 +19,6 @@ import hashlib
 import io
 import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -32,13 +31,13 @@ from typing import Any, NamedTuple
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from imagefs.errors import NoSuchImage, RunError
+from imagefs.reference import Platform
 from stripefs.errors import ConfigError, MountError, StripefsError
 from stripefs.settings import StoreSettings
 
 __all__ = ["Archive", "ImageStore", "archive", "full_name"]
 
 _CLIENT = "podman"
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _NAME = re.compile(r"[a-z0-9][a-zA-Z0-9._:/-]*")
 
 
@@ -54,9 +53,8 @@ def archive(config: Mapping[str, Any], digest: str) -> Archive:
     """An archive of an image with this OCI config whose one layer holds nothing but `digest`, the image's own."""
     layer = _tar({".imagefs": f"{digest}\n".encode()})
     name = hashlib.sha256(layer).hexdigest()
-    machine = platform.machine()
     document = {
-        "architecture": _MACHINES.get(machine, machine),
+        "architecture": Platform.here().architecture,
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
         **config,
@@ -135,7 +133,7 @@ class ImageStore:
     def remove(self, name: str) -> None:
         """Take the name away, and the image with its last name. Raises NoSuchImage."""
         name = full_name(name)
-        if not self._names(name):
+        if not self._podman("images", "--quiet", "--no-trunc", "--filter", f"reference={name}").strip():
             raise NoSuchImage(f"{self._root} has no image {name}", hint="podman images lists them")
         self._podman("rmi", "--force", name)
         self._client.release(self._lease(name))
@@ -152,9 +150,6 @@ class ImageStore:
             draft.rename(place)
         except OSError as error:
             raise RunError(f"podman has no layer at {place}: {error.strerror}") from error
-
-    def _names(self, name: str) -> list[str]:
-        return self._podman("images", "--quiet", "--no-trunc", "--filter", f"reference={name}").split()
 
     def _lease(self, name: str) -> Lease:
         return Lease(f"{self._root} {name}", _CLIENT, name)

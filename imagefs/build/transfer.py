@@ -98,8 +98,9 @@ class _ImageCopy:
         if base is not None and not self._target.has(image.base):
             publish(base, self._target, self._known)
         publish(image, self._target, self._known, self._found.tag)
-        self._copy_traces(image.base or digest)
-        self._copy_plans({digest, image.base} - {""})
+        if self._source.repository.capabilities.list:  # one that cannot be listed tells of no traces
+            self._copy_traces(image.base or digest)
+            self._copy_plans({digest, image.base} - {""})
         return self._found
 
     def _manifest(self, digest: str) -> Manifest:
@@ -148,9 +149,7 @@ class _ImageCopy:
             self._found.bytes += sent
 
     def _copy_traces(self, base: str) -> None:
-        """Those that writers keep: the newest. A source that cannot be listed tells of none."""
-        if not self._source.repository.capabilities.list:
-            return
+        """Those that writers keep: the newest."""
         here, there = Traces(self._source.repository), Traces(self._target.repository)
         for workload in here.workloads(base):
             stored = set(there.names(base, workload))
@@ -164,8 +163,6 @@ class _ImageCopy:
                     _log.warning("a trace is not copied: %s", error)
 
     def _copy_plans(self, images: set[str]) -> None:
-        if not self._source.repository.capabilities.list:
-            return
         here, there = Traces(self._source.repository), Traces(self._target.repository)
         for image, workload in here.plans():
             if image in images and (plan := here.plan(image, workload)) is not None:

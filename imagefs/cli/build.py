@@ -20,7 +20,7 @@ from imagefs.cli.common import (
     quiet_flag,
     settings_for,
 )
-from imagefs.reference import Reference, parse_reference, parse_store
+from imagefs.reference import Platform, Reference, parse_reference, parse_store
 from stripefs.cli.flags import SettingsCommand
 from stripefs.cli.output import ended_by_sigterm, table
 from stripefs.errors import ConfigError
@@ -28,9 +28,15 @@ from stripefs.settings import redact
 from stripefs.units import format_size
 
 if TYPE_CHECKING:
-    from imagefs.build.pipeline import Built
+    from imagefs.build.pipeline import BuildOptions, Built
+    from imagefs.config import Settings
 
 __all__ = ["build_command", "convert_command", "optimize_command", "show_made"]
+
+_no_trace = click.option("--no-trace", is_flag=True, help="Make no hot device.")
+_platform = click.option(
+    "--platform", default="", metavar="OS/ARCH", help="Platform whose image is taken, of several.  [this host's]"
+)
 
 
 @click.command("build", cls=SettingsCommand)
@@ -45,10 +51,8 @@ __all__ = ["build_command", "convert_command", "optimize_command", "show_made"]
     help="Trace of the reads of a start: a file, or STORE#TAG[/WORKLOAD[/NAME]]; may be repeated.  "
     "[those of the image that TAG names so far]",
 )
-@click.option("--no-trace", is_flag=True, help="Make no hot device.")
-@click.option(
-    "--platform", default="", metavar="OS/ARCH", help="Platform whose image is taken, of several.  [this host's]"
-)
+@_no_trace
+@_platform
 @click.option("--authfile", default="", metavar="FILE", help="Credentials for the registry.  [skopeo's own]")
 @click.option("--src-tls-verify/--no-src-tls-verify", default=True, help="Insist on https and its certificates.")
 @click.option("--layers", type=click.IntRange(0), default=0, metavar="N", help="Only the N lowest layers.  [all]")
@@ -77,23 +81,14 @@ def build_command(
     store has already is not stored again. A build that is interrupted publishes nothing, and the next one goes on from
     what it stored. Where there are traces, what they say is touched first is copied into a hot device.
     """
-    from imagefs.build.pipeline import BuildOptions, make_image
-    from imagefs.build.pull import Registry
+    from imagefs.build.pipeline import make_image
     from imagefs.cli.traces import gather_traces
-    from imagefs.reference import Platform
 
     if traces and no_trace:
         raise ConfigError("--trace and --no-trace contradict each other")
     place = Reference(parse_store(store), tag)
     settings = settings_for(ctx, config, place.store)
-    how = BuildOptions(
-        Path(settings.tmp),
-        settings.limits,
-        Platform.parse(platform) if platform else Platform.here(),
-        Registry(authfile, src_tls_verify, settings.daemon.io_timeout),
-        layers,
-        compression=settings.daemon.compression,
-    )
+    how = _options(settings, platform, authfile, verify=src_tls_verify, lowest=layers)
     began = time.monotonic()
     with ended_by_sigterm(), opened(settings, make=True) as images, progress_bar(quiet=quiet) as progress:
         found = [] if no_trace else gather_traces(traces, settings) if traces else None
@@ -112,10 +107,8 @@ def build_command(
     help="Trace of the reads of a start: a file, or STORE#TAG[/WORKLOAD[/NAME]]; may be repeated.  "
     "[those of the newest lazy image of the repository]",
 )
-@click.option("--no-trace", is_flag=True, help="Make no hot device.")
-@click.option(
-    "--platform", default="", metavar="OS/ARCH", help="Platform whose image is taken, of several.  [this host's]"
-)
+@_no_trace
+@_platform
 @click.option(
     "--authfile", default="", metavar="FILE", help="Credentials for the registry.  [those of docker and podman]"
 )
@@ -142,10 +135,9 @@ def convert_command(
     they are. Blocks that lazy images of the repository have are not stored again. A conversion that is interrupted
     publishes nothing, and the next one goes on from what it stored.
     """
-    from imagefs.build.pipeline import BuildOptions, make_image
-    from imagefs.build.pull import Registry, repository_of
+    from imagefs.build.pipeline import make_image
+    from imagefs.build.pull import repository_of
     from imagefs.cli.traces import gather_traces
-    from imagefs.reference import Platform
     from imagefs.repository.store import registry_url
     from imagefs.trace.references import newest_traces
 
@@ -158,18 +150,23 @@ def convert_command(
     parameters = {"scheme": "http" if plain_http else "", "authfile": authfile}
     place = Reference(registry_url(*repository_of(image), **parameters))
     settings = settings_for(ctx, config, place.store)
-    how = BuildOptions(
-        Path(settings.tmp),
-        settings.limits,
-        Platform.parse(platform) if platform else Platform.here(),
-        Registry(authfile, not plain_http, settings.daemon.io_timeout),
-        compression=settings.daemon.compression,
-    )
+    how = _options(settings, platform, authfile, verify=not plain_http)
     began = time.monotonic()
     with ended_by_sigterm(), opened(settings) as images, progress_bar(quiet=quiet) as progress:
         found = [] if no_trace else gather_traces(traces, settings) if traces else newest_traces(images)
         made = make_image(image, images, how, traces=found, progress=progress)
     show_made(place, made, time.monotonic() - began, as_json=as_json, quiet=quiet)
+
+
+def _options(settings: Settings, platform: str, authfile: str, *, verify: bool, lowest: int = 0) -> BuildOptions:
+    """Of a build with these settings. Raises ConfigError for what is no platform."""
+    from imagefs.build.pipeline import BuildOptions
+    from imagefs.build.pull import Registry
+
+    wanted = Platform.parse(platform) if platform else Platform.here()
+    registry = Registry(authfile, verify, settings.daemon.io_timeout)
+    folder, compression = Path(settings.tmp), settings.daemon.compression
+    return BuildOptions(folder, settings.limits, wanted, registry, lowest, compression)
 
 
 @click.command("optimize", cls=SettingsCommand)

@@ -314,10 +314,8 @@ def start_run(words: Sequence[str], values: Mapping[str, Any], given: Given, ext
         first_id=parse_userns(values["userns"]),
         prepared=extra.prepared,
     )
-    client, tree = (
-        Client(settings.daemon, settings.asked),
-        TreeOptions(plane=values["plane"], backing=values["backing"], unpack=values["unpack"]),
-    )
+    client = Client(settings.daemon, settings.asked)
+    tree = TreeOptions(plane=values["plane"], backing=values["backing"], unpack=values["unpack"])
     record = recording(values["workload"], values["ready_file"], values["no_record"])
     job = _with_caches(settings, options, record, values) if values["startup_cache"] else None
     with events().called():

@@ -73,9 +73,9 @@ _PLAIN = {
 
 
 def _hint(word: str) -> str:
-    from imagefs.config import nearest
+    from imagefs.config import IMAGEFS
 
-    return f"did you mean imagefs mount {word} …?" if "#" in word else nearest(word, COMMANDS)
+    return f"did you mean imagefs mount {word} …?" if "#" in word else IMAGEFS.nearest(word, COMMANDS)
 
 
 PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, _hint, _PLAIN, _FAMILIES)

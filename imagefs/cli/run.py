@@ -19,6 +19,7 @@ from imagefs.cli.job import FLAGS, read_job
 from imagefs.config import IMAGEFS, resolve
 from imagefs.errors import RunError
 from imagefs.reference import parse_reference
+from stripefs.cli import flags as cli_flags
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.output import columns, table, tell
 from stripefs.startup_events import STAGES
@@ -35,6 +36,8 @@ __all__ = [
     "status_command",
     "umount_command",
 ]
+
+json_object = cli_flags.json_flag("Print a JSON object.")
 
 
 def describe_start(figures: Mapping[str, Any]) -> str:
@@ -165,7 +168,7 @@ def umount_command(ctx: click.Context, mountpoint: str, lazy: bool) -> None:
 
 @click.command("ready", cls=SettingsCommand)
 @click.argument("mount", metavar="MOUNTPOINT|ID")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@json_object
 @daemon_flags
 @click.pass_context
 def ready_command(ctx: click.Context, mount: str, as_json: bool) -> None:
@@ -183,7 +186,7 @@ def ready_command(ctx: click.Context, mount: str, as_json: bool) -> None:
 
 
 @click.command("status", cls=SettingsCommand)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@json_object
 @daemon_flags
 @click.pass_context
 def status_command(ctx: click.Context, as_json: bool) -> None:

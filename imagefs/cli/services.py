@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -13,9 +12,10 @@ import click
 
 from imagefs.cli.common import daemon_flags, print_json, settings_for
 from imagefs.config import IMAGEFS
+from imagefs.reference import Platform
 from imagefs.settings import DaemonSettings
 from imagefs.snapshotter.containerd_config import ROOT, SOCKET, Wanted, containerd_config, parse_version
-from stripefs.cli.flags import SettingsCommand, settings_flags
+from stripefs.cli.flags import SettingsCommand, config_flag, json_flag, settings_flags
 from stripefs.errors import ConfigError, MountError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _ENDS_WITHIN = 10.0
     help="End the daemon that runs; mounts that read through it wait ten minutes for the next one.",
 )
 @click.option("--force", is_flag=True, help="With --stop: such mounts answer EIO from then on.")
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@config_flag
 @settings_flags("daemon", "services", options=IMAGEFS)
 @click.pass_context
 def daemon_command(ctx: click.Context, stop: bool, force: bool, config: str) -> int:
@@ -83,10 +83,6 @@ def _stop(settings: DaemonSettings, *, force: bool) -> int:
     return 0
 
 
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""Machines that Go, and so containerd, calls by other names than the kernel does."""
-
-
 @click.command("config")
 @click.option(
     "--containerd",
@@ -111,14 +107,8 @@ def config_command(
     """Print what goes into containerd's configuration, /etc/containerd/config.toml."""
     if systemd_cgroup is None:
         systemd_cgroup = os.path.isdir("/run/systemd/system")
-    machine = platform.machine()
-    wanted = Wanted(
-        os.path.abspath(socket),
-        os.path.abspath(root),
-        f"linux/{_ARCHITECTURES.get(machine, machine)}",
-        runtime_class,
-        systemd_cgroup,
-    )
+    folders = os.path.abspath(socket), os.path.abspath(root)
+    wanted = Wanted(*folders, str(Platform.here()), runtime_class, systemd_cgroup)
     click.echo(containerd_config(_installed_major() if major == "auto" else int(major), wanted), nl=False)
 
 
@@ -144,7 +134,7 @@ class _Group(SettingsCommand, click.Group):
 
 
 @click.group("snapshotter", cls=_Group, invoke_without_command=True)
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@config_flag
 @settings_flags("snapshotter", "services", also=["runtime", "log-format", "log-level", "log-file"], options=IMAGEFS)
 @click.pass_context
 def snapshotter_command(ctx: click.Context, config: str) -> int:
@@ -236,7 +226,7 @@ def _refuse_while_used(ctx: click.Context) -> None:
 
 @click.command("doctor", cls=SettingsCommand)
 @click.argument("stores", metavar="[STORE]...", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@json_flag("Print a JSON object.")
 @click.option("--no-write", is_flag=True, help="Make no file in the stores, not for a moment.")
 @click.option(
     "--containerd-config",
@@ -246,7 +236,7 @@ def _refuse_while_used(ctx: click.Context) -> None:
     metavar="FILE",
     help="containerd's configuration.",
 )
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@config_flag
 @settings_flags("store", also=["cache", "cache-size", "runtime", "log-level"], options=IMAGEFS)
 @click.pass_context
 def doctor_command(

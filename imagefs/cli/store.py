@@ -94,7 +94,7 @@ def inspect_command(ctx: click.Context, image: str, sharing: bool, as_json: bool
         digest = images.resolve(reference.name)
         facts = listing.describe(images, digest)
         if sharing and images.repository.capabilities.list:
-            facts["sharing"] = [asdict(share) for share in listing.sharing(images, digest)]
+            facts["sharing"] = listing.sharing(images, digest)
     if as_json:
         print_json(facts)
     else:

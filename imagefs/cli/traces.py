@@ -30,23 +30,26 @@ def gather_traces(texts: Sequence[str], settings: Settings) -> list[Trace]:
 
     Raises what naming or reading one raises, and ConfigError where none of them can be merged.
     """
-    from imagefs.trace.references import complete, load_file, parse_traces, stored_traces
+    from imagefs.trace.references import complete
 
-    found: list[Trace] = []
-    for text in texts:
-        reference = parse_traces(text)
-        if isinstance(reference, Path):
-            found.append(load_file(reference))
-            continue
-        store = settings.store._replace(url=reference.image.store)
-        with opened(settings._replace(store=store)) as images:
-            found += stored_traces(images, reference.image.name, reference.workload, reference.name)
+    found = [trace for text in texts for trace in _load(text, settings)]
     useful = complete(found)
     if texts and not useful:
         raise ConfigError(
             f"none of {len(found)} traces is complete", hint="`imagefs trace show` says what is wrong with them"
         )
     return useful
+
+
+def _load(text: str, settings: Settings) -> list[Trace]:
+    """The traces that an argument names: of a file, or of a store."""
+    from imagefs.trace.references import load_file, parse_traces, stored_traces
+
+    reference = parse_traces(text)
+    if isinstance(reference, Path):
+        return [load_file(reference)]
+    with opened(settings._replace(store=settings.store_at(reference.image.store))) as images:
+        return stored_traces(images, reference.image.name, reference.workload, reference.name)
 
 
 def describe_hot_device(report: OptimizeReport) -> str:
@@ -77,17 +80,13 @@ def show(ctx: click.Context, trace: str, as_json: bool, config: str) -> None:
     TRACE is a file or STORE#TAG/WORKLOAD/NAME for one, STORE#TAG or STORE#TAG/WORKLOAD for a list.
     """
     from imagefs.trace.diff import summary
-    from imagefs.trace.references import load_file, parse_traces, stored_traces
+    from imagefs.trace.references import parse_traces
 
     reference = parse_traces(trace)
     if not isinstance(reference, Path) and not reference.name:
         _list(ctx, reference.image, reference.workload, as_json, config)
         return
-    if isinstance(reference, Path):
-        found = load_file(reference)
-    else:
-        with images_of(ctx, config, reference.image.store) as images:
-            (found,) = stored_traces(images, reference.image.name, reference.workload, reference.name)
+    (found,) = _load(trace, settings_for(ctx, config))
     facts = summary(found)
     if as_json:
         print_json(facts)
@@ -181,16 +180,9 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool, config: str
 
 def _one(ctx: click.Context, text: str, config: str) -> Any:
     """The trace that an argument of `diff` names."""
-    from imagefs.trace.references import load_file, parse_traces, stored_traces
-
-    reference = parse_traces(text)
-    if isinstance(reference, Path):
-        return load_file(reference)
-    settings = settings_for(ctx, config)
-    with opened(settings._replace(store=settings.store._replace(url=reference.image.store))) as images:
-        found = stored_traces(images, reference.image.name, reference.workload, reference.name)
+    found = _load(text, settings_for(ctx, config))
     if not found:
-        raise ConfigError(f"{text} names no trace", hint=f"see `imagefs trace show {reference.image}`")
+        raise ConfigError(f"{text} names no trace", hint="see `imagefs trace show STORE#TAG`")
     return max(found, key=lambda trace: trace.started)
 
 

@@ -117,34 +117,25 @@ def _cgroups(folder: str) -> CheckResult:
     return CheckResult("rights.cgroup", "ok", f"cgroup version {version}, with cpu, memory and pids")
 
 
+_PROGRAMS = (
+    ("runtime.oci", ("crun", "runc"), "neither crun nor runc is",
+     "`imagefs run` starts nothing, and containerd starts nothing by its default runtime"),
+    ("runtime.skopeo", ("skopeo",), "skopeo is not",
+     "no `imagefs build docker://…`, and a layer of a lazy image that another image shares cannot be fetched alone"),
+)  # fmt: skip
+
+
 def runtime_findings(path: str | None = None) -> list[CheckResult]:
     """OCI runtimes and skopeo. path: to search, PATH unless given."""
-    return [_oci(path), _skopeo(path)]
-
-
-def _skopeo(path: str | None) -> CheckResult:
-    if shutil.which("skopeo", path=path):
-        return CheckResult("runtime.skopeo", "ok", "skopeo")
-    return CheckResult(
-        "runtime.skopeo",
-        "warn",
-        "skopeo is not on PATH",
-        "no `imagefs build docker://…`, and a layer of a lazy image that another image shares cannot be fetched alone",
-        "apt-get install skopeo",
-    )
-
-
-def _oci(path: str | None) -> CheckResult:
-    found = [name for name in ("crun", "runc") if shutil.which(name, path=path)]
-    if found:
-        return CheckResult("runtime.oci", "ok", " and ".join(found))
-    return CheckResult(
-        "runtime.oci",
-        "warn",
-        "neither crun nor runc is on PATH",
-        "`imagefs run` starts nothing, and containerd starts nothing by its default runtime",
-        "apt-get install crun",
-    )
+    findings = []
+    for check, programs, missing, cost in _PROGRAMS:
+        found = [name for name in programs if shutil.which(name, path=path)]
+        findings.append(
+            CheckResult(check, "ok", " and ".join(found))
+            if found
+            else CheckResult(check, "warn", f"{missing} on PATH", cost, f"apt-get install {programs[0]}")
+        )
+    return findings
 
 
 def file_system_of(path: str, mounts: list[kernel.MountPoint]) -> str:

@@ -26,6 +26,7 @@ _SKEW, _TOO_MUCH = 5.0, 240.0
 _SLOW = 0.25
 """Seconds for one listing: a start asks a store some ten times before its first byte."""
 
+_MORE = "see `stripefs ls` on it for more"
 _READ = 1 << 20
 """Bytes of a document that is read, at most."""
 
@@ -68,10 +69,8 @@ def _tried(check: str, name: str, cost: str, attempt: Callable[[], tuple[CheckSt
     return CheckResult(check, state, f"{name}: {found}", "every start waits for it" if state == "warn" else "")
 
 
-def _failed(check: str, name: str, error: StripefsError, cost: str) -> CheckResult:
-    return CheckResult(
-        check, "fail", f"{name}: {error.message}", cost, error.hint or "see `stripefs ls` on it for more"
-    )
+def _failed(check: str, name: str, error: StripefsError, cost: str, hint: str = _MORE) -> CheckResult:
+    return CheckResult(check, "fail", f"{name}: {error.message}", cost, error.hint or hint)
 
 
 def _list(store: Store, began: float) -> tuple[CheckState, str]:
@@ -153,7 +152,7 @@ def registry_findings(settings: StoreSettings, *, write: bool = True) -> list[Ch
     try:
         repository = open_repository(settings)
     except StripefsError as error:
-        return [_registry_failed("registry.reach", name, error, _READ_COST)]
+        return [_failed("registry.reach", name, error, _READ_COST, "")]
     assert isinstance(repository, RegistryRepository)
     try:
         findings = [_credentials(name, repository.credentials()), _reached(name, repository)]
@@ -189,7 +188,7 @@ def _reached(name: str, repository: RegistryRepository) -> CheckResult:
     except NotFound:
         found = "there is no such repository yet; the first build makes it, where the registry allows that"
     except StripefsError as error:
-        return _registry_failed("registry.read", name, error, _READ_COST)
+        return _failed("registry.read", name, error, _READ_COST, "")
     took = time.monotonic() - began
     state: CheckState = "warn" if took > _SLOW_REGISTRY else "ok"
     return CheckResult(
@@ -212,7 +211,3 @@ def _registry_written(name: str, repository: RegistryRepository) -> list[CheckRe
         now = time.time()
         findings.append(skew(name, clock - now, now - before)._replace(check="registry.clock"))
     return findings
-
-
-def _registry_failed(check: str, name: str, error: StripefsError, cost: str) -> CheckResult:
-    return CheckResult(check, "fail", f"{name}: {error.message}", cost, error.hint)

@@ -110,7 +110,7 @@ class _Collection:
         for source, status in self._images.sources().items():
             if not self._stands(source):
                 self._remove(f"/sources/{source.removeprefix('sha256:')}".encode(), status.length, status.mtime_ns)
-        for kind in ("images", "tags", "sources", "deps", "used", "unkept", *NOTES):
+        for kind in ("images", "tags", "sources", "deps", "used", *NOTES):
             for path, size, mtime in self._below(f"/{kind}"):
                 if _is_left_over(path):
                     self._remove(path, size, mtime)
@@ -257,9 +257,6 @@ def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = Fals
     if not dry_run:
         for row in old:
             snapshots.remove(row.name)
-        for name, since in snapshots.unpublished_since().items():
-            if now - since >= older_than:
-                snapshots.forget_unpublished(name)
         for kind in NOTES:
             for name, since in snapshots.notes_since(kind).items():
                 if now - since >= older_than:

@@ -25,11 +25,8 @@ from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import ConfigError, NotFound, Unsupported
 
 __all__ = [
-    "BlockUsage",
     "ImageRow",
-    "Sharing",
     "SnapshotRow",
-    "blocks_of",
     "describe",
     "describe_files",
     "drop_images",
@@ -253,26 +250,6 @@ def remove_snapshot(images: Images, name: str) -> list[str]:
     return drop_unnamed(images, [image] if image else [])
 
 
-@dataclass(frozen=True, slots=True)
-class BlockUsage:
-    """The blocks of an image: of all, those that differ and are stored, those of zeros; bytes stored, each once."""
-
-    total: int
-    stored: int
-    zeros: int
-    stored_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """Blocks that an image has in common with another: blocks and bytes as they are stored."""
-
-    image: str
-    tags: tuple[str, ...]
-    blocks: int
-    bytes: int
-
-
 def describe(images: Images, digest: str) -> dict[str, Any]:
     """All there is to say about one image without any other, fit for JSON. Raises NoSuchImage, DamagedObject."""
     manifest = images.manifest(digest)
@@ -292,10 +269,10 @@ def describe(images: Images, digest: str) -> dict[str, Any]:
         "metadata": asdict(manifest.metadata),
         "extents": manifest.extents,
         "devices": [
-            {**asdict(device), "blocks": asdict(blocks_of([index]))}
+            {**asdict(device), "blocks": _usage([index])}
             for device, index in zip(manifest.devices, indexes, strict=True)
         ],
-        "blocks": asdict(blocks_of(indexes)),
+        "blocks": _usage(indexes),
         "packs": [
             {"digest": name.hex(), "size": length, "blocks": len(used), "used_bytes": used.total()}
             for name, (length, used) in packs.items()
@@ -304,14 +281,17 @@ def describe(images: Images, digest: str) -> dict[str, Any]:
     }
 
 
-def blocks_of(indexes: list[Index]) -> BlockUsage:
+def _usage(indexes: list[Index]) -> dict[str, int]:
+    """Blocks: all, those that differ and are stored, those of zeros; and bytes stored, each once."""
     stored = _stored(indexes)
     total = sum(index.blocks for index in indexes)
-    return BlockUsage(total, len(stored), total - sum(index.stored for index in indexes), sum(stored.values()))
+    zeros = total - sum(index.stored for index in indexes)
+    return {"total": total, "stored": len(stored), "zeros": zeros, "stored_bytes": sum(stored.values())}
 
 
-def sharing(images: Images, digest: str) -> list[Sharing]:
-    """With each other image that has blocks of this one, the largest share first; images that cannot be read left out.
+def sharing(images: Images, digest: str) -> list[dict[str, Any]]:
+    """Each other image that has blocks of this one, with how many and their bytes as they are stored, fit for JSON; the
+    largest share first, and images that cannot be read left out.
 
     Reads the block indexes of all images. Raises as `describe` does.
     """
@@ -319,7 +299,7 @@ def sharing(images: Images, digest: str) -> list[Sharing]:
     tags: dict[str, list[str]] = {}
     for tag, named in images.tags().items():
         tags.setdefault(named, []).append(tag)
-    found = []
+    found: list[dict[str, Any]] = []
     for other in images.images():
         if other == digest:
             continue
@@ -330,8 +310,8 @@ def sharing(images: Images, digest: str) -> list[Sharing]:
         common = own.keys() & {one for index in indexes for one in index.digests()}
         if common:
             size = sum(own[one] for one in common)
-            found.append(Sharing(other, tuple(tags.get(other, ())), len(common), size))
-    return sorted(found, key=lambda share: (-share.bytes, share.image))
+            found.append({"image": other, "tags": tags.get(other, []), "blocks": len(common), "bytes": size})
+    return sorted(found, key=lambda share: (-share["bytes"], share["image"]))
 
 
 def _indexes(images: Images, manifest: Manifest) -> list[Index]:

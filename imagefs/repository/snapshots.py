@@ -31,9 +31,8 @@ __all__ = ["FOLDER", "NOTES", "Note", "Snapshots", "check_source"]
 
 FOLDER = b"/deps"
 _USED = b"/used"
-_UNKEPT = b"/unkept"
 
-Note = Literal["locks", "hints"]
+Note = Literal["unkept", "locks", "hints"]
 """Kinds of documents that starts leave for later ones, and replace."""
 
 NOTES: tuple[Note, ...] = get_args(Note)
@@ -130,7 +129,7 @@ class Snapshots:
         if not self.images.has(snapshot.image):  # `deps gc` looks for documents after it took one away
             self.remove(snapshot.name)
             raise DamagedObject(f"the image {snapshot.image[:12]} was removed while its snapshot was published")
-        self._forget(_UNKEPT, snapshot.name)
+        self.forget_note("unkept", snapshot.name)
         return True
 
     def _own_image(self, name: str) -> str:
@@ -217,23 +216,15 @@ class Snapshots:
 
     def note_unpublished(self, name: str, why: str) -> None:
         """Say why it was installed and is not published, to those who wait for it and to later starts."""
-        self.images.create(_path(name, _UNKEPT), " ".join(why.split())[:_LONGEST].encode(), replace=True)
+        self.put_note("unkept", name, " ".join(why.split())[:_LONGEST].encode())
 
     def unpublished_reason(self, name: str) -> str:
         """The reason for which the last host that installed it has not published it; "" where none was given."""
         try:
-            said = self.images.read(_path(name, _UNKEPT))[:_LONGEST].decode("utf-8", "replace")
+            said = self.images.read(_path(name, _folder("unkept")))[:_LONGEST].decode("utf-8", "replace")
         except NotFound:
             return ""
         return printable(said) or "it does not say why"
-
-    def unpublished_since(self) -> dict[str, float]:
-        """Time at which each such reason was given last, in seconds since 1970. Raises Unsupported."""
-        return {name: status.mtime_ns / 1e9 for name, status in self._below(_UNKEPT).items()}
-
-    def forget_unpublished(self, name: str) -> None:
-        """It is no longer of interest why it was not published."""
-        self._forget(_UNKEPT, name)
 
     def note(self, kind: Note, name: str) -> bytes:
         """A note of this kind; nothing where there is none. Raises DamagedObject for one that is too large."""

@@ -20,7 +20,6 @@ import errno
 import fcntl
 import os
 import time
-from types import TracebackType
 
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
@@ -44,6 +43,9 @@ class RunFolder:
         runs = os.path.join(os.path.abspath(runtime_dir), "runs")
         os.makedirs(runs, 0o700, exist_ok=True)
         self.path = os.path.join(runs, self.name)
+        self.rootfs, self.volumes, self.marker = (
+            os.path.join(self.path, one) for one in ("rootfs", "volumes", "marker")
+        )
         self.scratch = os.path.join(os.path.abspath(scratch_dir), self.name) if scratch_dir else ""
         self.cgroup = os.path.join("/", cgroup_parent, self.name)
         with _registry(runs):
@@ -52,18 +54,6 @@ class RunFolder:
             fcntl.flock(self.lock, fcntl.LOCK_EX)
         self._record("scratch", self.scratch)
         self._record("cgroup", self.cgroup)
-
-    @property
-    def rootfs(self) -> str:
-        return os.path.join(self.path, "rootfs")
-
-    @property
-    def volumes(self) -> str:
-        return os.path.join(self.path, "volumes")
-
-    @property
-    def marker(self) -> str:
-        return os.path.join(self.path, "marker")
 
     def layer(self, number: int) -> str:
         """The mountpoint of one of several trees that the root is made of."""
@@ -76,9 +66,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         _remove(self.path, self.scratch, self.cgroup)
         os.close(self.lock)
 

@@ -19,7 +19,6 @@ import posixpath
 import stat
 import struct
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 
 from imagefs.errors import RunError
 from imagefs.plane import mounts
@@ -55,9 +54,7 @@ class RootTree:
     def __enter__(self) -> RootTree:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_details: object) -> None:
         os.close(self._root)
 
     def kind(self, path: str) -> TreeKind | None:
@@ -145,9 +142,7 @@ def make_volumes(folder: str, volumes: Sequence[Volume], tree: RootTree, owner: 
     os.mkdir(folder, 0o700)
     kernel.mount("imagefs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=700")
     for volume in volumes:
-        os.mkdir(volume.source)
-        os.chown(volume.source, owner, owner)
-        os.chmod(volume.source, 0o755)  # noqa: S103  whatever the umask is
+        _make_directory(volume.source, owner)
         with tree.directory(volume.path) as found:
             if found is None:
                 continue

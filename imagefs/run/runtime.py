@@ -64,20 +64,15 @@ class Runtime(NamedTuple):
                     entry = json.loads(line)
                     if entry.get("level") in ("error", "fatal"):
                         message = str(entry.get("msg", ""))
-        error = _meaning(message, command) or RunError(f"{self.name} could not start the container: {message}")
         if not message:
             return RunError(f"{self.name} could not start the container")
+        error = RunError(f"{self.name} could not start the container: {message}")
+        if re.search(_NOT_FOUND, message):
+            error = CommandNotFound(f"the container has no {command}")
+        elif re.search(_NOT_EXECUTABLE, message):
+            error = CommandNotExecutable(f"the container cannot execute {command}")
         error.reported = True
         return error
-
-
-def _meaning(message: str, command: str) -> RunError | None:
-    """The error that a message tells of the command, if any."""
-    if re.search(_NOT_FOUND, message):
-        return CommandNotFound(f"the container has no {command}")
-    if re.search(_NOT_EXECUTABLE, message):
-        return CommandNotExecutable(f"the container cannot execute {command}")
-    return None
 
 
 def check_arguments(arguments: Sequence[str], environment: Sequence[str], stack: int) -> None:

@@ -44,9 +44,11 @@ def __getattr__(name: str) -> object:
     """`command`, the click group: those that `begin` reads need none of what it takes."""
     if name != "command":
         raise AttributeError(name)
-    from imagefs.config import nearest
+    from imagefs.config import IMAGEFS
     from stripefs.cli.click_group import group
     from stripefs.cli.program import Program
 
-    program = Program("deps", __name__, COMMANDS, _PAGE, lambda word: nearest(word, COMMANDS), families=_FAMILIES)
+    program = Program(
+        "deps", __name__, COMMANDS, _PAGE, lambda word: IMAGEFS.nearest(word, COMMANDS), families=_FAMILIES
+    )
     return group(program, "Install once what a job needs at its start, and mount it everywhere.")

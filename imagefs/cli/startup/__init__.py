@@ -88,9 +88,11 @@ def __getattr__(name: str) -> object:
     """`command`, the click group."""
     if name != "command":
         raise AttributeError(name)
-    from imagefs.config import nearest
+    from imagefs.config import IMAGEFS
     from stripefs.cli.click_group import group
     from stripefs.cli.program import Program
 
-    program = Program("startup", __name__, COMMANDS, _PAGE, lambda word: nearest(word, COMMANDS), families=_FAMILIES)
+    program = Program(
+        "startup", __name__, COMMANDS, _PAGE, lambda word: IMAGEFS.nearest(word, COMMANDS), families=_FAMILIES
+    )
     return group(program, "Show where the start of a job spends its time.")

@@ -151,13 +151,13 @@ def test_documents_of_dependency_snapshots(images: Images, tmp_path: Path) -> No
     assert snapshots.images_named() == {name: report.digest}
     snapshots.mark_used(name)
     assert list(snapshots.used()) == [name]
-    snapshots.note_unpublished(name, "because")
-    assert snapshots.unpublished_reason(name) == "because"
     for kind in NOTES:
         assert snapshots.note(kind, name) == b""
         snapshots.put_note(kind, name, b"before")
         snapshots.put_note(kind, name, b"document")
         assert (snapshots.note(kind, name), list(snapshots.notes_since(kind))) == (b"document", [name])
+    snapshots.note_unpublished(name, "because")
+    assert snapshots.unpublished_reason(name) == "because"
     assert collect(images, untagged=True).removed == []
     snapshots.remove(name)
     with pytest.raises(NoSuchSnapshot):

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from imagefs import config
 from imagefs.config import IMAGEFS, DepsSettings, resolve
 from imagefs.settings import (
     Compression,
@@ -20,7 +19,7 @@ from imagefs.settings import (
 )
 from stripefs.config import OPTIONS as STRIPEFS_OPTIONS
 from stripefs.errors import ConfigError
-from stripefs.options import Option
+from stripefs.options import Option, Options
 from stripefs.settings import StoreSettings
 
 PARTS = {
@@ -39,7 +38,7 @@ def part_of(option: Option) -> Any:
 
 @pytest.fixture(autouse=True)
 def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config, "config_files", lambda environ: [])
+    monkeypatch.setattr(Options, "files", lambda *_: [])
 
 
 def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
@@ -71,7 +70,7 @@ def test_the_store_is_reached_as_stripefs_reaches_it() -> None:
 def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "imagefs.toml"
     file.write_text('version = 1\n[daemon]\nfetches = 1\nmemory = "32MiB"\n[build]\nmax-entries = 7\nmax-ratio = 3')
-    monkeypatch.setattr(config, "config_files", lambda environ: [file])
+    monkeypatch.setattr(Options, "files", lambda *_: [file])
     environ = {"IMAGEFS_FETCHES": "2", "IMAGEFS_MAX_RATIO": "4", "STRIPEFS_FETCHES": "9"}
     settings = resolve({"max-ratio": ("5", "--max-ratio")}, url="/srv", environ=environ)
     assert (settings.daemon.fetches, settings.daemon.memory) == (2, 32 << 20)
@@ -152,7 +151,8 @@ def test_mirrors_that_cannot_be(tmp_path: Path, text: str, url: str, what: str) 
         resolve({}, url=url, config=str(file), environ={})
 
 
-def test_where_files_are_looked_for() -> None:
+def test_where_files_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     assert IMAGEFS.files({"HOME": "/h"}) == [
         "/etc/bootseer/imagefs.toml",
         "/h/.config/bootseer/imagefs.toml",

@@ -209,9 +209,14 @@ def test_a_token_service_that_gives_none_refuses(server: Server, tmp_path: Path,
 
 
 def test_what_is_refused_is_left_to_others(server: Server, tmp_path: Path) -> None:
-    for auths in ({}, {server.host: {"auth": base64.b64encode(b"bob:x").decode()}}, {server.host: {}}):
+    refused: tuple[dict[str, object], ...] = (
+        {},
+        {server.host: {"auth": base64.b64encode(b"bob:x").decode()}},
+        {server.host: {}},
+    )
+    for auths in refused:
         with pytest.raises(RegistryRefused):
-            blobs(server, tmp_path, dict(auths)).fetch(BLOB, tmp_path / "blob", lambda _: None)
+            blobs(server, tmp_path, auths).fetch(BLOB, tmp_path / "blob", lambda _: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["auth.json"]
 
 
