@@ -16,6 +16,7 @@ from imagefs.run.options import RunOptions
 from imagefs.settings import DaemonSettings, TreeOptions, client_marker, ready_folder
 from imagefs.startup.emission import events
 from stripefs.errors import MountError, StripefsError
+from stripefs.records import NamedTuple
 from stripefs.settings import StoreSettings
 
 TYPE_CHECKING = False  # as in typing, which would be loaded for it
@@ -47,36 +48,26 @@ def run(
         return (job or run_job)(found, options, (), "")
 
 
-class AttachedImage:
+class AttachedImage(NamedTuple):
     """An image that is attached for containers of this process. held: a descriptor that keeps all of it (`hold` of
     `imagefs.daemon.leftovers`). recording: as the daemon was told, so that others may end with the same start.
     unpacked: a copy of its tree, "" for none."""
 
-    def __init__(
-        self,
-        client: Client,
-        attached: Attached,
-        name: str,
-        tree: TreeOptions,
-        recording: Recording,
-        held: int,
-        unpacked: str = "",
-    ) -> None:
-        self.client = client
-        self.attached = attached
-        self.tree = tree
-        self.recording = recording
-        self.held = held
-        self._name = name
-        self._unpacked = unpacked
+    client: Client
+    attached: Attached
+    name: str
+    tree: TreeOptions
+    recording: Recording
+    held: int
+    unpacked: str
 
     def layer(self) -> contextlib.AbstractContextManager[MountLayer]:
         """A function that mounts it at a directory, as long as the block lasts."""
-        if self._unpacked:
+        if self.unpacked:
             from stripefs.fuse import kernel
 
-            return contextlib.nullcontext(lambda target: kernel.mount(self._unpacked, target, "", _MS_BIND, ""))
-        return layer_of(self.client, self.attached, self.tree, self._name)
+            return contextlib.nullcontext(lambda target: kernel.mount(self.unpacked, target, "", _MS_BIND, ""))
+        return layer_of(self.client, self.attached, self.tree, self.name)
 
     def run(
         self,

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
+from collections.abc import Iterator
+from typing import Any
 
-__all__ = ["first_line", "is_digest", "is_source"]
+from imagefs.errors import FormatError, UnknownVersion
+
+__all__ = ["document", "first_line", "is_digest", "is_source"]
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _SOURCE = re.compile(r"sha256:[0-9a-f]{64}")
@@ -18,6 +24,23 @@ def is_digest(name: str) -> bool:
 def is_source(name: str) -> bool:
     """Tells whether this names an OCI manifest, as the `source` of an image that was built from one does."""
     return _SOURCE.fullmatch(name) is not None
+
+
+@contextlib.contextmanager
+def document(data: bytes, kind: str, name: str, versions: tuple[int, ...] = (1,)) -> Iterator[dict[str, Any]]:
+    """A JSON document of ours; what fails in the block means that it is damaged. Raises FormatError.
+
+    kind: what `bootseer` in it says. name: of what it is, for people.
+    """
+    try:
+        found = json.loads(data)
+        if found["bootseer"] != kind:
+            raise FormatError(f"this document is no {name}")
+        if found["version"] not in versions:
+            raise UnknownVersion(f"a {name} of version {found['version']!r}, which this program does not know")
+        yield found
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise FormatError(f"the {name} is damaged: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:

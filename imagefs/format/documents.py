@@ -1,27 +1,8 @@
 """Documents that name images: the manifest of an image, and a dependency snapshot.
 
-The manifest says which objects an image is made of, and what containers of it run. Canonical JSON (UTF-8, sorted keys,
-no spaces), named by its SHA-256:
-
-    bootseer   "image", and `version` 1
-    source     what it was built from: the digest of an OCI manifest, or ""
-    config     the OCI image config
-    metadata   digest and size of the EROFS image, and the digest of the object that holds it, compressed by LZ4
-    devices    one after the other as the metadata names them: tag, bytes, and the digest of the block index
-    base       the manifest this image was optimised from, "" for one that was built
-    extents    the digest of the table of its cold device's extents, "" when it has none
-
-A snapshot says what it was installed from, and which image holds what came of it. The caches that a job's start filled
-are a snapshot of their own kind. Canonical JSON (ASCII, sorted keys, no spaces), named by the SHA-256 of its key,
-itself as canonical JSON:
-
-    bootseer   "deps", and `version` 1
-    key        everything that the installation depended on, any JSON
-    image      the digest of the image; the `source` in its manifest is the name of this document
-    kind       "host" for a directory, "container" for what was changed in a container, "cache" for start-up caches
-    targets    the absolute paths that were installed to, one for a host and for caches
-    made       `at`, seconds since 1970, and `seconds`, how long the installation took
-    findings   lines for people: what was noticed and no reason not to publish
+The manifest says which objects an image is made of, and what containers of it run. A snapshot says what it was
+installed from, and which image holds what came of it; the caches that a job's start filled are a snapshot of their own
+kind. Both are canonical JSON, the former in UTF-8 and the latter in ASCII. docs/format.md tells every field.
 """
 
 from __future__ import annotations
@@ -32,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
-from imagefs.errors import FormatError, UnknownVersion
-from imagefs.format import first_line, is_digest, is_source
+from imagefs.errors import FormatError
+from imagefs.format import document, first_line, is_digest, is_source
 
 __all__ = [
     "SHORT",
@@ -47,11 +28,7 @@ __all__ = [
     "key_digest",
 ]
 
-_MANIFEST_VERSION = 1
-
 _SIZE_LIMIT = 1 << 44  # 32 bits of blocks of 4 KiB
-
-_SNAPSHOT_VERSION = 1
 
 SHORT = 12
 """Digits of a key that people are shown."""
@@ -103,9 +80,9 @@ class Manifest:
 
     def to_json(self) -> bytes:
         """The document. Raises FormatError for a config that is no JSON."""
-        document = {
+        content = {
             "bootseer": "image",
-            "version": _MANIFEST_VERSION,
+            "version": 1,
             "source": self.source,
             "config": self.config,
             "metadata": asdict(self.metadata),
@@ -115,7 +92,7 @@ class Manifest:
         }
         try:
             return json.dumps(
-                document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+                content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
             ).encode()
         except (ValueError, TypeError, RecursionError) as error:
             raise FormatError(f"the image's config has no place in a manifest: {first_line(error)}") from error
@@ -123,25 +100,18 @@ class Manifest:
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
         """The inverse of `to_json`. Raises FormatError."""
-        try:
-            document = json.loads(data)
-            if document["bootseer"] != "image":
-                raise FormatError("this document is no image")
-            if document["version"] != _MANIFEST_VERSION:
-                raise UnknownVersion(f"an image of version {document['version']!r}, which this program does not know")
+        with document(data, "image", "manifest of an image") as found:
             manifest = cls(
-                document["source"],
-                document["config"],
-                Metadata(**document["metadata"]),
-                [DeviceEntry(**entry) for entry in document["devices"]],
-                document["base"],
-                document["extents"],
+                found["source"],
+                found["config"],
+                Metadata(**found["metadata"]),
+                [DeviceEntry(**entry) for entry in found["devices"]],
+                found["base"],
+                found["extents"],
             )
             _check_manifest(manifest)
             manifest.to_json()  # what cannot be written again cannot be shown either
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FormatError(f"the image's manifest is damaged: {first_line(error)}") from error
-        return manifest
+            return manifest
 
 
 def _check_manifest(manifest: Manifest) -> None:
@@ -200,9 +170,9 @@ class Snapshot:
 
     def to_json(self) -> bytes:
         """The document. Raises FormatError for a key that is no JSON."""
-        document = {
+        content = {
             "bootseer": "deps",
-            "version": _SNAPSHOT_VERSION,
+            "version": 1,
             "key": self.key,
             "image": self.image,
             "kind": self.kind,
@@ -210,35 +180,26 @@ class Snapshot:
             "made": {"at": self.made_at, "seconds": self.made_seconds},
             "findings": list(self.findings),
         }
-        return canonical(document)
+        return canonical(content)
 
     @classmethod
     def from_json(cls, data: bytes, name: str) -> Snapshot:
         """The inverse of `to_json` for the document under `name`. Raises FormatError."""
-        try:
-            document = json.loads(data)
-            if document["bootseer"] != "deps":
-                raise FormatError("this document is no dependency snapshot")
-            if document["version"] != _SNAPSHOT_VERSION:
-                raise UnknownVersion(
-                    f"a dependency snapshot of version {document['version']!r}, which this program does not know"
-                )
-            made = document["made"]
+        with document(data, "deps", f"dependency snapshot {name[:SHORT]}") as found:
+            made = found["made"]
             snapshot = cls(
-                document["key"],
-                document["image"],
-                document["kind"],
-                tuple(document["targets"]),
+                found["key"],
+                found["image"],
+                found["kind"],
+                tuple(found["targets"]),
                 made["at"],
                 made["seconds"],
-                tuple(document["findings"]),
+                tuple(found["findings"]),
             )
             if snapshot.name != name:
-                raise FormatError(f"the snapshot {name[:12]} holds the key of another one")
+                raise FormatError(f"the snapshot {name[:SHORT]} holds the key of another one")
             _check_snapshot(snapshot)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FormatError(f"the snapshot {name[:12]} is damaged: {first_line(error)}") from error
-        return snapshot
+            return snapshot
 
 
 def _check_snapshot(snapshot: Snapshot) -> None:

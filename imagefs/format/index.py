@@ -1,15 +1,8 @@
 """The block index: which 128 KiB block of a device lies where, and what its bytes must be.
 
-    header   magic "BSINDEX1" or "BSINDEX2", block size, blocks, packs, bytes of the device
-    packs    for each its SHA-256 and its length, in version 2 also the number of its codec
-    records  for each block its SHA-256, pack, offset there, stored bytes, bytes
-    order    the numbers of the blocks that are stored, sorted by SHA-256
-
-All numbers are little-endian. A block of zeros has pack NOWHERE and is not stored; bytes past `length` of a block are
-zeros. A block whose stored length equals its length is stored as it is, else compressed by the codec of its pack
-(`imagefs.format.codec`). Version 1 has LZ4 alone and is written where that suffices. The document is named by its own
-SHA-256. It is checked as a whole and then read where it lies, record by record: no object of Python stands for
-a block, and no page of it is mapped, because a disk that cannot read a mapped page ends the process with SIGBUS.
+docs/format.md tells the layout. The document is named by its own SHA-256. It is checked as a whole and then read where
+it lies, record by record: no object of Python stands for a block, and no page of it is mapped, because a disk that
+cannot read a mapped page ends the process with SIGBUS.
 """
 
 from __future__ import annotations

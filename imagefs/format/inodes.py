@@ -1,15 +1,8 @@
 """The tree of an image in memory, the addresses of its chunks, and the table that finds them by content.
 
 The tree stands between the sources that it is merged from and the formats that it is written in. The extents table says
-where in the cold device the content with a given digest lies, so that traces survive rebuilds. An extent is
-what one chunk of a file covers: 16 KiB of it, its last part, or the whole of a smaller file. The table:
-
-    header   magic "BSEXTNT1", extents
-    records  for each extent the first 16 bytes of its SHA-256, and where it lies in the cold device, in blocks of 4 KiB
-
-Records are sorted by digest, then by place; content that lies at several places has as many records. All numbers are
-little-endian. The document is named by its own SHA-256 and is used where it lies, mapped: no object of Python stands
-for an extent.
+where in the cold device the content with a given digest lies, so that traces survive rebuilds; docs/format.md tells its
+layout. It is used where it lies, mapped: no object of Python stands for an extent.
 """
 
 from __future__ import annotations

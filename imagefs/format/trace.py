@@ -1,28 +1,7 @@
 """Traces and plans: what starts touched of an image, and the blocks to fetch before they are asked for.
 
-Both are canonical JSON (ASCII, sorted keys, no spaces). A trace says what the start of a workload touched, in order:
-
-    bootseer   "trace", and `version`: 1, or 2 where an extent begins on no multiple of 64 KiB
-    image      digest of the manifest, that of the base for an optimised image
-    workload   key under which traces are merged
-    node       the host it was recorded on
-    started    when the image was mounted, seconds since 1970
-    seconds    for how long it was recorded
-    ended_by   "ready", "marker", "time" or "unmount"
-    complete   whether all touches of that time are in it; else `reason` says why not
-    touches    a list for each extent, in order of first touch: milliseconds since the mount, path, offset in the file,
-               length, and the first 16 bytes of the SHA-256 of its content
-    ahead      numbers of the touches, ascending from 0, that the kernel only read ahead; left out where none is known
-
-A path has no slash in front. In it a byte that is not part of UTF-8, and "%", stand as % and two hexadecimal digits.
-
-A plan, which is made of traces, lists blocks of a stored image in the order to fetch them, none twice:
-
-    bootseer   "plan", and `version` 1
-    image      digest of the manifest, of the image exactly as it is mounted
-    workload   key of the traces it was made from
-    traces     how many those were
-    runs       a list for each run of blocks, in order: number of the device, first block of 128 KiB, blocks
+A trace says what the start of a workload touched, in order. A plan, which is made of traces, lists blocks of a stored
+image in the order to fetch them, none twice. Both are canonical JSON in ASCII. docs/format.md tells every field.
 """
 
 from __future__ import annotations
@@ -36,7 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from imagefs.errors import FormatError
-from imagefs.format import first_line, is_digest
+from imagefs.format import document, is_digest
 from imagefs.format.erofs import BLOCK
 from imagefs.format.inodes import DIGEST
 
@@ -73,8 +52,6 @@ _FACTS = ("image", "workload", "node", "started", "seconds", "ended_by", "comple
 
 _WORKLOAD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _ESCAPED = re.compile("[\udc80-\udcff]")
-
-_PLAN_VERSION = 1
 
 _PLAN_SIZE_LIMIT = 64 << 20
 _RUN_LIMIT = 1 << 20
@@ -124,7 +101,7 @@ class Trace:
     def to_json(self) -> bytes:
         """The document. Raises FormatError where `from_json` would refuse it."""
         _check_trace(self)
-        document = {
+        content = {
             "bootseer": "trace",
             "version": 1 if all(touch.offset % EXTENT == 0 for touch in self.touches) else 2,
             "image": self.image,
@@ -138,31 +115,23 @@ class Trace:
             "touches": [[t.ms, path_to_text(t.path), t.offset, t.length, t.digest.hex()] for t in self.touches],
             **({"ahead": list(self.ahead)} if self.ahead else {}),
         }
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Trace:
         """The inverse of `to_json`. Raises FormatError."""
         if len(data) > SIZE_LIMIT:
             raise FormatError(f"a trace of {len(data)} bytes is more than this program takes")
-        try:
-            document = json.loads(data)
-            if document["bootseer"] != "trace":
-                raise FormatError("this document is no trace")
-            if document["version"] not in (1, 2):
-                raise FormatError(f"a trace of version {document['version']!r}, which this program does not know")
-            if not isinstance(document["touches"], list) or not isinstance(document.get("ahead", []), list):
+        with document(data, "trace", "trace", (1, 2)) as found:
+            ahead = found.get("ahead", [])
+            if not isinstance(found["touches"], list) or not isinstance(ahead, list):
                 raise FormatError("the trace has no list of touches")
-            if len(document["touches"]) > TOUCH_LIMIT:
-                raise FormatError(f"a trace of {len(document['touches'])} touches is more than this program takes")
-            touches = [_touch(*row) for row in document["touches"]]
-            trace = cls(
-                **{key: document[key] for key in _FACTS}, touches=touches, ahead=tuple(document.get("ahead", ()))
-            )
+            if len(found["touches"]) > TOUCH_LIMIT:
+                raise FormatError(f"a trace of {len(found['touches'])} touches is more than this program takes")
+            touches = [_touch(*row) for row in found["touches"]]
+            trace = cls(**{key: found[key] for key in _FACTS}, touches=touches, ahead=tuple(ahead))
             _check_trace(trace)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-            raise FormatError(f"the trace is damaged: {first_line(error)}") from error
-        return trace
+            return trace
 
 
 def check_workload(workload: str) -> str:
@@ -257,35 +226,28 @@ class Plan:
     def to_json(self) -> bytes:
         """The document. Raises FormatError where `from_json` would refuse it."""
         _check_plan(self)
-        document = {
+        content = {
             "bootseer": "plan",
-            "version": _PLAN_VERSION,
+            "version": 1,
             "image": self.image,
             "workload": self.workload,
             "traces": self.traces,
             "runs": [list(run) for run in self.runs],
         }
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, data: bytes) -> Plan:
         """The inverse of `to_json`. Raises FormatError."""
         if len(data) > _PLAN_SIZE_LIMIT:
             raise FormatError(f"a plan of {len(data)} bytes is more than this program takes")
-        try:
-            document = json.loads(data)
-            if document["bootseer"] != "plan":
-                raise FormatError("this document is no plan")
-            if document["version"] != _PLAN_VERSION:
-                raise FormatError(f"a plan of version {document['version']!r}, which this program does not know")
-            if not isinstance(document["runs"], list) or len(document["runs"]) > _RUN_LIMIT:
+        with document(data, "plan", "plan") as found:
+            if not isinstance(found["runs"], list) or len(found["runs"]) > _RUN_LIMIT:
                 raise FormatError("the plan has no list of runs, or too long a one")
-            runs = [PlanRun(*run) for run in document["runs"]]
-            plan = cls(document["image"], document["workload"], document["traces"], runs)
+            runs = [PlanRun(*run) for run in found["runs"]]
+            plan = cls(found["image"], found["workload"], found["traces"], runs)
             _check_plan(plan)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise FormatError(f"the plan is damaged: {first_line(error)}") from error
-        return plan
+            return plan
 
 
 def _check_plan(plan: Plan) -> None:

@@ -1,13 +1,4 @@
-"""Images in a repository: what lies where, each object under its digest, checked when it is read.
-
-    packs/ab/abcdef…      blocks, one behind the other
-    indexes/ab/abcdef…    block indexes
-    metadata/ab/abcdef…   EROFS images, compressed
-    extents/ab/abcdef…    extents tables
-    images/abcdef…        manifests
-    tags/NAME             the digest of a manifest
-    sources/abcdef…       the digest of the manifest that was built last from the OCI manifest with this digest,
-                          or from layers with this chain id
+"""Images in a repository, each object under its digest (docs/format.md, Store), checked when it is read.
 
 Objects never change, so whoever finds one there need not write it, unless it may be on its way out: what no manifest
 names is removed once it is older than a day (`imagefs.housekeeping.gc`), so an object that is half that old is written

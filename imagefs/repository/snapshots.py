@@ -1,10 +1,4 @@
-"""Dependency snapshots in a store, beside its images.
-
-    deps/NAME      the document of a snapshot; NAME is the digest of its key
-    used/NAME      an empty object, whose time says when the snapshot was used last, by a day
-    unkept/NAME    a line of text: why the last host that installed it has not published it
-    locks/NAME     what a resolver answered last, and when; NAME is the digest of what it was asked
-    hints/NAME     what the last start like one came to (`imagefs.deps.hint`); NAME is the digest of its request
+"""Dependency snapshots in a store, beside its images, and what is noted of them (docs/format.md, Store).
 
 A document is written after its image, and of several that are made for one key the first stays. A document that is
 damaged, or whose image is damaged or lacks a part, is replaced by the next. One thing of a good one changes later, once

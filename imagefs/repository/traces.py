@@ -1,11 +1,8 @@
-"""Traces and plans in a store, or in a local folder where the store cannot be written.
+"""Traces and plans in a store, or in a local folder where the store cannot be written (docs/format.md, Store).
 
-    traces/BASE/WORKLOAD/NAME    traces, compressed; BASE is the digest of a manifest without a hot device
-    plans/IMAGE/WORKLOAD         the plan for the image with the manifest IMAGE, as it is mounted
-
-NAME is when the start began, in milliseconds since 1970, and the beginning of the document's digest: so names sort by
-time, whoever stores a trace twice stores it once, and damage is noticed. A trace never changes. A plan is replaced as a
-whole by whoever learned more.
+The name of a trace is when the start began, in milliseconds since 1970, and the beginning of the document's digest: so
+names sort by time, whoever stores a trace twice stores it once, and damage is noticed. A trace never changes. A plan is
+replaced as a whole by whoever learned more.
 """
 
 from __future__ import annotations

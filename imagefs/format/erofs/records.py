@@ -214,21 +214,8 @@ def unpack_rdev(packed: int) -> tuple[int, int]:
     return packed >> 8 & 0xFFF, packed & 0xFF | packed >> 12 & 0xFFF00
 
 
-def _table() -> list[int]:
-    table = []
-    for number in range(256):
-        for _ in range(8):
-            number = number >> 1 ^ (0x82F63B78 if number & 1 else 0)
-        table.append(number)
-    return table
-
-
-_CRC32C = _table()
-
-
 def crc32c(data: bytes | bytearray) -> int:
-    """CRC-32C without the final inversion, as the superblock has it; for a few KiB at most, it is slow."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = _CRC32C[(crc ^ byte) & 0xFF] ^ crc >> 8
-    return crc
+    """CRC-32C without the final inversion, as the superblock has it."""
+    import crc32c as library
+
+    return library.crc32c(data) ^ 0xFFFFFFFF
