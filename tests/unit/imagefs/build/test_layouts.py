@@ -97,6 +97,16 @@ def test_a_damaged_manifest(victim: Victim, name: str) -> None:
     victim.refuse(path)
 
 
+@pytest.mark.parametrize("content", [7, "sha256:../outside/secret"])
+def test_a_damaged_config(victim: Victim, content: object) -> None:
+    path = victim.layers(tar.file(b"x") + tar.END)
+    index, manifest, config = documents(path)
+    config["rootfs"]["diff_ids"] = [content]
+    manifest["config"].update(put(path, config))
+    rewrite(path, index, manifest)
+    victim.refuse(path, "no SHA-256 digest")
+
+
 @pytest.mark.parametrize(
     "text",
     [
