@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from dataclasses import replace as changed
 
 from stripefs.errors import Exists, IsADirectory, NotADirectory, NotEmpty, NotFound, StaleVersion, Unsupported
@@ -30,7 +31,7 @@ __all__ = ["MemoryStore"]
 
 
 class MemoryStore(Store):
-    """clock: nanoseconds since 1970."""
+    """clock: nanoseconds since 1970. entries: the status of each path."""
 
     url = "memory:///"
     capabilities = Capabilities(
@@ -51,14 +52,14 @@ class MemoryStore(Store):
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._ids = itertools.count(1)
-        self._entries: dict[bytes, Status] = {}
+        self.entries: dict[bytes, Status] = {}
         self._data: dict[str, bytes] = {}
         self._documents: dict[str, bytes] = {}
-        self._add(b"/", Kind.DIRECTORY)
+        self.add(b"/", Kind.DIRECTORY)
 
     def stat(self, path: bytes) -> Status:
         try:
-            return self._entries[path]
+            return self.entries[path]
         except KeyError:
             raise NotFound(f"{path!r} does not exist") from None
 
@@ -79,9 +80,9 @@ class MemoryStore(Store):
             self._make_above(path)
         elif self.stat(path.rpartition(b"/")[0] or b"/").kind is not Kind.DIRECTORY:
             raise NotADirectory(f"there is no directory for {path!r}")
-        if path in self._entries and not replace:
+        if path in self.entries and not replace:
             raise Exists(f"{path!r} exists")
-        return self._add(path, Kind.FILE, b"".join(bytes(piece) for piece in data))
+        return self.add(path, Kind.FILE, b"".join(bytes(piece) for piece in data))
 
     def put_document(self, path: bytes, data: bytes) -> Status:
         status = self.put(path, (), parents=False)
@@ -94,7 +95,7 @@ class MemoryStore(Store):
     def move_document(self, source: bytes, target: bytes, seen: Identity, data: bytes) -> None:
         if seen.file_id not in self._documents:
             raise Unsupported(f"{source!r} has its document in its bytes")
-        found = next((path for path, status in self._entries.items() if status.file_id == seen.file_id), None)
+        found = next((path for path, status in self.entries.items() if status.file_id == seen.file_id), None)
         if found is None:
             raise StaleVersion(f"{source!r} was removed")
         self._documents[seen.file_id] = data
@@ -103,7 +104,7 @@ class MemoryStore(Store):
 
     def remove(self, path: bytes) -> None:
         self._file(path)
-        del self._entries[path]
+        del self.entries[path]
 
     def create(
         self,
@@ -115,53 +116,57 @@ class MemoryStore(Store):
         length: int | None = None,
         private: bool = False,
     ) -> Sink:
-        if path in self._entries:
+        if path in self.entries:
             raise Exists(f"{path!r} exists")
         self.stat(path.rpartition(b"/")[0] or b"/")
-        status = self._add(path, Kind.FILE, b"", marked=block_size == MANIFEST_BLOCK_SIZE)
+        status = self.add(path, Kind.FILE, b"", marked=block_size == MANIFEST_BLOCK_SIZE)
         return _MemorySink(self, path, status.file_id)
 
     def complete(self, path: bytes, file_id: str, data: bytes) -> Status:
         """The file that was created at `path` has all its bytes, wherever it is by now."""
-        for where, status in self._entries.items():
+        for where, status in self.entries.items():
             if status.file_id == file_id:
                 self._data[file_id] = data
-                self._entries[where] = changed(status, length=len(data), mtime_ns=self._clock())
-                return changed(self._entries[where], name=path.rpartition(b"/")[2])
+                self.entries[where] = changed(status, length=len(data), mtime_ns=self._clock())
+                return changed(self.entries[where], name=path.rpartition(b"/")[2])
         raise NotFound(f"{path!r} was removed while it was written")
 
     def mkdir(self, path: bytes, mode: int = 0o755) -> None:
-        if path in self._entries:
+        if path in self.entries:
             raise Exists(f"{path!r} exists")
         self.stat(path.rpartition(b"/")[0] or b"/")
-        self._add(path, Kind.DIRECTORY, mode=mode)
+        self.add(path, Kind.DIRECTORY, mode=mode)
 
     def rmdir(self, path: bytes) -> None:
         if self.stat(path).kind is not Kind.DIRECTORY:
             raise NotADirectory(f"{path!r} is no directory")
         if any(True for _ in self._below(path)):
             raise NotEmpty(f"{path!r} is not empty")
-        del self._entries[path]
+        del self.entries[path]
 
     def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
-        self._file(source)  # nothing here renames directories
+        self.stat(source)
         self.stat(target.rpartition(b"/")[0] or b"/")
-        if target in self._entries and not replace:
+        if target in self.entries and not replace:
             raise Exists(f"{target!r} exists")
-        self._entries[target] = changed(self._entries.pop(source), name=target.rpartition(b"/")[2])
+        for path in [path for path in self.entries if path == source or path.startswith(source + b"/")]:
+            moved = target + path.removeprefix(source)
+            self.entries[moved] = changed(self.entries.pop(path), name=moved.rpartition(b"/")[2])
 
     def set_attributes(self, path: bytes, attributes: Attributes) -> None:
-        status = self.stat(path)
-        if attributes.mtime_ns is not None:
-            self._entries[path] = changed(status, mtime_ns=attributes.mtime_ns)
+        given = {name: value for name, value in asdict(attributes).items() if value is not None}
+        self.entries[path] = changed(self.stat(path), **given)
 
     def concat(self, target: bytes, sources: Sequence[bytes]) -> None:
         joined = [self._file(path) for path in (target, *sources)]
         data = b"".join(self._data[status.file_id] for status in joined)
         for path in sources:
-            del self._entries[path]
+            del self.entries[path]
         self._data[joined[0].file_id] = data
-        self._entries[target] = changed(joined[0], length=len(data), mtime_ns=self._clock())
+        self.entries[target] = changed(joined[0], length=len(data), mtime_ns=self._clock())
+
+    def readlink(self, path: bytes) -> bytes:
+        return self._data[self.stat(path).file_id]
 
     def close(self) -> None:
         """Nothing is held."""
@@ -174,20 +179,21 @@ class MemoryStore(Store):
 
     def _below(self, path: bytes) -> Iterator[Status]:
         folder = path.rstrip(b"/")
-        return (status for each, status in self._entries.items() if each != b"/" and each.rpartition(b"/")[0] == folder)
+        return (status for each, status in self.entries.items() if each != b"/" and each.rpartition(b"/")[0] == folder)
 
     def _make_above(self, path: bytes) -> None:
         folder = path.rpartition(b"/")[0]
-        if folder and folder not in self._entries:
+        if folder and folder not in self.entries:
             self._make_above(folder)
-            self._add(folder, Kind.DIRECTORY)
+            self.add(folder, Kind.DIRECTORY)
 
-    def _add(self, path: bytes, kind: Kind, data: bytes = b"", **fields: object) -> Status:
+    def add(self, path: bytes, kind: Kind, data: bytes = b"", **fields: object) -> Status:
+        """A new entry, whatever is at `path`, with these fields of Status."""
         file_id = str(next(self._ids))
         status = Status(path.rpartition(b"/")[2], kind, len(data), self._clock(), file_id=file_id)
-        self._entries[path] = changed(status, **fields)  # type: ignore[arg-type]  # fields of Status
+        self.entries[path] = changed(status, **fields)  # type: ignore[arg-type]  # fields of Status
         self._data[file_id] = data
-        return self._entries[path]
+        return self.entries[path]
 
 
 class _MemoryHandle(Handle):

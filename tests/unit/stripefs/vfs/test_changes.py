@@ -25,20 +25,33 @@ from stripefs.store.base import Attributes, Kind
 from stripefs.vfs import ROOT
 from stripefs.vfs.writable_tree import WritableTree
 from stripefs.write import NotSequential
-from tests.unit.stripefs.vfs.changing import ChangingStore, FakeUploads, Killed, contents, make_writable
-from tests.unit.stripefs.vfs.world import Kept, listed
+from tests.unit.stripefs.vfs.world import (
+    CREATE,
+    ME,
+    FakeUploads,
+    Kept,
+    Killed,
+    MemoryStore,
+    created,
+    failing,
+    listed,
+    make_writable,
+    quiet,
+    reopened,
+)
 
-CREATE = os.O_WRONLY | os.O_CREAT
-ME = os.getpid()
 
-
-@pytest.fixture
-def store() -> ChangingStore:
-    store = ChangingStore()
+def filled() -> MemoryStore:
+    store = MemoryStore()
     store.put(b"/f", b"one")
     store.put(b"/g", b"other")
     store.put(b"/d", kind=Kind.DIRECTORY)
     return store
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return filled()
 
 
 Step = Callable[[WritableTree], Awaitable[object]]
@@ -53,87 +66,64 @@ CHANGES: list[tuple[str, Step, type[StripefsError]]] = [
 ]
 
 
+@pytest.mark.parametrize("dies", ["before", "after"])
 @pytest.mark.parametrize(("call", "change", "otherwise"), CHANGES)
 async def test_a_change_asked_again_has_succeeded(
-    store: ChangingStore, call: str, change: Step, otherwise: type[StripefsError]
+    store: MemoryStore, call: str, change: Step, otherwise: type[StripefsError], dies: str
 ) -> None:
     """Its worker died after the change, or before; a change that was answered is another one when asked again."""
-    for dies in ("before", "after"):
-        world = ChangingStore()
-        world.entries = dict(store.entries)
-        kept = Kept()
-        first = make_writable(world, kept)
-
-        def die(what: str, path: bytes = b"") -> None:
-            if what == call:
-                raise Killed
-
-        setattr(world, dies, die)
-        with pytest.raises(Killed):
-            await change(first)
-        setattr(world, dies, lambda *_: None)
-        second = make_writable(world, kept)
-        await change(second)
-        assert second.state.intents == {}
-        with pytest.raises(otherwise):
-            await change(second)
-        second.state.commit()
-        with pytest.raises(otherwise):
-            await change(make_writable(world, kept))
-
-
-async def test_what_a_dead_worker_intended_is_forgotten(store: ChangingStore, clock: trio.testing.MockClock) -> None:
     kept = Kept()
-    store.after = _die
+    setattr(store, dies, failing(call, Killed()))
+    with pytest.raises(Killed):
+        await change(make_writable(store, kept))
+    setattr(store, dies, quiet)
+    second = make_writable(store, kept)
+    await change(second)
+    assert second.state.intents == {}
+    with pytest.raises(otherwise):
+        await change(second)
+    second.state.commit()
+    with pytest.raises(otherwise):
+        await change(make_writable(store, kept))
+
+
+async def test_what_a_dead_worker_intended_is_forgotten(store: MemoryStore, clock: trio.testing.MockClock) -> None:
+    kept = Kept()
+    store.after = failing("remove", Killed())
     with pytest.raises(Killed):
         await make_writable(store, kept).unlink(ROOT, b"f")
-    store.after = lambda call: None
+    store.after = quiet
     tree = make_writable(store, kept)
     await trio.sleep(61)
     with pytest.raises(NotFound):
         await tree.unlink(ROOT, b"f")
 
 
-def _die(call: str) -> None:
-    raise Killed
-
-
-async def test_a_lost_answer_is_no_error(store: ChangingStore, clock: trio.testing.MockClock) -> None:
+async def test_a_lost_answer_is_no_error(clock: trio.testing.MockClock) -> None:
     """The store made the change and its answer got lost: the second try finds it made."""
     for call, change, _ in CHANGES[1:]:
-        world = ChangingStore()
-        world.entries = dict(store.entries)
-        failed: list[str] = []
-
-        def fail(what: str) -> None:
-            if what == call and not failed:  # noqa: B023
-                failed.append(what)  # noqa: B023
-                raise Transient("the connection broke")
-
-        world.after = fail
-        await change(make_writable(world))
-        assert failed
+        store = filled()
+        store.after = failing(call, Transient("the connection broke"), 1)
+        await change(make_writable(store))
+        assert [name for name, _ in store.calls].count(call) == 2
 
 
 async def test_a_directory_that_somebody_else_makes_between_two_tries_is_not_ours(
-    store: ChangingStore, clock: trio.testing.MockClock
+    store: MemoryStore, clock: trio.testing.MockClock
 ) -> None:
     """A store that fails in passing has made nothing (`Store.mkdir`)."""
-    failed: list[str] = []
 
     def fail(what: str, path: bytes) -> None:
-        if what == "mkdir" and not failed:
-            failed.append(what)
-            store.put(b"/new", kind=Kind.DIRECTORY)
+        if what == "mkdir" and path not in store.entries:
+            store.put(path, kind=Kind.DIRECTORY)
             raise Transient("the connection broke")
 
     store.before = fail
     with pytest.raises(Exists):
         await make_writable(store).mkdir(ROOT, b"new", 0o755)
-    assert failed
 
 
-async def test_opening_what_exists(store: ChangingStore, clock: trio.testing.MockClock) -> None:
+async def test_opening_what_exists(store: MemoryStore, clock: trio.testing.MockClock) -> None:
     """The kernel is sent to a node of its own, also by the next worker; readers keep the version that is there."""
     kept = Kept()
     tree = make_writable(store, kept)
@@ -159,14 +149,14 @@ async def test_opening_what_exists(store: ChangingStore, clock: trio.testing.Moc
     with pytest.raises(Busy):
         await tree.create(ROOT, b"f", 0o644, CREATE, ME)
     await tree.flush(handle)  # the node has no descriptor, as nothing is mounted
-    assert contents(store)[b"/f"] == b"two.."
+    assert store.contents()[b"/f"] == b"two.."
     await tree.release(handle)
     published = await tree.lookup(ROOT, b"f")
     assert (published.size, published.id in (old.id, new.id)) == (5, False)
     assert tree.snapshot()["open_for_writing"] == 0
 
 
-async def test_opening_a_version_that_was_replaced_since(store: ChangingStore) -> None:
+async def test_opening_a_version_that_was_replaced_since(store: MemoryStore) -> None:
     """The kernel looks a path up again once, so what it then gets is what it can open."""
     tree = make_writable(store)
     old = await tree.lookup(ROOT, b"f")
@@ -177,37 +167,32 @@ async def test_opening_a_version_that_was_replaced_since(store: ChangingStore) -
     handle, _ = await tree.open_writing((await tree.lookup(ROOT, b"f")).id, os.O_WRONLY | os.O_TRUNC, ME)
     await tree.write(handle, 0, b"newest")
     await tree.release(handle)
-    assert contents(store)[b"/f"] == b"newest"
-
-
-async def test_a_directory_that_took_the_place_of_a_file_to_be_opened(store: ChangingStore) -> None:
-    tree = make_writable(store)
+    assert store.contents()[b"/f"] == b"newest"
     with pytest.raises(StaleVersion):
         await tree.open_writing((await tree.lookup(ROOT, b"f")).id, os.O_WRONLY, ME)
-    del store.entries[b"/f"]
-    store.put(b"/f", kind=Kind.DIRECTORY)
+    store.put(b"/f", kind=Kind.DIRECTORY)  # in the place of the file that is to be opened
     assert tree.state.nodes[(await tree.lookup(ROOT, b"f")).id].kind is Kind.DIRECTORY
 
 
-async def test_a_new_file_is_seen_and_not_read(store: ChangingStore) -> None:
+async def test_a_new_file_is_seen_and_not_read(store: MemoryStore) -> None:
     tree = make_writable(store)
-    handle, made, _ = await tree.create(ROOT, b"new", 0o640, CREATE | os.O_EXCL, ME)
-    assert (await tree.lookup(ROOT, b"new")).id == made.id
+    handle, node = await created(tree, flags=CREATE | os.O_EXCL)
+    assert (await tree.lookup(ROOT, b"new")).id == node
     with pytest.raises(Exists):
         await tree.create(ROOT, b"new", 0o640, CREATE | os.O_EXCL, ME)
     with pytest.raises(Busy):
-        await tree.open(made.id)
+        await tree.open(node)
     names = [name for name, _ in await listed(tree, await tree.opendir(ROOT))]
     assert names == [b"d", b"f", b"g", b"new"]
     await tree.rename(ROOT, b"new", ROOT, b"f", replace=True)
-    assert contents(store) == {b"/f": b"", b"/g": b"other"}
+    assert store.contents() == {b"/f": b"", b"/g": b"other"}
     with pytest.raises(NotFound):
         await tree.lookup(ROOT, b"new")
     await tree.unlink(ROOT, b"f")
     await tree.write(handle, 0, b"nobody sees this")
     await tree.flush(handle)
     await tree.release(handle)
-    assert contents(store) == {b"/g": b"other"}
+    assert store.contents() == {b"/g": b"other"}
     for call in (
         tree.create(ROOT, b".x.stripefs-lock", 0o644, CREATE, ME),
         tree.mkdir(ROOT, b".stripefs", 0o755),
@@ -219,92 +204,86 @@ async def test_a_new_file_is_seen_and_not_read(store: ChangingStore) -> None:
 
 @pytest.mark.parametrize("existed", [False, True])
 @pytest.mark.parametrize("covered", [False, True])
-async def test_a_file_without_a_name_has_no_links(store: ChangingStore, *, existed: bool, covered: bool) -> None:
+async def test_a_file_without_a_name_has_no_links(store: MemoryStore, *, existed: bool, covered: bool) -> None:
     """fstat of its writer says so, as programs ask which rotate logs or look whether a lock file is still there."""
     tree = make_writable(store)
-    handle, made, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
+    handle, node = await created(tree, b"a version" if existed else b"")
     if existed:
-        await tree.write(handle, 0, b"a version")
         await tree.flush(handle)
-    assert (await tree.getattr(made.id)).links == 1
+    assert (await tree.getattr(node)).links == 1
     if covered:
         await tree.rename(ROOT, b"g", ROOT, b"new", replace=True)
     else:
         await tree.unlink(ROOT, b"new")
-    assert (await tree.getattr(made.id)).links == 0
+    assert (await tree.getattr(node)).links == 0
     await tree.write(handle, 9 if existed else 0, b" and more")
-    assert (await tree.setattr(made.id, size=18)).links == 0
+    assert (await tree.setattr(node, size=18)).links == 0
     await tree.release(handle)
-    assert contents(store) == {b"/f": b"one", **({b"/new": b"other"} if covered else {b"/g": b"other"})}
+    assert store.contents() == {b"/f": b"one", **({b"/new": b"other"} if covered else {b"/g": b"other"})}
 
 
-async def test_lengths(store: ChangingStore) -> None:
+async def test_lengths(store: MemoryStore) -> None:
     """A length given before the bytes is a promise; a refused write spoils the file until it is cut to nothing."""
     tree = make_writable(store)
-    handle, made, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
-    await tree.setattr(made.id, size=8)
+    handle, node = await created(tree)
+    await tree.setattr(node, size=8)
     await tree.write(handle, 0, b"abc")
-    assert (await tree.getattr(made.id)).size == 8
+    assert (await tree.getattr(node)).size == 8
     assert await tree.read(handle, 0, 100) == b"abc\0\0\0\0\0"
     await tree.flush(handle)
-    assert contents(store)[b"/new"] == b"abc\0\0\0\0\0"
+    assert store.contents()[b"/new"] == b"abc\0\0\0\0\0"
     with pytest.raises(NotSequential, match="--staging"):
         await tree.write(handle, 1, b"x")
     for call in (tree.fsync, tree.flush):
         with pytest.raises(NotSequential, match="is not published"):
             await call(handle)
-    await tree.setattr(made.id, size=0)
+    await tree.setattr(node, size=0)
     await tree.write(handle, 0, b"anew")
     await tree.release(handle)
-    assert contents(store)[b"/new"] == b"anew"
+    assert store.contents()[b"/new"] == b"anew"
 
     tree = make_writable(store, uploads=FakeUploads(store, appends=False))
-    node = await tree.lookup(ROOT, b"f")
-    with pytest.raises(StaleVersion):
-        await tree.open_writing(node.id, os.O_RDWR, ME)
-    handle, _ = await tree.open_writing((await tree.lookup(ROOT, b"f")).id, os.O_RDWR, ME)
+    handle = await reopened(tree, os.O_RDWR)
     await tree.flush(handle)
     await tree.release(handle)  # no write: nothing is published
-    assert contents(store)[b"/f"] == b"one"
+    assert store.contents()[b"/f"] == b"one"
     node = await tree.lookup(ROOT, b"f")
     with pytest.raises(Unsupported):
         await tree.setattr(node.id, size=2)
     with pytest.raises(StaleVersion):  # there is a new version now, which has that length
         await tree.setattr(node.id, size=0)
     assert (await tree.setattr((await tree.lookup(ROOT, b"f")).id, size=0, mode=0o600)).mode == 0o600
-    assert contents(store)[b"/f"] == b""
+    assert store.contents()[b"/f"] == b""
 
 
-async def test_writers_of_a_dead_worker(store: ChangingStore) -> None:
+async def test_writers_of_a_dead_worker(store: MemoryStore) -> None:
     kept = Kept()
     tree = make_writable(store, kept)
-    handle, made, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
-    await tree.write(handle, 0, b"half")
+    handle, node = await created(tree, b"half")
     tree = make_writable(store, kept)
     for call in (
         tree.write(handle, 4, b"x"),
         tree.read(handle, 0, 1),
         tree.fsync(handle),
         tree.flush(handle),
-        tree.setattr(made.id, size=0),
+        tree.setattr(node, size=0),
     ):
         with pytest.raises(Lost) as caught:
             await call
         assert caught.value.errno == errno.EIO
-    assert (await tree.getattr(made.id)).size == 0
+    assert (await tree.getattr(node)).size == 0
     with pytest.raises(NotFound):
         await tree.lookup(ROOT, b"new")
-    again, _, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
-    await tree.write(again, 0, b"whole")
+    again, _ = await created(tree, b"whole")
     await tree.release(handle)
     await tree.release(again)
-    assert contents(store)[b"/new"] == b"whole"
+    assert store.contents()[b"/new"] == b"whole"
     assert tree.snapshot()["open_files"] == 0
 
 
-async def test_a_version_renamed_before_its_writer_is_released_keeps_its_node(store: ChangingStore) -> None:
+async def test_a_version_renamed_before_its_writer_is_released_keeps_its_node(store: MemoryStore) -> None:
     tree = make_writable(store)
-    handle, _, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
+    handle, _ = await created(tree)
     await tree.flush(handle)
     published = await tree.lookup(ROOT, b"new")
     await tree.rename(ROOT, b"new", ROOT, b"newer", replace=True)
@@ -312,7 +291,7 @@ async def test_a_version_renamed_before_its_writer_is_released_keeps_its_node(st
     await tree.release(handle)
 
 
-async def test_a_renamed_version_keeps_its_node(store: ChangingStore) -> None:
+async def test_a_renamed_version_keeps_its_node(store: MemoryStore) -> None:
     kept = Kept()
     tree = make_writable(store, kept)
     folder = await tree.lookup(ROOT, b"d")
@@ -328,34 +307,30 @@ async def test_a_renamed_version_keeps_its_node(store: ChangingStore) -> None:
     assert (await make_writable(store, kept).getattr(file.id)).mtime_ns == 5
 
 
-async def test_a_file_that_another_mount_publishes_right_before_the_lock(store: ChangingStore) -> None:
+@pytest.mark.parametrize(
+    ("flags", "shown", "then"), [(os.O_APPEND, b"theirs", b"theirs and ours"), (os.O_TRUNC, b"", b" and ours")]
+)
+async def test_a_file_that_another_mount_publishes_right_before_the_lock(
+    store: MemoryStore, flags: int, shown: bytes, then: bytes
+) -> None:
+    """It is an error for who excludes one; else it is continued, or cut where that was asked for."""
+
     def publish() -> None:
         if b"/new" not in store.entries:
             store.put(b"/new", b"theirs")
 
     tree = make_writable(store, uploads=FakeUploads(store, meanwhile=publish))
     with pytest.raises(Exists):
-        await tree.create(ROOT, b"new", 0o644, CREATE | os.O_EXCL, ME)
+        await created(tree, flags=CREATE | os.O_EXCL)
     del store.entries[b"/new"]
-    handle, shown, _ = await tree.create(ROOT, b"new", 0o644, CREATE | os.O_APPEND, ME)
-    assert shown.size == len(b"theirs")
+    handle, node = await created(tree, flags=CREATE | flags)
+    assert (await tree.getattr(node)).size == len(shown)
     await tree.write(handle, 0, b" and ours")
-    await tree.flush(handle)
     await tree.release(handle)
-    assert contents(store)[b"/new"] == b"theirs and ours"
+    assert store.contents()[b"/new"] == then
 
 
-async def test_a_file_that_comes_right_before_the_lock_is_cut_where_that_was_asked_for(store: ChangingStore) -> None:
-    tree = make_writable(store, uploads=FakeUploads(store, meanwhile=lambda: store.put(b"/new", b"theirs")))
-    handle, shown, _ = await tree.create(ROOT, b"new", 0o644, CREATE | os.O_TRUNC, ME)
-    assert shown.size == 0
-    await tree.write(handle, 0, b"ours")
-    await tree.flush(handle)
-    await tree.release(handle)
-    assert contents(store)[b"/new"] == b"ours"
-
-
-async def test_a_directory_whose_names_change_is_not_asked_for_again(store: ChangingStore) -> None:
+async def test_a_directory_whose_names_change_is_not_asked_for_again(store: MemoryStore) -> None:
     store.mkdir(b"/folder", 0o755)
     tree = make_writable(store)
     tree._tree.attr_timeout = 1000.0

@@ -10,40 +10,28 @@ import pytest
 from stripefs.errors import NotPermitted, PermissionDenied, Unsupported
 from stripefs.store.base import Attributes
 from stripefs.vfs import ROOT
-from stripefs.vfs.writable_tree import WritableTree
-from tests.unit.stripefs.vfs.changing import ChangingStore, FakeUploads, contents, make_writable
+from tests.unit.stripefs.vfs.world import FakeUploads, MemoryStore, created, failing, make_writable, quiet
 
-CREATE = os.O_WRONLY | os.O_CREAT
-ME = os.getpid()
 NOBODY, DAEMON = 65534, 1
 
 
 @pytest.fixture
-def store() -> ChangingStore:
-    store = ChangingStore()
+def store() -> MemoryStore:
+    store = MemoryStore()
     store.put(b"/f", b"one", owner="root", group="root")
     return store
 
 
-async def written(tree: WritableTree) -> tuple[int, int]:
-    handle, made, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
-    await tree.write(handle, 0, b"bytes")
-    return handle, made.id
+REFUSED = failing("attributes", PermissionDenied("only a superuser gives files away"))
 
 
-def refuse(call: str, path: bytes) -> None:
-    if call == "set_attributes":
-        raise PermissionDenied("only a superuser gives files away")
+def owner_of(store: MemoryStore, path: bytes) -> tuple[str, str]:
+    return store.entries[path].owner, store.entries[path].group
 
 
-def owner_of(store: ChangingStore, path: bytes) -> tuple[str, str]:
-    status = store.entries[path][0]
-    return status.owner, status.group
-
-
-async def test_every_version_gets_the_owner_and_the_group(store: ChangingStore) -> None:
+async def test_every_version_gets_the_owner_and_the_group(store: MemoryStore) -> None:
     tree = make_writable(store)
-    handle, node = await written(tree)
+    handle, node = await created(tree, b"bytes")
     assert (await tree.setattr(node, uid=NOBODY)).uid == NOBODY
     assert (await tree.setattr(node, gid=DAEMON)).gid == DAEMON
     await tree.flush(handle)
@@ -51,13 +39,13 @@ async def test_every_version_gets_the_owner_and_the_group(store: ChangingStore) 
     await tree.write(handle, 5, b", more")
     await tree.release(handle)
     assert owner_of(store, b"/new") == ("nobody", "daemon")
-    assert contents(store)[b"/new"] == b"bytes, more"
+    assert store.contents()[b"/new"] == b"bytes, more"
 
 
-async def test_what_can_be_known_is_told_at_once(store: ChangingStore) -> None:
+async def test_what_can_be_known_is_told_at_once(store: MemoryStore) -> None:
     uploads = FakeUploads(store)
     tree = make_writable(store, uploads=uploads)
-    handle, node = await written(tree)
+    handle, node = await created(tree, b"bytes")
     tried: list[Attributes] = []
 
     def deny(owners: Attributes) -> None:
@@ -75,38 +63,38 @@ async def test_what_can_be_known_is_told_at_once(store: ChangingStore) -> None:
     await tree.flush(handle)
     await tree.release(handle)
     assert owner_of(store, b"/new") == ("", "")
-    assert contents(store)[b"/new"] == b"bytes"
+    assert store.contents()[b"/new"] == b"bytes"
 
 
 @pytest.mark.parametrize("how", ["flush", "rename"])
-async def test_what_shows_at_publication_is_told_by_close_once(store: ChangingStore, how: str) -> None:
+async def test_what_shows_at_publication_is_told_by_close_once(store: MemoryStore, how: str) -> None:
     """The bytes are there all the same."""
     tree = make_writable(store)
-    handle, node = await written(tree)
+    handle, node = await created(tree, b"bytes")
     await tree.setattr(node, uid=NOBODY)
-    store.before = refuse
+    store.before = REFUSED
     with pytest.raises(NotPermitted):
         await (tree.flush(handle) if how == "flush" else tree.rename(ROOT, b"new", ROOT, b"f", replace=True))
-    assert contents(store)[b"/new"] == b"bytes"
-    assert contents(store)[b"/f"] == b"one"
+    assert store.contents()[b"/new"] == b"bytes"
+    assert store.contents()[b"/f"] == b"one"
     await tree.write(handle, 5, b", more")
     await tree.flush(handle)
     await tree.release(handle)
-    assert contents(store)[b"/new"] == b"bytes, more"
+    assert store.contents()[b"/new"] == b"bytes, more"
 
 
-async def test_a_file_that_is_not_open_or_has_nothing_new(store: ChangingStore) -> None:
+async def test_a_file_that_is_not_open_or_has_nothing_new(store: MemoryStore) -> None:
     tree = make_writable(store)
-    store.before = refuse
+    store.before = REFUSED
     node = (await tree.lookup(ROOT, b"f")).id
     for change in ({"uid": NOBODY}, {"mode": 0o600}, {"mtime_ns": 5}):
         with pytest.raises(NotPermitted):
             await tree.setattr(node, **change)
-    store.before = lambda call, path: None
-    handle, made = await written(tree)
+    store.before = quiet
+    handle, made = await created(tree, b"bytes")
     await tree.flush(handle)
     published = (await tree.lookup(ROOT, b"new")).id
-    store.before = refuse
+    store.before = REFUSED
     for which in (made, published):  # through the descriptor, and by path
         with pytest.raises(NotPermitted):
             await tree.setattr(which, uid=NOBODY)
@@ -116,18 +104,13 @@ async def test_a_file_that_is_not_open_or_has_nothing_new(store: ChangingStore) 
     assert owner_of(store, b"/new") == ("", "")
 
 
-async def test_a_store_without_owners_does_without(store: ChangingStore, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_store_without_owners_does_without(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
     """As it does without the mode of a new file."""
     tree = make_writable(store)
-    handle, node = await written(tree)
-
-    def cannot(call: str, path: bytes) -> None:
-        if call == "set_attributes":
-            raise Unsupported("no owners here")
-
-    store.before = cannot
+    handle, node = await created(tree, b"bytes")
+    store.before = failing("attributes", Unsupported("no owners here"))
     await tree.setattr(node, uid=NOBODY)
     await tree.flush(handle)
     await tree.release(handle)
-    assert contents(store)[b"/new"] == b"bytes"
+    assert store.contents()[b"/new"] == b"bytes"
     assert "keeps the owner" in caplog.text

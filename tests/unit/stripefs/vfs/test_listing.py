@@ -10,18 +10,20 @@ import trio.testing
 
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.vfs import ROOT, NodeAttributes, UnknownHandle
-from tests.unit.stripefs.vfs.world import MemoryStore, listed, make
+from tests.unit.stripefs.vfs.world import MemoryStore, failing, listed, make, quiet
+
+
+def filled(store: MemoryStore, count: int) -> list[bytes]:
+    """Names of files that are put into the root, in order."""
+    names = [b"%03d" % number for number in range(count)]
+    for name in names:
+        store.put(b"/" + name)
+    return names
 
 
 async def test_transient_failures_are_tried_again(store: MemoryStore, clock: trio.testing.MockClock) -> None:
     store.put(b"/f", b"x")
-    failures = iter([True] * 5)
-
-    def fail(call: str, path: bytes) -> None:
-        if next(failures, False):
-            raise ServiceDown("away")
-
-    store.before = fail
+    store.before = failing("", ServiceDown("away"), 5)
     tree = make(store)
     node = await tree.lookup(ROOT, b"f")
     assert await tree.read(await tree.open(node.id), 0, 1) == b"x"
@@ -38,12 +40,12 @@ async def test_a_call_that_hangs_is_abandoned(store: MemoryStore) -> None:
 
 
 async def test_listing_pages_and_positions(store: MemoryStore) -> None:
-    names = [b"%03d" % number for number in range(20)]
-    for name in names:
-        store.put(b"/" + name)
+    names = filled(store, 20)
     tree = make(store)
     handle = await tree.opendir(ROOT)
-    whole = await listed(tree, handle)
+    assert len(await listed(tree, handle, most=5)) == 5
+    assert len(store.calls) == 2  # the first entries come before all are listed
+    whole = await listed(tree, handle, 0)
     assert [name for name, _ in whole] == names
     cookies = dict(whole)
     assert await listed(tree, handle, 0) == whole
@@ -54,25 +56,15 @@ async def test_listing_pages_and_positions(store: MemoryStore) -> None:
 
 
 async def test_a_page_taken_in_part_is_not_asked_for_again(store: MemoryStore) -> None:
-    for number in range(9):
-        store.put(b"/%d" % number)
+    names = filled(store, 9)
     tree = make(store)
     handle = await tree.opendir(ROOT)
     found, start = [], 0
     while page := await listed(tree, handle, start, most=4):
         found += page[:2]  # the kernel's caller took two of four
         start = page[:2][-1][1]
-    assert [name for name, _ in found] == [b"%d" % number for number in range(9)]
+    assert [name for name, _ in found] == names
     assert store.calls == [("scandir", b"/")] * 3
-
-
-async def test_first_entries_come_before_all_are_listed(store: MemoryStore) -> None:
-    for number in range(100):
-        store.put(b"/%02d" % number)
-    tree = make(store)
-    handle = await tree.opendir(ROOT)
-    assert len(await listed(tree, handle, most=5)) == 5
-    assert len(store.calls) == 2
 
 
 async def test_changes_while_listing_lose_and_repeat_nothing(store: MemoryStore) -> None:
@@ -90,58 +82,42 @@ async def test_changes_while_listing_lose_and_repeat_nothing(store: MemoryStore)
     assert names == sorted(set(names))
     assert {b"%02d" % number for number in range(14, 40, 2)} <= set(names)
     again = await listed(tree, handle, 0)
-    assert [name for name, _ in again] == sorted(status.name for status, _ in store.entries.values() if status.name)
+    assert [name for name, _ in again] == sorted(status.name for status in store.entries.values() if status.name)
     assert dict(first).items() <= dict(again).items() | {(b"12", dict(first).get(b"12", 0))}
 
 
 async def test_listed_entries_count_as_looked_up(store: MemoryStore) -> None:
-    for number in range(5):
-        store.put(b"/%d" % number)
+    filled(store, 5)
     tree = make(store)
-    handle = await tree.opendir(ROOT)
-    await listed(tree, handle, most=3)
+    await listed(tree, await tree.opendir(ROOT), most=3)
     assert len(tree.state.nodes) == 1 + 3
     tree.forget([(node, 1) for node in list(tree.state.nodes)])
     assert len(tree.state.nodes) == 1
 
 
 async def test_listing_goes_on_after_a_failure(store: MemoryStore, clock: trio.testing.MockClock) -> None:
-    for number in range(10):
-        store.put(b"/%d" % number)
-    fail_at = {3}
+    """What was shown before it is kept. One in passing is not told."""
+    names = filled(store, 8)
 
     def fail(call: str, path: bytes) -> None:
-        if call == "scandir" and len(store.calls) in fail_at:
+        if len(store.calls) == 2:
             raise ServiceDown("away")
-
-    store.before = fail
-    tree = make(store)
-    handle = await tree.opendir(ROOT)
-    assert [name for name, _ in await listed(tree, handle)] == [b"%d" % number for number in range(10)]
-
-
-async def test_what_was_shown_before_a_failure_is_kept(store: MemoryStore) -> None:
-    for number in range(5):
-        store.put(b"/%d" % number)
-
-    def fail(call: str, path: bytes) -> None:
-        if len(store.calls) > 1:
+        if len(store.calls) > 3:
             raise StoreError("broken")
 
     store.before = fail
     tree = make(store)
     handle = await tree.opendir(ROOT)
     shown = await listed(tree, handle)
-    assert len(shown) == 3
     with pytest.raises(StoreError, match="broken"):
         await listed(tree, handle, shown[-1][1])
-    store.before = lambda call, path: None
-    assert len(await listed(tree, handle, shown[-1][1])) == 2
+    assert [name for name, _ in shown] == names[:6]
+    store.before = quiet
+    assert [name for name, _ in await listed(tree, handle, shown[-1][1])] == names[6:]
 
 
 async def test_attributes_of_an_old_listing_are_not_believed(store: MemoryStore, clock: trio.testing.MockClock) -> None:
-    for number in range(3):
-        store.put(b"/%d" % number)
+    filled(store, 3)
     tree = make(store)
     handle = await tree.opendir(ROOT)
     valid: list[float] = []

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import trio
 import trio.testing
 
-from stripefs.errors import StaleVersion, StoreError, StripefsError
+from stripefs.errors import StaleVersion, StoreError
 from stripefs.store.base import Block, Kind, Space
-from stripefs.vfs import ROOT, UnknownHandle
+from stripefs.vfs import ROOT
 from stripefs.vfs.attributes import XATTRS_OF_FILES, xattr_locations
-from tests.unit.stripefs.vfs.world import Kept, MemoryStore, listed, make
+from tests.unit.stripefs.vfs.world import Kept, MemoryStore, failing, listed, make, quiet
 
 
 async def test_the_next_tree_carries_on(store: MemoryStore) -> None:
@@ -56,14 +57,10 @@ async def test_owners(store: MemoryStore) -> None:
     store.put(b"/a", owner="root", group="daemon")
     store.put(b"/b", owner="1234", group="99999999999")
     store.put(b"/c", owner="no such user", group="")
-    import os
-
     tree = make(store)
-    owners = {}
-    for name in (b"a", b"b", b"c"):
+    for name, owners in ((b"a", (0, 1)), (b"b", (1234, os.getgid())), (b"c", (os.getuid(), os.getgid()))):
         found = await tree.lookup(ROOT, name)
-        owners[name] = (found.uid, found.gid)
-    assert owners == {b"a": (0, 1), b"b": (1234, os.getgid()), b"c": (os.getuid(), os.getgid())}
+        assert (found.uid, found.gid) == owners
     fixed = await make(store, uid=5, gid=6).lookup(ROOT, b"a")
     assert (fixed.uid, fixed.gid) == (5, 6)
 
@@ -71,14 +68,10 @@ async def test_owners(store: MemoryStore) -> None:
 async def test_capacity(store: MemoryStore, clock: trio.testing.MockClock) -> None:
     tree = make(store)
     assert await tree.statfs() == Space(1000, 400, 7)
-
-    def fail(call: str, path: bytes) -> None:
-        raise StoreError("away")
-
-    store.before = fail
+    store.before = failing("", StoreError("away"))
     await trio.sleep(60)
     assert await tree.statfs() == Space(1000, 400, 7)
-    store.before = lambda call, path: None
+    store.before = quiet
     store.capacity = None
     other = make(store)
     assert (await other.statfs()).capacity > 0
@@ -97,7 +90,7 @@ async def test_xattrs(store: MemoryStore) -> None:
         b"user.stripefs.block_size": b"4",
         b"user.stripefs.replication": b"2",
         b"user.stripefs.source": b"memory://test/f%20x",
-        b"user.stripefs.version": b"5:1000:1",
+        b"user.stripefs.version": b"5:1000:2",
     }
     assert locations is not None
     assert json.loads(locations) == [{"offset": 0, "length": 5, "hosts": ["a", "b"]}]
@@ -114,8 +107,3 @@ def test_locations_of_a_huge_file_fit() -> None:
     assert len(value) <= 64 << 10
     items = json.loads(value)
     assert items[-1] == {"more": 100_000 - len(items) + 1}
-
-
-def test_every_error_has_an_errno() -> None:
-    assert issubclass(UnknownHandle, StripefsError)
-    assert UnknownHandle("x").errno == StaleVersion("x").errno

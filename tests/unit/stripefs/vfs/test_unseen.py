@@ -6,41 +6,28 @@ import os
 
 import pytest
 
-from stripefs.errors import StaleVersion, Unseen
-from stripefs.vfs.writable_tree import WritableTree
-from tests.unit.stripefs.vfs.changing import ChangingStore, contents, make_writable
-
-ROOT = 1
+from stripefs.errors import Unseen
+from tests.unit.stripefs.vfs.world import MemoryStore, created, make_writable, reopened
 
 
-async def write(store: ChangingStore, wanted: str, *, fsync: bool, flushed: bool = True) -> bool:
-    """Write to /f through a handle that thread 0 opens, and close it; whether close said that it worked."""
+async def written(store: MemoryStore, wanted: str, *pieces: bytes, fsync: bool, flushed: bool = True) -> bool:
+    """Write to /f through a handle that thread 0 opens, with an fsync after the first piece, and close it; True if
+    close said that it worked."""
     tree = make_writable(store, publish_unseen=wanted)
-    handle = await opened(tree, b"/f" in store.entries)
-    await tree.write(handle, 0, b"half, ")
-    if fsync:
-        await tree.fsync(handle)
-    return await closed(tree, handle, flushed=flushed)
-
-
-async def opened(tree: WritableTree, there: bool) -> int:
-    """A handle to write /f from its start, which is `there`, as the kernel asks for it."""
     flags = os.O_WRONLY | os.O_TRUNC
-    if not there:
-        return (await tree.create(ROOT, b"f", 0o644, flags, 0))[0]
-    with pytest.raises(StaleVersion):
-        await tree.open_writing((await tree.lookup(ROOT, b"f")).id, flags, 0)
-    return (await tree.open_writing((await tree.lookup(ROOT, b"f")).id, flags, 0))[0]
-
-
-async def closed(tree: object, handle: int, *, flushed: bool) -> bool:
+    there = b"/f" in store.entries
+    handle = await reopened(tree, flags, 0) if there else (await created(tree, b"", flags, b"f", 0))[0]
+    for at, piece in enumerate(pieces):
+        await tree.write(handle, at * len(pieces[0]), piece)
+        if fsync and not at:
+            await tree.fsync(handle)
     try:
         if flushed:
-            await tree.flush(handle)  # type: ignore[attr-defined]
+            await tree.flush(handle)
     except Unseen:
         return False
     finally:
-        await tree.release(handle)  # type: ignore[attr-defined]
+        await tree.release(handle)
     return True
 
 
@@ -51,23 +38,18 @@ async def closed(tree: object, handle: int, *, flushed: bool) -> bool:
 async def test_which_closes_publish(
     wanted: str, before: bool, fsync: bool, flushed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = ChangingStore()
+    store = MemoryStore()
     if before:
         store.put(b"/f", b"old")
     expected = wanted == "always" or (wanted == "after-fsync" and (fsync or not before))
-    told = await write(store, wanted, fsync=fsync, flushed=flushed)
+    told = await written(store, wanted, b"half, ", fsync=fsync, flushed=flushed)
     assert told is (expected or not flushed)
-    assert contents(store).get(b"/f") == (b"half, " if expected else b"old" if before else None)
+    assert store.contents().get(b"/f") == (b"half, " if expected else b"old" if before else None)
     assert ("stripefs recover" in caplog.text) is not expected
 
 
 async def test_what_is_written_after_the_fsync_is_not_durable() -> None:
-    store = ChangingStore()
+    store = MemoryStore()
     store.put(b"/f", b"old")
-    tree = make_writable(store, publish_unseen="after-fsync")
-    handle = await opened(tree, b"/f" in store.entries)
-    await tree.write(handle, 0, b"one")
-    await tree.fsync(handle)
-    await tree.write(handle, 3, b"two")
-    assert not await closed(tree, handle, flushed=True)
-    assert contents(store)[b"/f"] == b"old"
+    assert not await written(store, "after-fsync", b"one", b"two", fsync=True)
+    assert store.contents()[b"/f"] == b"old"
