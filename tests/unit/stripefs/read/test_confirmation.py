@@ -1,5 +1,6 @@
 """Bytes that have to be confirmed are shown after a question that began when they were here; one serves for many."""
 
+import itertools
 import threading
 from types import SimpleNamespace
 
@@ -13,18 +14,18 @@ from stripefs.read import attempts
 from stripefs.read.attempts import Confirmations
 from stripefs.read.planner import RangeState
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
-from tests.unit.stripefs.read.reading import MIB, reading
+from tests.unit.stripefs.read.reading import MIB, opened, settled
 
 
 class AskedStore(WrappedStore):
-    """Its files are confirmed by `outcome()`, which raises what a confirmation raises."""
+    """Its files are confirmed, but for the questions that end with one of `errors`."""
 
     NAME = "asked"
     PARAMETERS = {}  # noqa: RUF012
 
     def __init__(self, inner):
         super().__init__(inner)
-        self.outcome = lambda: None
+        self.errors = iter(())
         self.asked = 0
 
     def handle(self, path, inner):
@@ -50,7 +51,8 @@ class AskedHandle(WrappedHandle):
         with self.lock:
             here = set(self.landed)
         self.store.asked += 1
-        self.store.outcome()
+        for error in self.store.errors:
+            raise error
         self.confirmed |= here
 
 
@@ -69,8 +71,7 @@ async def read_through(file, content):
 
 
 async def test_few_questions_confirm_many_ranges(asked, content):
-    async with reading(asked, range_size=MIB) as reader:
-        file = await reader.open(b"/big")
+    async with opened(asked, range_size=MIB) as (_, file):
         await read_through(file, content)
         assert 0 < asked.asked < len(file.handle.landed) / 2
         await file.aclose()
@@ -134,42 +135,26 @@ async def test_a_reader_waits_while_more_read_ahead_is_on_its_way_than_has_come(
 
 
 async def test_bytes_of_another_version_are_not_shown(asked, content):
-    def outcome():
-        raise StaleVersion("replaced")
-
-    asked.outcome = outcome
-    async with reading(asked, range_size=MIB) as reader:
-        file = await reader.open(b"/big")
+    asked.errors = itertools.repeat(StaleVersion("replaced"))
+    async with opened(asked, range_size=MIB) as (reader, file):
         with pytest.raises(StaleVersion):
             await file.read(0, MIB)
         with pytest.raises(StaleVersion):
             await file.read(len(content) - MIB, MIB)
-        with trio.fail_after(20):
-            while reader.planner.attempts:
-                await trio.sleep(0.01)
+        await settled(reader)
 
 
 async def test_a_question_without_an_answer_is_asked_again_with_its_bytes(asked, content):
-    def outcome():
-        if asked.asked in (1, 2):
-            raise ServiceDown("away")
-
-    asked.outcome = outcome
-    async with reading(asked, range_size=MIB) as reader:
-        file = await reader.open(b"/big")
+    asked.errors = iter([ServiceDown("away")] * 2)
+    async with opened(asked, range_size=MIB) as (reader, file):
         await read_through(file, content)
         assert reader.snapshot()["errors"]["ServiceDown"] > 0
         assert reader.snapshot()["retries"] > 0
 
 
 async def test_a_clients_bug_fails_its_reads_alone(asked, content, caplog):
-    def outcome():
-        if asked.asked == 1:
-            raise ZeroDivisionError
-
-    asked.outcome = outcome
-    async with reading(asked) as reader:
-        file = await reader.open(b"/big")
+    asked.errors = iter([ZeroDivisionError()])
+    async with opened(asked) as (_, file):
         with pytest.raises(Exception, match="unexpectedly"):
             await file.read(0, 10)
         assert await file.read(0, 10) == content[:10]

@@ -16,7 +16,7 @@ from stripefs.store.buffers import Heap
 from stripefs.store.local import LocalStore
 from stripefs.testing.counting import CountingStore
 from stripefs.testing.faults import FaultyStore
-from tests.unit.stripefs.read.reading import MIB, reading, spread
+from tests.unit.stripefs.read.reading import MIB, opened, reading, settled, spread, until
 
 
 async def whole(file, step):
@@ -28,23 +28,8 @@ async def whole(file, step):
     return b"".join(parts)
 
 
-async def settled(reader):
-    with trio.fail_after(20):
-        while reader.planner.attempts:
-            await trio.sleep(0.01)
-
-
-@pytest.mark.parametrize("step", [131072, MIB, 3 * MIB + 17])
-async def test_sequential_bytes_are_the_files(local, content, step):
-    async with reading(spread(local)) as reader:
-        file = await reader.open(b"/big")
-        assert await whole(file, step) == content
-        await file.aclose()
-
-
 async def test_the_end_of_a_file(local, content):
-    async with reading(local) as reader:
-        file = await reader.open(b"/big")
+    async with opened(local) as (reader, file):
         assert await file.read(len(content) - 5, 100) == content[-5:]
         assert await file.read(len(content), 100) == b""
         assert await file.read(len(content) + 1, 100) == b""
@@ -54,8 +39,7 @@ async def test_the_end_of_a_file(local, content):
 
 async def test_many_readers_cause_one_fetch_of_each_byte(local, content):
     counting = CountingStore(spread(local))
-    async with reading(counting) as reader:
-        file = await reader.open(b"/big")
+    async with opened(counting) as (reader, file):
         results = []
 
         async def one():
@@ -71,8 +55,7 @@ async def test_many_readers_cause_one_fetch_of_each_byte(local, content):
 
 
 async def test_scattered_readers_under_a_tight_budget(local, content):
-    async with reading(spread(local), memory=16 * MIB) as reader:
-        file = await reader.open(b"/big")
+    async with opened(spread(local), memory=16 * MIB) as (reader, file):
 
         async def one(seed):
             draw = random.Random(seed)
@@ -86,32 +69,39 @@ async def test_scattered_readers_under_a_tight_budget(local, content):
         assert reader.snapshot()["memory"]["peak"] <= 16 * MIB
 
 
-async def test_faults_below_the_deadline_do_not_show(local, content):
+@pytest.mark.parametrize("step", [131072, MIB, 3 * MIB + 17])
+async def test_faults_below_the_deadline_do_not_show(local, content, step):
     store = FaultyStore(spread(local), rate=0.2, seed=4, on=("read",))
-    async with reading(store) as reader:
-        file = await reader.open(b"/big")
-        assert await whole(file, MIB) == content
+    async with opened(store) as (reader, file):
+        assert await whole(file, step) == content
         assert reader.snapshot()["retries"] > 0
         assert reader.snapshot()["errors"]
 
 
-async def test_a_clients_bug_fails_one_read_and_not_the_reader(local, content, caplog):
-    store = FaultyStore(local, rate=1.0, kinds=("wrong",), on=("read",))
-    async with reading(store) as reader:
-        file = await reader.open(b"/big")
-        with pytest.raises(StoreError, match="unexpectedly"):
-            await file.read(0, 10)
-        with pytest.raises(StoreError, match="unexpectedly"):
-            await file.read(0, 10)
-    assert "failed unexpectedly" in caplog.text
+class Panic(BaseException):
+    """As pyo3's PanicException: not an Exception."""
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), Panic("a bug")])
+async def test_a_clients_bug_fails_one_read_and_not_the_reader(local, content, caplog, error):
+    def failing(*_args, **_kwargs):
+        raise error
+
+    async with opened(local) as (_, file):
+        read, file.handle.read = file.handle.read, failing
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"unexpectedly: .*a bug"):
+                await file.read(0, 10)
+        file.handle.read = read
+        assert await file.read(0, 10) == content[:10]
+    assert ("failed unexpectedly; please report this" in caplog.text) is isinstance(error, Exception)
     caplog.clear()
 
 
 async def test_a_frozen_host_is_overtaken_by_a_replica(local, content):
     store = spread(local, replication=2, host_timeout=30)
     store.hosts_control.freeze("h1")
-    async with reading(store) as reader:
-        file = await reader.open(b"/big")
+    async with opened(store) as (reader, file):
         with trio.fail_after(20):
             assert await whole(file, MIB) == content
         figures = reader.snapshot()
@@ -124,15 +114,13 @@ async def test_without_any_answer_the_read_ends_with_an_error(local):
     store = spread(local, host_timeout=0.2)
     for host in store.hosts_control.names:
         store.hosts_control.kill(host)
-    async with reading(store, io_timeout=1.0) as reader:
-        file = await reader.open(b"/big")
+    async with opened(store, io_timeout=1.0) as (_, file):
         with pytest.raises(StoreError):
             await file.read(0, 10)
 
 
 async def test_a_file_replaced_under_an_open_handle(local, content, tmp_path):
-    async with reading(local) as reader:
-        file = await reader.open(b"/big")
+    async with opened(local) as (_, file):
         assert await file.read(0, 10) == content[:10]
         with (tmp_path / "big").open("r+b") as writer:
             writer.seek(20 * MIB)
@@ -143,8 +131,7 @@ async def test_a_file_replaced_under_an_open_handle(local, content, tmp_path):
 
 async def test_closing_while_a_read_waits(local):
     store = spread(local, rate=1.0, burst=1)
-    async with reading(store) as reader:
-        file = await reader.open(b"/big")
+    async with opened(store) as (reader, file):
         async with trio.open_nursery() as nursery:
 
             @nursery.start_soon
@@ -162,8 +149,7 @@ async def test_closing_while_a_read_waits(local):
 
 async def test_a_cancelled_read_leaves_no_waiter(local):
     store = spread(local, rate=1.0, burst=1)
-    async with reading(store) as reader:
-        file = await reader.open(b"/big")
+    async with opened(store) as (_, file):
         with trio.move_on_after(0.1):
             await file.read(0, MIB)
         assert all(range_.waiters == 0 for range_ in file.plan.ranges.values())
@@ -171,36 +157,19 @@ async def test_a_cancelled_read_leaves_no_waiter(local):
 
 async def test_a_read_over_many_ranges_keeps_none_that_it_has_copied(local, content):
     store = spread(local, host_timeout=30)
-    async with reading(store, hedge=False) as reader:
-        file = await reader.open(b"/big")
+    async with opened(store, hedge=False) as (_, file):
         blocks = await file.locate(0, 24 * MIB)
         frozen = next(block for block in blocks if block.hosts != blocks[0].hosts)
         store.hosts_control.freeze(frozen.hosts[0])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(file.read, 0, frozen.offset + MIB)
             last = frozen.offset - 2 * MIB
-            with trio.fail_after(20):
-                while file.plan.ranges.get(last) is None or file.plan.ranges[last].data is None:
-                    await trio.sleep(0.01)
+            await until(lambda: last in file.plan.ranges and file.plan.ranges[last].data is not None)
             await trio.testing.wait_all_tasks_blocked(0.05)
             # The attribute and the argument; a view that the waiting read still has would be one more.
             references = sys.getrefcount(file.plan.ranges[last].data)
             assert references == 2
             nursery.cancel_scope.cancel()
-
-
-async def test_a_panic_of_a_client_is_an_error_of_the_read(local):
-    class Panic(BaseException):
-        """As pyo3's PanicException: not an Exception."""
-
-    def panicking(*_args, **_kwargs):
-        raise Panic("index out of bounds")
-
-    async with reading(local) as reader:
-        file = await reader.open(b"/big")
-        file.handle.read = panicking
-        with pytest.raises(StoreError, match="index out of bounds"):
-            await file.read(0, 10)
 
 
 class Remembering:
@@ -216,8 +185,7 @@ class Remembering:
 
 
 async def test_what_the_store_has_in_memory_needs_no_plan(local, content):
-    async with reading(local) as reader:
-        file = await reader.open(b"/big")
+    async with opened(local) as (reader, file):
         file.handle.read_now = now = Remembering(content)
         assert await whole(file, MIB) == content
         into = memoryview(bytearray(5000))
@@ -231,16 +199,14 @@ async def test_what_the_store_has_in_memory_needs_no_plan(local, content):
 
 
 async def test_more_than_a_request_of_the_kernel_is_not_read_at_once(local, content):
-    async with reading(local) as reader:
-        file = await reader.open(b"/big")
+    async with opened(local) as (_, file):
         file.handle.read_now = now = Remembering(content)
         assert await file.read(0, MIB + 1) == content[: MIB + 1]
         assert not now.asked
 
 
 async def test_once_a_reader_waits_the_planner_has_its_file(local, content):
-    async with reading(local) as reader:
-        file = await reader.open(b"/big")
+    async with opened(local) as (reader, file):
         file.handle.read_now = now = Remembering(content, absent=[3 * MIB])
         assert await whole(file, MIB) == content
         assert [offset for offset, _ in now.asked] == [0, MIB, 2 * MIB, 3 * MIB]
@@ -249,8 +215,7 @@ async def test_once_a_reader_waits_the_planner_has_its_file(local, content):
 
 
 async def test_a_version_that_is_gone_is_not_read_from_memory(local, content, tmp_path):
-    async with reading(local) as reader:
-        file = await reader.open(b"/big")
+    async with opened(local) as (_, file):
         (tmp_path / "big").write_bytes(content[1:])
         with pytest.raises(StaleVersion):
             await file.read(0, 10)
@@ -276,9 +241,7 @@ async def test_an_open_that_was_given_up_holds_nothing(local):
             await trio.to_thread.run_sync(began.wait)
             nursery.cancel_scope.cancel()
         go_on.set()
-        with trio.fail_after(20):
-            while store.counts.opens == 0 or store.counts.open_now:
-                await trio.sleep(0.01)
+        await until(lambda: store.counts.opens and not store.counts.open_now)
 
 
 async def test_the_heap_is_trimmed_while_and_after_bytes_are_here(local, content):
@@ -294,13 +257,10 @@ async def test_the_heap_is_trimmed_while_and_after_bytes_are_here(local, content
         await nursery.start(reader.run)
         file = await reader.open(b"/big")
         assert await whole(file, MIB) == content
-        with trio.fail_after(20):
-            while True not in told:
-                await trio.sleep(0.01)
-            await file.aclose()
-            del told[:]
-            while not told or told[-1]:
-                await trio.sleep(0.01)
+        await until(lambda: True in told)
+        await file.aclose()
+        del told[:]
+        await until(lambda: told and not told[-1])
         nursery.cancel_scope.cancel()
 
 
@@ -317,12 +277,6 @@ def parts(tmp_path):
 
 def name_of(number):
     return f"/model-{number:05}-of-00004.bin".encode()
-
-
-async def until(condition):
-    with trio.fail_after(20):
-        while not condition():
-            await trio.sleep(0.01)
 
 
 async def test_the_next_of_numbered_files_is_read_ahead_once(parts):

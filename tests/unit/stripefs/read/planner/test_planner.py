@@ -10,17 +10,13 @@ from stripefs.read.planner.cursors import ReadaheadTrust
 from stripefs.read.planner.planner import QUICK_AHEAD
 from stripefs.store.base import Block
 from tests.support.examples import examples
-from tests.unit.stripefs.read.planner.world import MIB, Host, World, dealt, eight, limits, placed, sequential
+from tests.unit.stripefs.read.planner.world import MIB, Host, World, dealt, eight, limits, placed, played, sequential
 
 
 def test_one_reader_gets_nearly_all_hosts():
-    world = World(limits(), eight())
     length = 512 * MIB
-    blocks = dealt(length)
-    world.client(world.open(blocks), sequential(length))
-    world.run()
-    ideal = length / (8 * 40e6)
-    assert world.now < 1.35 * ideal  # virtual seconds: the same on every machine
+    world = played(dealt(length), sequential(length))
+    assert world.now < 1.35 * length / (8 * 40e6)  # virtual seconds: the same on every machine
     assert world.planner.bytes_fetched == length
 
 
@@ -29,37 +25,21 @@ def test_look_ahead_goes_past_busy_hosts():
     blocks = placed(length, 8 * MIB, 8, 1, seed=3)
     # The first eight blocks on one host: a reader that waited for them in order would leave seven hosts idle.
     blocks[:8] = [type(block)(block.offset, block.length, ("h0",)) for block in blocks[:8]]
-    world = World(limits(), eight())
-    world.client(world.open(blocks), sequential(length))
-    world.run(until=5.0)
     most = max(sum(b.hosts == (f"h{n}",) for b in blocks) for n in range(8)) * 8 * MIB / 40e6
-    assert world.now < 1.35 * most
+    assert played(blocks, sequential(length)).now < 1.35 * most
 
 
-def test_a_header_costs_one_chunk():
-    world = World(limits(), eight())
-    file = world.open(placed(1 << 30, 8 * MIB, 8, 1, 0))
-    world.client(file, [(0, 4096)])
-    world.run()
-    while world.transfers:
-        world._step(world.now + 1)
-    assert world.planner.bytes_fetched == MIB
-
-
-def test_random_small_reads_are_not_read_ahead_for():
+def test_a_header_costs_one_chunk_and_random_reads_are_not_read_ahead_for():
     draw = random.Random(5)
-    reads = [(draw.randrange(0, (4 << 30) - 4096), 4096) for _ in range(200)]
-    world = World(limits(), eight())
-    world.client(world.open(placed(4 << 30, 8 * MIB, 8, 1, 0)), reads)
-    world.run()
-    assert world.planner.bytes_fetched <= 2 * len(reads) * MIB
+    reads = [(0, 4096)] + [(draw.randrange(0, (4 << 30) - 4096), 4096) for _ in range(200)]
+    for count in (1, 201):
+        world = played(placed(4 << 30, 8 * MIB, 8, 1, 0), reads[:count])
+        world.drain()
+        assert world.planner.bytes_fetched <= (2 * count - 1) * MIB
 
 
 def test_a_stream_looks_far_ahead_after_its_first_mebibyte():
-    world = World(limits(), eight())
-    file = world.open(dealt(1 << 30))
-    world.client(file, [(0, MIB)])
-    world.run()
+    world = played(dealt(1 << 30), [(0, MIB)])
     assert {attempt.host for attempt in world.planner.attempts} == {f"h{number}" for number in range(8)}
 
 
@@ -94,79 +74,59 @@ def steps_down(begin, end):
 
 def test_a_backward_reader_is_read_ahead_for():
     length = 512 * MIB
-    forward, backward = World(limits(), eight()), World(limits(), eight())
-    forward.client(forward.open(dealt(length)), sequential(length))
-    forward.run()
-    backward.client(backward.open(dealt(length)), steps_down(0, length))
-    backward.run()
+    forward, backward = (played(dealt(length), reads) for reads in (sequential(length), steps_down(0, length)))
     assert backward.now < 1.25 * forward.now
     assert backward.planner.bytes_fetched <= 1.1 * length
 
 
 def test_one_request_that_was_overtaken_makes_no_backward_reader():
-    world = World(limits(), eight())
-    file = world.open(dealt(256 * MIB))
-    world.client(file, [(MIB, MIB), (0, MIB), *sequential(256 * MIB)[2:]])
-    world.run()
-    (cursor,) = file.cursors
+    world = played(dealt(256 * MIB), [(MIB, MIB), (0, MIB), *sequential(256 * MIB)[2:]])
+    ((cursor,),) = (file.cursors for file in world.planner.files)
     assert not cursor.backward
     assert (cursor.start, cursor.position) == (0, 256 * MIB)
 
 
+def every_other(rank, length, tensor, down=False):
+    """Reads of one of two processes that share out the tensors of a file."""
+    begins = range(rank * tensor, length, 2 * tensor)
+    if down:
+        return [read for begin in begins for read in steps_down(begin, begin + tensor)]
+    return [(at, min(MIB, length - at)) for begin in begins for at in range(begin, min(begin + tensor, length), MIB)]
+
+
 @pytest.mark.parametrize("down", [False, True])
 def test_two_processes_that_read_every_other_tensor_are_nearly_one_stream(down):
-    length, tensor = 1 << 30, 32 * MIB
-    alone = World(limits(budget=512 * MIB), eight())
-    alone.client(alone.open(placed(length, 8 * MIB, 8, 1, 3)), sequential(length))
-    alone.run()
-    world = World(limits(budget=512 * MIB), eight())
-    file = world.open(placed(length, 8 * MIB, 8, 1, 3))
-    for rank in (0, 1):
-        world.client(
-            file,
-            [
-                read
-                for begin in range(rank * tensor, length, 2 * tensor)
-                for read in (
-                    steps_down(begin, begin + tensor) if down else [(begin + at, MIB) for at in range(0, tensor, MIB)]
-                )
-            ],
-        )
-    world.run()
+    length, blocks = 1 << 30, placed(1 << 30, 8 * MIB, 8, 1, 3)
+    alone = played(blocks, sequential(length), budget=512 * MIB)
+    ranks = (every_other(rank, length, 32 * MIB, down) for rank in (0, 1))
+    world = played(blocks, *ranks, budget=512 * MIB)
     assert world.now < 1.35 * alone.now
     assert world.planner.bytes_fetched < 1.15 * length
 
 
-def test_two_interleaved_readers_cause_one_fetch_of_each_byte():
-    length = 128 * MIB
-    world = World(limits(), eight())
-    file = world.open(placed(length, 8 * MIB, 8, 1, 1))
-    for _ in range(2):
-        world.client(file, sequential(length))
-    world.run()
-    assert world.planner.bytes_fetched == length
+def test_two_processes_that_alternate_tensors_do_not_starve_for_memory():
+    """Each tensor leaves a cursor behind, whose look-ahead must not keep the memory from those that go on."""
+    length = 1536 * MIB
+    ranks = (every_other(rank, length, 33 * MIB + 700) for rank in (0, 1))
+    world = played(placed(length, 8 * MIB, 8, 1, 4), *ranks)
+    assert world.planner.bytes_fetched < 1.25 * length
+    # Virtual seconds. Each reader takes 1 MiB at a time and so starves at the start of each tensor.
+    assert world.now < 3.4 * length / (8 * 40e6)
 
 
 def test_sixteen_streams_in_one_file_share_the_hosts():
-    length = 512 * MIB
-    part = length // 16
-    world = World(limits(), eight())
-    file = world.open(placed(length, 8 * MIB, 8, 1, 2))
-    for number in range(16):
-        world.client(file, [(number * part + at, MIB) for at in range(0, part, MIB)])
-    world.run()
+    length, part, blocks = 512 * MIB, 32 * MIB, placed(512 * MIB, 8 * MIB, 8, 1, 2)
+    world = played(blocks, *([(begin + at, size) for at, size in sequential(part)] for begin in range(0, length, part)))
     assert world.planner.bytes_fetched == length
-    fullest = max(sum(b.hosts == (f"h{n}",) for b in placed(length, 8 * MIB, 8, 1, 2)) for n in range(8))
+    fullest = max(sum(b.hosts == (f"h{n}",) for b in blocks) for n in range(8))
     assert world.now < 1.3 * fullest * 8 * MIB / 40e6
 
 
 @pytest.mark.parametrize(("rate", "ahead"), [(8e9, QUICK_AHEAD), (200e6, 64 * 16 * MIB)])
 def test_look_ahead_inside_one_block_ends_with_the_window(rate, ahead):
     """With a quick host sooner, which brings in time what is not here yet."""
-    world = World(limits(budget=2048 * MIB), {"h0": Host(rate)})
-    file = world.open([Block(0, 4096 * MIB, ("h0",))])
-    world.client(file, sequential(16 * MIB))
-    world.run()
+    block = Block(0, 4096 * MIB, ("h0",))
+    world = played([block], sequential(16 * MIB), hosts={"h0": Host(rate)}, budget=2048 * MIB)
     while world.transfers and world.planner.bytes_fetched < 2048 * MIB:
         world._step(world.now + 1.0)
     assert ahead / 3 < world.planner.bytes_fetched <= 16 * MIB + ahead + 8 * MIB
@@ -212,37 +172,6 @@ def test_two_processes_that_share_out_the_tensors_of_a_file(budget, twice):
     assert world.now < 1.1 * length / (8 * 40e6)
 
 
-def test_closing_gives_all_memory_back():
-    world = World(limits(), eight())
-    file = world.open(placed(256 * MIB, 8 * MIB, 8, 1, 0))
-    world.client(file, sequential(64 * MIB))
-    world.run()
-    assert world.planner.pool.used > 0
-    world.planner.close(file)
-    while world.transfers:
-        world._step(world.now + 1)
-    assert world.planner.pool.used == 0
-    assert world.planner.hosts.in_flight == 0
-
-
-def test_memory_that_nobody_uses_comes_back():
-    world = World(limits(), eight())
-    file = world.open(placed(64 * MIB, 8 * MIB, 8, 1, 0))
-    world.client(file, sequential(64 * MIB))
-    world.run()
-    world.planner.tick(world.now + 60)
-    assert world.planner.pool.used == 0
-
-
-def test_many_readers_share_a_small_budget():
-    world = World(limits(budget=64 * MIB), eight())
-    for number in range(64):
-        file = world.open(placed(8 * MIB, MIB, 8, 1, number))
-        world.client(file, sequential(8 * MIB, step=256 << 10))
-    world.run()
-    assert world.planner.pool.peak <= 64 * MIB
-
-
 def test_one_host_never_holds_more_than_half_the_threads():
     world = World(limits(threads=8, per_host=100), eight())
     file = world.open(placed(512 * MIB, 8 * MIB, 1, 1, 0))
@@ -261,31 +190,11 @@ def test_one_host_never_holds_more_than_half_the_threads():
     assert 1 < peak <= 4
 
 
-def test_two_processes_that_alternate_tensors_do_not_starve_for_memory():
-    """Each tensor leaves a cursor behind, whose look-ahead must not keep the memory from those that go on."""
-    length, tensor = 1536 * MIB, 33 * MIB + 700
-    world = World(limits(), eight())
-    file = world.open(placed(length, 8 * MIB, 8, 1, 4))
-    for first in (0, 1):
-        starts = range(first * tensor, length, 2 * tensor)
-        world.client(
-            file, [(at, min(MIB, length - at)) for s in starts for at in range(s, min(s + tensor, length), MIB)]
-        )
-    world.run()
-    assert world.planner.bytes_fetched < 1.25 * length
-    # Virtual seconds. Each reader takes 1 MiB at a time and so starves at the start of each tensor.
-    assert world.now < 3.4 * length / (8 * 40e6)
-
-
 def test_look_ahead_that_arrives_after_its_cursor_was_forgotten_can_be_dropped():
-    world = World(limits(), eight())
-    file = world.open(placed(256 * MIB, 8 * MIB, 8, 1, 0))
-    world.client(file, sequential(16 * MIB))
-    world.run()
+    world = played(placed(256 * MIB, 8 * MIB, 8, 1, 0), sequential(16 * MIB))
     assert any(attempt.range.cursor is not None for attempt in world.planner.attempts)
     world.planner.tick(world.now + 60)  # forgets the cursor while its look-ahead is on its way
-    while world.transfers:
-        world._step(world.now + 1)
+    world.drain()
     world.planner.tick(world.now + 120)
     assert world.planner.pool.used == 0
 
@@ -327,7 +236,6 @@ def test_every_read_ends_within_the_budget(seed, budget, clients, replication, b
     assert not (flaky == 0 and not hosts["h4"].frozen and any(client.errors for client in world.clients))
     for file in files:
         world.planner.close(file)
-    while world.transfers:
-        world._step(world.now + 1)
+    world.drain()
     assert world.planner.pool.used == 0
     assert world.planner.hosts.in_flight == 0

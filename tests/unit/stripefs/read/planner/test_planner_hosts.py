@@ -4,15 +4,13 @@ import pytest
 
 from stripefs.errors import Corrupt, HostFailed, PermissionDenied, StaleVersion
 from stripefs.read.planner import RangeState
-from tests.unit.stripefs.read.planner.world import MIB, Host, World, eight, limits, placed, sequential
+from tests.unit.stripefs.read.planner.world import MIB, Host, World, eight, limits, placed, played, sequential
 
 
 def test_a_frozen_host_is_hedged_and_then_avoided():
     length = 512 * MIB
     blocks = placed(length, 8 * MIB, 8, 2, 7)
-    normal = World(limits(), eight())
-    normal.client(normal.open(blocks), sequential(length))
-    normal.run()
+    normal = played(blocks, sequential(length))
     world = World(limits(), eight())
     world.client(world.open(blocks), sequential(length))
     world.at(0.5, lambda: setattr(world.hosts["h3"], "frozen", True))
@@ -41,12 +39,17 @@ def test_a_dead_only_replica_fails_at_the_deadline_and_not_before():
 
 
 def test_a_host_that_comes_back_is_used_again():
+    """By a reader that has waited, and by one that came late and has its whole time."""
     length = 32 * MIB
-    world = World(limits(), {"h0": Host(40e6, dead=True)})
-    client = world.client(world.open(placed(length, 8 * MIB, 1, 1, 0)), sequential(length))
-    world.at(20.0, lambda: setattr(world.hosts["h0"], "dead", False))
+    world = World(limits(io_timeout=20.0), {"h0": Host(40e6, dead=True)})
+    file = world.open(placed(length, 8 * MIB, 1, 1, 0))
+    first = world.client(file, sequential(length))
+    late = []
+    world.at(15.0, lambda: late.append(world.client(file, [(0, 4096)])))
+    world.at(30.0, lambda: setattr(world.hosts["h0"], "dead", False))
     world.run(until=60)
-    assert not client.errors
+    assert not first.errors
+    assert not late[0].errors
     assert world.planner.retries > 0
     assert not world.planner.hosts.health.reason("h0")
 
@@ -76,17 +79,6 @@ def test_an_error_that_no_retry_mends_fails_its_range_alone():
     assert failed.state is RangeState.FAILED
     assert planner.need(file, 0, 0.0) is not failed
     assert planner.pool.used == 0
-
-
-def test_a_reader_that_comes_late_to_a_failing_range_gets_its_whole_time():
-    world = World(limits(io_timeout=20.0), {"h0": Host(40e6, dead=True)})
-    file = world.open(placed(4 * MIB, MIB, 1, 1, 0))
-    world.client(file, [(0, 4096)])
-    late = []
-    world.at(15.0, lambda: late.append(world.client(file, [(0, 4096)])))
-    world.at(30.0, lambda: setattr(world.hosts["h0"], "dead", False))
-    world.run(until=60)
-    assert not late[0].errors
 
 
 def test_replicas_that_moved_are_asked_for_and_found():

@@ -35,50 +35,37 @@ def fetched_from(world: World, name: str) -> int:
 
 def test_what_is_local_is_read_there_alone_however_busy_it_is() -> None:
     length = 256 * MIB
-    blocks = placed(length, 8 * MIB, 8, 2, 1)
     slow = world(Host(30e6))
-    client = slow.client(slow.open(cached(blocks, [True] * len(blocks))), sequential(length))
+    client = slow.client(slow.open(cached(placed(length, 8 * MIB, 8, 2, 1), [True] * 32)), sequential(length))
     slow.run()
     assert not client.errors
-    assert fetched_from(slow, LOCAL) == length
-    assert slow.planner.bytes_fetched == length
+    assert fetched_from(slow, LOCAL) == slow.planner.bytes_fetched == length
 
 
 def test_local_and_remote_blocks_flow_side_by_side() -> None:
     length = 512 * MIB
     blocks = placed(length, 8 * MIB, 8, 1, 2)
-    remote = world(Host(300e6))
-    remote.client(remote.open(blocks), sequential(length))
-    remote.run()
-    mixed = world(Host(300e6))
-    mixed.client(mixed.open(cached(blocks, [index % 2 == 0 for index in range(len(blocks))])), sequential(length))
-    mixed.run()
+    remote, mixed = world(Host(300e6)), world(Host(300e6))
+    for each, shown in ((remote, blocks), (mixed, cached(blocks, [True, False] * 32))):
+        each.client(each.open(shown), sequential(length))
+        each.run()
     assert fetched_from(mixed, LOCAL) == length // 2
     assert mixed.now < 0.75 * remote.now
 
 
-def test_a_local_host_that_fails_is_replaced_by_the_others() -> None:
+@pytest.mark.parametrize("trouble", ["dead", "frozen"])
+def test_a_local_host_that_fails_or_hangs_is_replaced_by_the_others(trouble: str) -> None:
     length = 128 * MIB
-    blocks = placed(length, 8 * MIB, 8, 2, 3)
     broken = world(Host(300e6))
-    client = broken.client(broken.open(cached(blocks, [True] * len(blocks))), sequential(length))
-    broken.at(0.1, lambda: setattr(broken.hosts[LOCAL], "dead", True))
-    broken.run()
+    client = broken.client(broken.open(cached(placed(length, 8 * MIB, 8, 2, 3), [True] * 16)), sequential(length))
+    broken.at(0.1, lambda: setattr(broken.hosts[LOCAL], trouble, True))
+    broken.run(until=30)
     assert not client.errors
-    # The calls under way failed, and none was tried there again.
-    assert 5.0 < broken.planner.hosts.health.seconds(LOCAL, 0.0) < 5.0 + broken.now
     assert 0 < fetched_from(broken, LOCAL) < length
-
-
-def test_a_local_host_that_hangs_is_hedged_and_then_avoided() -> None:
-    length = 128 * MIB
-    blocks = placed(length, 8 * MIB, 8, 1, 4)
-    hanging = world(Host(300e6))
-    hanging.at(0.1, lambda: setattr(hanging.hosts[LOCAL], "frozen", True))
-    client = hanging.client(hanging.open(cached(blocks, [True] * len(blocks))), sequential(length))
-    hanging.run(until=30)
-    assert not client.errors
-    assert hanging.planner.hedge_wins > 0
+    if trouble == "frozen":
+        assert broken.planner.hedge_wins > 0
+    else:  # the calls under way failed, and none was tried there again
+        assert 5.0 < broken.planner.hosts.health.seconds(LOCAL, 0.0) < 5.0 + broken.now
 
 
 def test_a_local_host_that_comes_back_is_used_again() -> None:

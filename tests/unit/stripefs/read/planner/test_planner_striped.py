@@ -3,7 +3,7 @@
 import pytest
 
 from stripefs.store.base import Block
-from tests.unit.stripefs.read.planner.world import MIB, Host, World, limits, placed, sequential
+from tests.unit.stripefs.read.planner.world import MIB, Host, World, eight, limits, placed, played, sequential
 
 UNIT = 4 * MIB
 RATE = 40e6
@@ -20,12 +20,13 @@ def striped(length, width, hosts, segment=256 * MIB):
 def share_of_the_limit(blocks, hosts, budget, latency=0.005):
     """Bytes a second of a sequential reader, divided by those of all hosts together."""
     length = blocks[-1].offset + blocks[-1].length
-    world = World(
-        limits(budget=budget, range_size=min(8 * MIB, budget // 8)),
-        {f"h{number}": Host(RATE, latency=latency) for number in range(hosts)},
+    world = played(
+        blocks,
+        sequential(length),
+        hosts={f"h{number}": Host(RATE, latency=latency) for number in range(hosts)},
+        budget=budget,
+        range_size=min(8 * MIB, budget // 8),
     )
-    world.client(world.open(blocks), sequential(length))
-    world.run()
     assert world.planner.bytes_fetched == length
     return length / world.now / (hosts * RATE)
 
@@ -38,11 +39,8 @@ def test_a_small_window_keeps_all_hosts_busy(hosts, budget, at_least):
     assert share_of_the_limit(striped(512 * MIB, hosts, hosts), hosts, budget * MIB) > at_least
 
 
-def test_a_small_window_on_hosts_that_answer_late():
+def test_a_small_window_on_hosts_that_answer_late_and_parts_on_half_of_the_hosts():
     assert share_of_the_limit(striped(512 * MIB, 8, 8), 8, 64 * MIB, latency=0.02) > 0.9
-
-
-def test_parts_on_half_of_the_hosts():
     assert share_of_the_limit(striped(512 * MIB, 4, 8), 8, 64 * MIB) > 0.47
 
 
@@ -53,16 +51,13 @@ def test_blocks_at_random_gain_from_it_too(budget, at_least):
 
 
 def test_ranges_are_whole_units_where_there_is_room():
-    world = World(limits(), {f"h{number}": Host(RATE) for number in range(8)})
-    world.client(world.open(striped(256 * MIB, 8, 8)), sequential(256 * MIB))
-    world.run()
-    late = [(begin, end) for _, begin, end in world.fetched if begin >= 64 * MIB]
-    assert {end - begin for begin, end in late} == {UNIT}
+    world = played(striped(256 * MIB, 8, 8), sequential(256 * MIB))
+    assert {end - begin for _, begin, end in world.fetched if begin >= 64 * MIB} == {UNIT}
     assert world.planner.range_size() == UNIT
 
 
 def test_every_host_is_read_from_at_once():
-    world = World(limits(budget=64 * MIB), {f"h{number}": Host(RATE) for number in range(8)})
+    world = World(limits(budget=64 * MIB), eight())
     world.client(world.open(striped(256 * MIB, 8, 8)), sequential(256 * MIB))
     seen = []
     world.at(0.5, lambda: seen.append({transfer.attempt.host for transfer in world.transfers}))
@@ -78,7 +73,7 @@ def told(world):
 def test_a_stream_says_how_far_it_goes_on():
     """As far as it is trusted to, which is further than the memory reaches, and never past the end of the file."""
     length = 1024 * MIB
-    world = World(limits(budget=64 * MIB), {f"h{number}": Host(RATE) for number in range(8)})
+    world = World(limits(budget=64 * MIB), eight())
     file = world.open(striped(length, 8, 8))
     world.client(file, sequential(4 * MIB))
     world.run()
@@ -92,7 +87,7 @@ def test_a_stream_says_how_far_it_goes_on():
 
 
 def test_a_header_and_reads_in_no_order_say_nothing():
-    world = World(limits(), {f"h{number}": Host(RATE) for number in range(8)})
+    world = World(limits(), eight())
     file = world.open(striped(1024 * MIB, 8, 8))
     for offset in (0, 500 * MIB, 100 * MIB):
         world.planner.read(file, offset, 4096, world.now)
@@ -101,7 +96,7 @@ def test_a_header_and_reads_in_no_order_say_nothing():
 
 
 def test_a_backward_stream_says_nothing():
-    world = World(limits(), {f"h{number}": Host(RATE) for number in range(8)})
+    world = World(limits(), eight())
     file = world.open(striped(64 * MIB, 8, 8))
     seen = []
     start = world.planner._start

@@ -81,6 +81,11 @@ class World:
         self.clients.append(client)
         return client
 
+    def drain(self) -> None:
+        """Until nothing is under way any more."""
+        while self.transfers:
+            self._step(self.now + 1)
+
     def at(self, time: float, action: object) -> None:
         """Call `action()` at `time`."""
         self.events.append((time, action))
@@ -225,3 +230,13 @@ def dealt(length):
     """8 MiB blocks dealt out to eight hosts in turn, so that only the policy can lose speed."""
     blocks = placed(length, 8 * MIB, 1, 1, 0)
     return [type(block)(block.offset, block.length, (f"h{n % 8}",)) for n, block in enumerate(blocks)]
+
+
+def played(blocks, *readers, hosts=None, **changes):
+    """The world after these readers have read one file of these blocks, each by its list of reads."""
+    world = World(limits(**changes), hosts or eight())
+    file = world.open(blocks)
+    for reads in readers:
+        world.client(file, reads)
+    world.run()
+    return world
