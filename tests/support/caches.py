@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,7 @@ import pytest
 from stripefs.cache import policy, writeback
 from stripefs.cache.cache import Cache
 from stripefs.cache.cached_store import CachedStore
+from stripefs.cache.segment import CacheSegment
 from stripefs.settings import CacheSettings, StoreSettings
 from stripefs.store.base import Handle
 from stripefs.store.url import open_store
@@ -79,6 +81,29 @@ def read(handle: Handle, offset: int, length: int, step: int = 8 * MIB) -> bytes
         parts.append(bytes(handle.read(offset, size)))
         offset, length = offset + size, length - size
     return b"".join(parts)
+
+
+class Gate:
+    """Holds up what goes to the disk until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        whole = CacheSegment.write
+
+        def wait(segment: CacheSegment, blocks: range, data: memoryview) -> None:
+            assert self.open.wait(PATIENCE)
+            whole(segment, blocks, data)
+
+        monkeypatch.setattr(CacheSegment, "write", wait)
+
+
+def refusing(number: int) -> Callable[..., None]:
+    """In the place of a method of segments: a disk that answers with this error number."""
+
+    def refuse(*_args: object, **_names: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from stripefs.cache import policy, segment_format, writeback
+from tests.integration.cache.writing import World, world
+from tests.support.caches import Cached, cached
 
 
 @pytest.fixture
@@ -27,8 +29,22 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
+def one(source: Path, folder: Path) -> Iterator[Cached]:
+    """The source with a cache in front, for a process that reads."""
+    with cached(source, folder) as made:
+        yield made
+
+
+@pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written versions count as settled at once, and no disk is avoided for being slow."""
     monkeypatch.setattr(segment_format, "SETTLED", 0)
     monkeypatch.setattr(policy, "SLOWER", 0.0)
     monkeypatch.setattr(writeback, "LONGEST_WAIT", float("inf"))
+
+
+@pytest.fixture
+def here(at_once: None, source: Path, folder: Path) -> Iterator[World]:
+    """The same for a process that writes."""
+    with world(source, folder) as made:
+        yield made

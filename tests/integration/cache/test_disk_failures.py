@@ -8,9 +8,7 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,19 +21,10 @@ from stripefs.cache.cached_store import CACHE
 from stripefs.cache.segment import CacheSegment
 from stripefs.cache.writeback import WriteJob, WriteQueue
 from stripefs.errors import HostFailed
-from tests.support.caches import AGE, MIB, cached, read, write
+from tests.support.caches import AGE, MIB, Cached, Gate, cached, read, refusing, write
 from tests.support.cgroup import DiskCgroup
 from tests.support.checkout import CHECKOUT
 from tests.support.waiting import PATIENCE
-
-Act = Callable[..., Any]
-
-
-def failing(number: int) -> Act:
-    def fail(*_args: object, **_names: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail
 
 
 @pytest.fixture
@@ -47,32 +36,29 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 def test_a_disk_that_takes_nothing_costs_nothing_but_its_help(
-    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, impatient: None, number: int
+    impatient: None, one: Cached, source: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     data = write(source / "a", 20 * MIB)
-    with cached(source, folder) as one:
-        with monkeypatch.context() as patch:
-            patch.setattr(CacheSegment, "write", failing(number))
-            for _ in range(2):
-                assert one.read(b"/a") == data
-            assert one.store.cache.stats["disk_errors"] > 0
-            assert one.store.cache.snapshot()["used_bytes"] < MIB  # its room was given back
-        assert one.read(b"/a") == data
-        assert one.fetched(b"/a") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(CacheSegment, "write", refusing(number))
+        for _ in range(2):
+            assert one.read(b"/a") == data
+        assert one.store.cache.stats["disk_errors"] > 0
+        assert one.store.cache.snapshot()["used_bytes"] < MIB  # its room was given back
+    assert one.read(b"/a") == data
+    assert one.fetched(b"/a") == 0
 
 
+@pytest.mark.parametrize("call", ["read", "slots"])
 def test_a_disk_that_gives_nothing_is_read_past(
-    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
+    impatient: None, one: Cached, source: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     data = write(source / "a", 20 * MIB)
-    with cached(source, folder) as one:
-        one.read(b"/a")
-        with monkeypatch.context() as patch:
-            patch.setattr(CacheSegment, "read", failing(errno.EIO))
-            assert one.read(b"/a") == data
-            patch.setattr(CacheSegment, "slots", failing(errno.EIO))
-            assert one.read(b"/a") == data
-        assert one.fetched(b"/a") == 0
+    one.read(b"/a")
+    with monkeypatch.context() as patch:
+        patch.setattr(CacheSegment, call, refusing(errno.EIO))
+        assert one.read(b"/a") == data
+    assert one.fetched(b"/a") == 0
 
 
 def test_a_disk_that_failed_is_left_alone_for_a_while(
@@ -84,7 +70,7 @@ def test_a_disk_that_failed_is_left_alone_for_a_while(
     with cached(source, folder) as one:
         one.read(b"/a")
         with monkeypatch.context() as patch:
-            patch.setattr(CacheSegment, "read", failing(errno.EIO))
+            patch.setattr(CacheSegment, "read", refusing(errno.EIO))
             one.read(b"/a")
         assert one.store.cache.stats["disk_errors"] == 1
         handle = one.store.open(b"/a")
@@ -158,31 +144,21 @@ def loop(image: Path) -> tuple[str, str]:
 
 
 def test_what_waits_for_the_disk_is_not_fetched_again(
-    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    one: Cached, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = write(source / "a", 20 * MIB + 77)
-    unreserve = threading.Event()
-    whole = CacheSegment.write
-
-    def wait(segment: CacheSegment, blocks: range, content: memoryview) -> None:
-        assert unreserve.wait(PATIENCE)
-        whole(segment, blocks, content)
-
-    monkeypatch.setattr(CacheSegment, "write", wait)
-    with cached(source, folder) as one:
-        handle = one.store.open(b"/a")
-        try:
-            assert read(handle, 0, len(data)) == data
-            assert one.counts.bytes == len(data)
-            assert read(handle, 0, len(data), step=5 * MIB) == data
-            assert bytes(handle.read(3 * MIB - 5, 10)) == data[3 * MIB - 5 :][:10]
-            assert one.counts.bytes == len(data)
-        finally:
-            unreserve.set()
-        handle.close()
-        assert one.store.cache.queue.drain(PATIENCE)
-        assert not one.store.cache.pending._blocks
-        assert one.fetched(b"/a") == 0
+    data, gate = write(source / "a", 20 * MIB + 77), Gate(monkeypatch)
+    handle = one.store.open(b"/a")
+    try:
+        assert read(handle, 0, len(data)) == data
+        assert read(handle, 0, len(data), step=5 * MIB) == data
+        assert bytes(handle.read(3 * MIB - 5, 10)) == data[3 * MIB - 5 :][:10]
+        assert one.counts.bytes == len(data)
+    finally:
+        gate.open.set()
+    handle.close()
+    assert one.store.cache.queue.drain(PATIENCE)
+    assert not one.store.cache.pending._blocks
+    assert one.fetched(b"/a") == 0
 
 
 def run(job: dict[str, Any], *prepare: str) -> tuple[list[dict[str, Any]], str]:

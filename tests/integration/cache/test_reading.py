@@ -12,8 +12,8 @@ from stripefs.cache import cache, writeback
 from stripefs.cache.cached_store import CACHE, CachedHandle
 from stripefs.errors import ConfigError, StaleVersion
 from stripefs.store import local
-from stripefs.store.base import Handle, Identity, Status
-from tests.support.caches import AGE, MIB, PATIENCE, cached, read, write
+from stripefs.store.base import Handle, Identity
+from tests.support.caches import AGE, MIB, PATIENCE, Cached, cached, read, write
 from tests.support.stores import RecordingWatch
 
 
@@ -38,14 +38,13 @@ def test_a_second_load_asks_the_store_for_nothing(source: Path, folder: Path) ->
         assert len(later.segments()) == 2
 
 
-def test_whole_blocks_of_what_was_read_are_kept_and_no_more_is_fetched(source: Path, folder: Path) -> None:
+def test_whole_blocks_of_what_was_read_are_kept_and_no_more_is_fetched(source: Path, one: Cached) -> None:
     data = write(source / "a", 10 * MIB)
-    with cached(source, folder) as one:
-        assert one.read(b"/a", 3 * MIB + 1, 3 * MIB) == data[3 * MIB + 1 :][: 3 * MIB]
-        assert one.counts.bytes == 3 * MIB
-        assert one.fetched(b"/a", 4 * MIB, 2 * MIB) == 0
-        assert one.fetched(b"/a", 0, 8 * MIB) == 6 * MIB  # blocks that are here are not fetched with the others
-        assert one.fetched(b"/a", 0, 8 * MIB) == 0
+    assert one.read(b"/a", 3 * MIB + 1, 3 * MIB) == data[3 * MIB + 1 :][: 3 * MIB]
+    assert one.counts.bytes == 3 * MIB
+    assert one.fetched(b"/a", 4 * MIB, 2 * MIB) == 0
+    assert one.fetched(b"/a", 0, 8 * MIB) == 6 * MIB  # blocks that are here are not fetched with the others
+    assert one.fetched(b"/a", 0, 8 * MIB) == 0
 
 
 def test_what_is_cached_is_told_with_its_place(source: Path, folder: Path) -> None:
@@ -112,33 +111,24 @@ def test_blocks_that_come_in_parts_are_kept_too(source: Path, folder: Path, orde
         assert one.store.cache.partial._parts == {}
 
 
-def test_parts_of_blocks_that_nobody_completes_are_not_held_for_long(source: Path, folder: Path) -> None:
+def test_parts_of_blocks_that_nobody_completes_are_not_held_for_long(source: Path, one: Cached) -> None:
     write(source / "a", 40 * MIB)
-    with cached(source, folder) as one:
-        for offset in range(0, 40 * MIB, MIB):
-            one.read(b"/a", offset + 5, 1000)
-        assert len(one.store.cache.partial._parts) == writeback.MOST
+    for offset in range(0, 40 * MIB, MIB):
+        one.read(b"/a", offset + 5, 1000)
+    assert len(one.store.cache.partial._parts) == writeback.MOST
 
 
-def test_another_version_finds_nothing_of_the_one_before(source: Path, folder: Path) -> None:
-    write(source / "a", 4 * MIB)
-    with cached(source, folder) as one:
-        one.read(b"/a")
-        data = write(source / "a", 4 * MIB, seed=1, changed=AGE)  # of the same length and time
-        assert one.read(b"/a") == data
-        assert one.fetched(b"/a") == 0
-        with pytest.raises(StaleVersion):
-            one.store.open(b"/a", Identity(4 * MIB, 1, "other"))
-
-
-def test_an_open_file_keeps_its_version_when_it_is_replaced(source: Path, folder: Path) -> None:
-    data = write(source / "a", 4 * MIB)
-    with cached(source, folder) as one:
-        one.read(b"/a")
-        handle = one.store.open(b"/a")
-        write(source / "a", 4 * MIB, seed=1)
-        assert read(handle, 0, 4 * MIB) == data
-        handle.close()
+def test_another_version_finds_nothing_of_the_one_before_which_open_files_keep(source: Path, one: Cached) -> None:
+    before = write(source / "a", 4 * MIB)
+    one.read(b"/a")
+    handle = one.store.open(b"/a")
+    data = write(source / "a", 4 * MIB, seed=1, changed=AGE)  # of the same length and time
+    assert one.read(b"/a") == data
+    assert one.fetched(b"/a") == 0
+    assert read(handle, 0, 4 * MIB) == before
+    handle.close()
+    with pytest.raises(StaleVersion):
+        one.store.open(b"/a", Identity(4 * MIB, 1, "other"))
 
 
 def test_small_files_and_those_that_no_pattern_names_are_not_kept(source: Path, folder: Path) -> None:
@@ -157,7 +147,7 @@ def test_where_versions_have_no_ids_nothing_is_kept_unless_times_are_trusted(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = local._status
-    monkeypatch.setattr(local, "_status", lambda *entry, **more: replaced(found(*entry, **more)))
+    monkeypatch.setattr(local, "_status", lambda *entry, **more: dataclasses.replace(found(*entry, **more), file_id=""))
     write(source / "a", 2 * MIB)
     with cached(source, folder) as one:
         one.read(b"/a")
@@ -167,17 +157,16 @@ def test_where_versions_have_no_ids_nothing_is_kept_unless_times_are_trusted(
         assert trusting.fetched(b"/a") == 0
 
 
-def test_more_segments_than_may_be_open(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_segments_than_may_be_open(source: Path, one: Cached, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "MOST", 2)
     path = source / "sparse"
     with path.open("wb") as file:
         file.truncate(300 * MIB)
     os.utime(path, (AGE, AGE))
-    with cached(source, folder) as one:
-        for _ in range(2):
-            for offset in range(0, 300 * MIB, 30 * MIB):
-                assert one.read(b"/sparse", offset, MIB) == bytes(MIB)
-        assert one.counts.bytes == 10 * MIB
+    for _ in range(2):
+        for offset in range(0, 300 * MIB, 30 * MIB):
+            assert one.read(b"/sparse", offset, MIB) == bytes(MIB)
+    assert one.counts.bytes == 10 * MIB
 
 
 def test_somebody_elses_folder_is_refused(source: Path, folder: Path) -> None:
@@ -185,10 +174,6 @@ def test_somebody_elses_folder_is_refused(source: Path, folder: Path) -> None:
     (folder / "stripefs-1").chmod(0o777)
     with pytest.raises(ConfigError, match="others may write"), cached(source, folder):
         pass
-
-
-def replaced(status: Status) -> Status:
-    return dataclasses.replace(status, file_id="")
 
 
 def test_what_another_has_fetched_since_counts_as_cached(source: Path, folder: Path) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -173,23 +173,15 @@ def test_a_forked_child_keeps_no_lock_of_its_parent(folder: Path) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_two_services_of_one_process_share_one_fetch(source: Path, folder: Path) -> None:
-    data = write(source / "a", 8 * MIB)
-    with cached(source, folder, "counting+delayed", "?delay=3s&on=read") as one:
-        handles = [one.store.open(b"/a") for _ in range(2)]
-        with ThreadPoolExecutor(2) as pool:
-            fetching = pool.submit(handles[0].read, 0, len(data))
-            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
-            assert bytes(handles[1].read(0, len(data))) == bytes(fetching.result()) == data
-        for handle in handles:
-            handle.close()
-        assert one.counts.bytes == len(data)
+def slowly(source: Path, folder: Path, seconds: int) -> AbstractContextManager[Cached]:
+    """A process whose fetches take so long."""
+    return cached(source, folder, "counting+delayed", f"?delay={seconds}s&on=read")
 
 
 def test_a_second_try_of_one_reader_does_not_wait_for_the_first(source: Path, folder: Path) -> None:
     """As when a host is slow, and another replica is asked."""
     data = write(source / "a", 8 * MIB)
-    with cached(source, folder, "counting+delayed", "?delay=3s&on=read") as one:
+    with slowly(source, folder, 3) as one:
         handle = one.store.open(b"/a")
         with ThreadPoolExecutor(2) as pool:
             both = [pool.submit(handle.read, 0, len(data)) for _ in range(2)]
@@ -198,17 +190,19 @@ def test_a_second_try_of_one_reader_does_not_wait_for_the_first(source: Path, fo
         assert one.store.cache.stats["waits"] == 0
 
 
-def test_whoever_waited_finds_what_was_fetched(source: Path, folder: Path) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_whoever_waited_finds_what_was_fetched(source: Path, folder: Path, together: bool) -> None:
+    """Two services of one process, and two processes."""
     data = write(source / "a", 8 * MIB)
-    slowly = ("counting+delayed", "?delay=3s&on=read")
-    with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
+    with slowly(source, folder, 3) as one, slowly(source, folder, 3) as another:
+        other = one if together else another
         with ThreadPoolExecutor(1) as pool:
             fetching = pool.submit(one.read, b"/a")
             eventually(lambda: is_fetched(one), "a lock on what is being fetched")
             assert other.read(b"/a") == data
             assert fetching.result() == data
         assert other.store.cache.stats["waits"] == 1
-        assert (one.counts.bytes, other.counts.bytes) == (len(data), 0)
+        assert (one.counts.bytes, another.counts.bytes) == (len(data), 0)
 
 
 def is_fetched(one: Cached) -> bool:
@@ -222,36 +216,23 @@ def is_fetched(one: Cached) -> bool:
     return False
 
 
-def test_what_others_wait_for_is_kept_though_much_waits_for_the_disk(source: Path, folder: Path) -> None:
-    """Else each of them would fetch it again."""
+@pytest.mark.parametrize("hangs", [False, True])
+def test_what_others_wait_for_is_kept_though_much_waits_for_the_disk(source: Path, folder: Path, hangs: bool) -> None:
+    """Else each of them would fetch it again; but a disk that hangs is not waited for long."""
     data = write(source / "a", 8 * MIB)
-    slowly = ("counting+delayed", "?delay=1s&on=read")
-    with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
+    with slowly(source, folder, 1) as one, slowly(source, folder, 1) as other:
         disk = threading.Event()
         one.store.cache.queue.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
-        with ThreadPoolExecutor(2) as pool:
-            fetching = pool.submit(one.read, b"/a")
-            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
-            waiting = pool.submit(other.read, b"/a")
-            eventually(lambda: fetching.running() and one.counts.bytes == len(data), "the end of the fetch")
-            disk.set()
-            assert fetching.result() == waiting.result() == data
-        assert (one.counts.bytes, other.counts.bytes) == (len(data), 0)
-
-
-def test_a_disk_that_hangs_is_not_waited_for_long(source: Path, folder: Path) -> None:
-    data = write(source / "a", 8 * MIB)
-    slowly = ("counting+delayed", "?delay=1s&on=read")
-    with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
-        disk = threading.Event()
-        one.store.cache.queue.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
-        with closing(one.store.open(b"/a")) as handle, ThreadPoolExecutor(1) as pool:
+        with closing(one.store.open(b"/a")) as handle, ThreadPoolExecutor(2) as pool:
             fetching = pool.submit(handle.read, 0, len(data))
             eventually(lambda: is_fetched(one), "a lock on what is being fetched")
-            assert other.read(b"/a") == data
-            assert bytes(fetching.result()) == data
-        assert (one.counts.bytes, other.counts.bytes) == (len(data), len(data))
-        assert one.store.cache.stats["unfilled_bytes"] == len(data)
+            waiting = pool.submit(other.read, b"/a")
+            eventually(lambda: one.counts.bytes == len(data), "the end of the fetch")
+            if not hangs:
+                disk.set()
+            assert bytes(fetching.result()) == waiting.result() == data
+        assert (one.counts.bytes, other.counts.bytes) == (len(data), len(data) if hangs else 0)
+        assert one.store.cache.stats["unfilled_bytes"] == (len(data) if hangs else 0)
         disk.set()
 
 

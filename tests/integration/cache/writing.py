@@ -26,7 +26,7 @@ SIZE = 21 * MIB + 777
 class World:
     """A source, and the cache in front of it as one process has it. `counts` tells what was read of files."""
 
-    def __init__(self, source: Path, folder: Path, queue: int = 128 * MIB, **settings: object) -> None:
+    def __init__(self, source: Path, folder: Path, queue: int = 1 << 30, **settings: object) -> None:
         self.view = StripedStore(spread(source))
         counting = CountingStore(self.view)
         self.counts = counting.counts
@@ -46,6 +46,16 @@ class World:
                 await uploads.aclose()
                 nursery.cancel_scope.cancel()
         self.drain()
+
+    @asynccontextmanager
+    async def uploading(
+        self, data: bytes, layout: Layout = Layout.STRIPED, path: bytes = b"/model"
+    ) -> AsyncIterator[FileUpload]:
+        """The upload of a new file, by an uploader of its own, with `data` in it."""
+        async with self.writing(layout) as uploads:
+            upload = await uploads.begin(path, replacing=None)
+            await put(upload, data)
+            yield upload
 
     async def save(self, data: bytes, step: int = MIB, *, layout: Layout = Layout.STRIPED) -> None:
         """The file /model, by an uploader of its own."""

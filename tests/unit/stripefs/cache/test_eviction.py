@@ -10,79 +10,51 @@ A, B, C, D = (bytes([number]) * 16 for number in range(4))
 MIB = 1 << 20
 
 
-def piece(key: bytes, number: int, used: float, size: int = 64 * MIB) -> SegmentUse:
-    return SegmentUse(key, number, size, used)
+def named(names: str) -> list[SegmentUse]:
+    """Segments of 64 MiB by their version and the time of their last use, which is their number too."""
+    found = [("abcd".index(name[0]), int(name[1:])) for name in names.split()]
+    return [SegmentUse(bytes([version]) * 16, used, 64 * MIB, used) for version, used in found]
 
 
-def chosen(
-    pieces: list[SegmentUse], wanted: int, kept: dict[bytes, Retention] | None = None, *, key: bytes = D
-) -> list[SegmentUse]:
-    return victims(pieces, kept or {}, wanted * 64 * MIB, wanted * 64 * MIB, key, 1000.0)
-
-
-def test_what_was_used_longest_ago_goes_first() -> None:
-    pieces = [piece(A, 0, 30), piece(B, 0, 10), piece(A, 1, 20)]
-    assert chosen(pieces, 1) == [pieces[1]]
-    assert chosen(pieces, 2) == [pieces[1], pieces[2]]
-
-
-def test_no_more_goes_than_is_needed() -> None:
-    assert chosen([piece(A, 0, 1)], 0) == []
-
-
-def test_a_file_does_not_push_itself_out() -> None:
-    pieces = [piece(A, 0, 1), piece(A, 1, 2), piece(B, 0, 3)]
-    assert chosen(pieces, 1, key=A) == [pieces[2]]
-    assert chosen(pieces[:2], 1, key=A) == []
-
-
-def test_pins_stay_and_then_nothing_goes_in_vain() -> None:
-    pieces = [piece(A, 0, 1), piece(B, 0, 2)]
-    kept = {A: Retention(pinned=True)}
-    assert chosen(pieces, 1, kept) == [pieces[1]]
-    assert chosen(pieces, 2, kept) == []
-
-
-def test_times_after_now_are_from_before_the_clock_was_set_back() -> None:
-    """They say nothing any more; what was used since does."""
-    pieces = [piece(A, 0, 5000), piece(B, 0, 999)]
-    assert chosen(pieces, 1) == [pieces[1]]
-    assert len(chosen(pieces, 2)) == 2
+PINNED = Retention(pinned=True)
 
 
 def checkpoint(number: int, keep: int = 2, run: str = "/run") -> Retention:
     return Retention(source="hdfs://nn", checkpoint=f"{run}/step-{number}", keep=keep, changed=number)
 
 
-def test_the_newest_checkpoints_stay() -> None:
-    kept = {A: checkpoint(100), B: checkpoint(300), C: checkpoint(200)}
-    pieces = [piece(B, 0, 1), piece(C, 0, 2), piece(A, 0, 3)]
-    assert chosen(pieces, 1, kept) == [pieces[2]]
-    assert chosen(pieces, 2, kept) == []
+STEPS = {A: checkpoint(100), B: checkpoint(200)}
+KINDS = {A: checkpoint(100, 1), B: checkpoint(200, 1, "/other"), C: checkpoint(50, 1)}
+FILES = {A: checkpoint(100, 1), B: checkpoint(100, 1), C: checkpoint(90, 1)}
 
 
-def test_a_newer_checkpoint_pushes_the_oldest_of_its_kind_out() -> None:
-    kept = {A: checkpoint(100), B: checkpoint(200), D: checkpoint(300)}
-    pieces = [piece(B, 0, 1), piece(A, 0, 2)]
-    assert chosen(pieces, 1, kept) == [pieces[1]]  # it is one of three now
-    assert chosen(pieces, 2, kept) == [pieces[1], pieces[0]]  # the two newest do not fit: the newest matters most
-    kept[D] = checkpoint(50)
-    assert chosen(pieces, 1, kept) == []
-    kept[D] = checkpoint(300, run="/another")
-    assert chosen(pieces, 1, kept) == []
-
-
-def test_kinds_are_apart() -> None:
-    kept = {A: checkpoint(100, keep=1), B: checkpoint(200, keep=1, run="/other"), C: checkpoint(50, keep=1)}
-    pieces = [piece(A, 0, 1), piece(B, 0, 2), piece(C, 0, 3)]
-    assert chosen(pieces, 1, kept) == [pieces[2]]
-
-
-def test_all_files_of_a_checkpoint_stay_together() -> None:
-    kept = {A: checkpoint(100, keep=1), B: checkpoint(100, keep=1), C: checkpoint(90, keep=1)}
-    pieces = [piece(A, 0, 1), piece(B, 0, 2), piece(C, 0, 3)]
-    assert chosen(pieces, 1, kept) == [pieces[2]]
-    assert chosen(pieces, 2, kept) == []
+@pytest.mark.parametrize(
+    ("segments", "kept", "key", "wanted", "gone"),
+    [
+        pytest.param("a30 b10 a20", {}, D, 1, "b10", id="what was used longest ago goes first"),
+        pytest.param("a30 b10 a20", {}, D, 2, "b10 a20", id="as much as is needed"),
+        pytest.param("a1", {}, D, 0, "", id="and no more"),
+        pytest.param("a1 a2 b3", {}, A, 1, "b3", id="a file does not push itself out"),
+        pytest.param("a1 a2", {}, A, 1, "", id="also where nothing else is there"),
+        pytest.param("a1 b2", {A: PINNED}, D, 1, "b2", id="pins stay"),
+        pytest.param("a1 b2", {A: PINNED}, D, 2, "", id="and then nothing goes in vain"),
+        # They say nothing any more; what was used since does.
+        pytest.param("a5000 b999", {}, D, 1, "b999", id="times after now are from before the clock was set back"),
+        pytest.param("a5000 b999", {}, D, 2, "b999 a5000", id="and count as now"),
+        pytest.param("b1 c2 a3", {**STEPS, C: checkpoint(150)}, D, 1, "a3", id="the newest checkpoints stay"),
+        pytest.param("b1 c2 a3", {**STEPS, C: checkpoint(150)}, D, 2, "", id="whatever is wanted"),
+        pytest.param("b1 a2", {**STEPS, D: checkpoint(300)}, D, 1, "a2", id="the oldest is one of three now"),
+        pytest.param("b1 a2", {**STEPS, D: checkpoint(300)}, D, 2, "a2 b1", id="the newest matters most"),
+        pytest.param("b1 a2", {**STEPS, D: checkpoint(50)}, D, 1, "", id="an older one pushes none out"),
+        pytest.param("b1 a2", {**STEPS, D: checkpoint(300, run="/another")}, D, 1, "", id="nor one of another kind"),
+        pytest.param("a1 b2 c3", KINDS, D, 1, "c3", id="kinds are apart"),
+        pytest.param("a1 b2 c3", FILES, D, 1, "c3", id="all files of a checkpoint stay"),
+        pytest.param("a1 b2 c3", FILES, D, 2, "", id="together"),
+    ],
+)
+def test_what_goes(segments: str, kept: dict[bytes, Retention], key: bytes, wanted: int, gone: str) -> None:
+    size = wanted * 64 * MIB
+    assert victims(named(segments), kept, size, size, key, 1000.0) == named(gone)
 
 
 @pytest.mark.parametrize(

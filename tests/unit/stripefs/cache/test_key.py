@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from stripefs.cache import segment_format as keys
@@ -23,20 +25,10 @@ def test_a_renamed_file_and_a_mount_of_another_directory_have_the_same_key() -> 
     assert key_of("/data", b"/a", VERSION) == key_of("file:///data", b"/a", VERSION)
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        Identity(1, VERSION.mtime_ns, "16387"),
-        Identity(VERSION.length, 1, "16387"),
-        Identity(VERSION.length, VERSION.mtime_ns, "16388"),
-    ],
-)
-def test_another_version_has_another_key(other: Identity) -> None:
-    assert key_of("hdfs://nn/", b"/a", VERSION) != key_of("hdfs://nn/", b"/a", other)
-
-
-def test_the_same_id_at_another_service_is_another_file() -> None:
+def test_another_version_and_the_same_id_at_another_service_have_another_key() -> None:
+    changes = ({}, {"length": 1}, {"mtime_ns": 1}, {"file_id": "16388"})
     urls = ("hdfs://nn1/", "hdfs://nn2/", "file:///", "throttled+hdfs://nn1/", "https://nn1/")
+    assert len({key_of("hdfs://nn/", b"/a", replace(VERSION, **change)) for change in changes}) == 4
     assert len({key_of(url, b"/a", VERSION) for url in urls}) == len(urls)
 
 
