@@ -55,74 +55,66 @@ _XATTR_LIMIT = 64 << 10
 """XATTR_SIZE_MAX of the kernel."""
 
 
+class _Ids:
+    """The numbers of users, or of groups. fixed: that of all of them where it is >= 0. own: that of who mounted.
+
+    find_number, find_name: look up a name, and a number, on this host; they raise KeyError.
+    """
+
+    def __init__(
+        self, what: str, fixed: int, own: int, find_number: Callable[[str], int], find_name: Callable[[int], str]
+    ) -> None:
+        self._what = what
+        self._fixed = fixed
+        self._own = own
+        self._find_number = find_number
+        self._find_name = find_name
+        self._numbers = {"": own}
+
+    def learn(self, name: str) -> None:
+        if self._fixed >= 0 or name in self._numbers:
+            return
+        try:
+            self._numbers[name] = self._find_number(name)
+        except (KeyError, ValueError, UnicodeEncodeError):
+            number = int(name) if name.isascii() and name.isdigit() else _LARGEST_ID + 1
+            self._numbers[name] = number if number <= _LARGEST_ID else self._own
+
+    def number(self, name: str) -> int:
+        return self._fixed if self._fixed >= 0 else self._numbers.get(name, self._own)
+
+    def name(self, number: int, now: str, like: str) -> str | None:
+        if self.number(now) == number:
+            return None
+        if self._fixed >= 0:
+            raise NotPermitted(f"this mount shows one {self._what} as that of everything")
+        try:
+            return str(number) if like.isdigit() else self._find_name(number)
+        except KeyError:
+            return str(number)
+
+
 class IdMap:
-    """The mapping of one mount. Answers are kept: a name changes its number only in the next worker."""
+    """The mapping of one mount. Answers are kept: a name changes its number only in the next worker.
+
+    uid(name), gid(name): the number of a name that `learn` has seen; that of who mounted for others. owner(uid, now,
+    like): the name in the store of the user with this number here; None where `now` is that user's already. `like` is
+    some owner in the store, which tells whether names are kept there or numbers. Raises NotPermitted where the mount
+    shows one user as the owner of everything. Blocks as `learn` does. group(gid, now, like): the same for groups.
+    """
 
     def __init__(self, uid: int = -1, gid: int = -1) -> None:
-        self._uid = uid
-        self._gid = gid
-        self._own_uid = os.getuid()
-        self._own_gid = os.getgid()
-        self._uids: dict[str, int] = {"": self._own_uid}
-        self._gids: dict[str, int] = {"": self._own_gid}
+        users = _Ids("user", uid, os.getuid(), lambda n: pwd.getpwnam(n).pw_uid, lambda n: pwd.getpwuid(n).pw_name)
+        groups = _Ids("group", gid, os.getgid(), lambda n: grp.getgrnam(n).gr_gid, lambda n: grp.getgrgid(n).gr_name)
+        self._users, self._groups = users, groups
+        self.uid, self.gid = users.number, groups.number
+        self.owner, self.group = users.name, groups.name
 
     def learn(self, statuses: Iterable[Status]) -> None:
         """Look up the names in `statuses`. NSS may ask a network service, so call this in a thread."""
         for status in statuses:
-            if self._uid < 0 and status.owner not in self._uids:
-                self._uids[status.owner] = self._find_uid(status.owner)
-            if self._gid < 0 and status.group not in self._gids:
-                self._gids[status.group] = self._find_gid(status.group)
-
-    def uid(self, name: str) -> int:
-        """The number of a name that `learn` has seen; the mounting user's for others."""
-        return self._uid if self._uid >= 0 else self._uids.get(name, self._own_uid)
-
-    def gid(self, name: str) -> int:
-        return self._gid if self._gid >= 0 else self._gids.get(name, self._own_gid)
-
-    def owner(self, uid: int, now: str, like: str) -> str | None:
-        """The name in the store of the user with this number here; None where `now` is that user's already.
-
-        `like` is some owner in the store, which tells whether names are kept there or numbers. Raises NotPermitted
-        where the mount shows one user as the owner of everything. Blocks as `learn` does.
-        """
-        if self.uid(now) == uid:
-            return None
-        if self._uid >= 0:
-            raise NotPermitted("this mount shows one user as the owner of everything")
-        return str(uid) if like.isdigit() else _name(pwd.getpwuid, uid)
-
-    def group(self, gid: int, now: str, like: str) -> str | None:
-        """The same for groups."""
-        if self.gid(now) == gid:
-            return None
-        if self._gid >= 0:
-            raise NotPermitted("this mount shows one group as that of everything")
-        return str(gid) if like.isdigit() else _name(grp.getgrgid, gid)
-
-    def _find_uid(self, name: str) -> int:
-        try:
-            return pwd.getpwnam(name).pw_uid
-        except (KeyError, ValueError, UnicodeEncodeError):
-            return _number(name, self._own_uid)
-
-    def _find_gid(self, name: str) -> int:
-        try:
-            return grp.getgrnam(name).gr_gid
-        except (KeyError, ValueError, UnicodeEncodeError):
-            return _number(name, self._own_gid)
-
-
-def _name(find: Callable[[int], Sequence[object]], number: int) -> str:
-    try:
-        return str(find(number)[0])
-    except KeyError:
-        return str(number)
-
-
-def _number(text: str, default: int) -> int:
-    return int(text) if text.isascii() and text.isdigit() and int(text) <= _LARGEST_ID else default
+            self._users.learn(status.owner)
+            self._groups.learn(status.group)
 
 
 def xattr_value(name: bytes, url: str, path: bytes, status: Status) -> bytes | None:

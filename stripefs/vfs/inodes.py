@@ -31,7 +31,6 @@ from stripefs.vfs.journal import (
     FileHandle,
     Inode,
     InodeJournal,
-    NoInodeJournal,
     RecordReader,
     pack_bytes,
     pack_cookie,
@@ -42,18 +41,7 @@ from stripefs.vfs.journal import (
     unpack_status,
 )
 
-__all__ = [
-    "ROOT",
-    "DirectoryHandle",
-    "FileHandle",
-    "Inode",
-    "InodeJournal",
-    "InodeTable",
-    "NoInodeJournal",
-    "identity_of",
-    "is_unpublished",
-    "unpublished_identity",
-]
+__all__ = ["ROOT", "Inode", "InodeTable", "identity_of", "is_unpublished", "unpublished_identity"]
 
 _MASK = (1 << 63) - 1
 
@@ -74,11 +62,9 @@ class InodeTable:
         self.directories: dict[int, DirectoryHandle] = {}
         self.intents: dict[int, bytes] = {}
         self._next_handle = 1
-        self._journal = journal or NoInodeJournal()
+        self._journal = journal
         self._pending = bytearray()
-        self._compaction = Compaction(
-            self._journal, self.nodes, self.current, self.files, self.directories, self.intents
-        )
+        self._compaction = Compaction(journal, self)
 
     # Queries of the tree
 
@@ -194,7 +180,8 @@ class InodeTable:
         """Hand all changes since the last commit to the journal as one unit."""
         if not self._pending:
             return
-        self._journal.append(bytes(self._pending))
+        if self._journal is not None:
+            self._journal.append(bytes(self._pending))
         self._pending.clear()  # only now: records that could not be kept go with the next commit
         self._compaction.step()
 
@@ -300,11 +287,9 @@ class InodeTable:
 
 
 def _derive(parent: int, name: bytes, kind: Kind, identity: Identity | None) -> int:
-    text = (
-        f"{parent} {kind.value}"
-        if identity is None
-        else (f"{parent} {kind.value} {identity.length} {identity.mtime_ns} {identity.file_id}")
-    )
+    text = f"{parent} {kind.value}"
+    if identity is not None:
+        text += f" {identity.length} {identity.mtime_ns} {identity.file_id}"
     return int.from_bytes(blake2b(text.encode() + b"\0" + name, digest_size=8).digest(), "little") & _MASK
 
 

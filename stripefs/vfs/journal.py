@@ -33,9 +33,12 @@ import itertools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from stripefs.store.base import Identity, Kind, Status
+
+if TYPE_CHECKING:
+    from stripefs.vfs.inodes import InodeTable
 
 __all__ = [
     "COUNT32",
@@ -52,7 +55,6 @@ __all__ = [
     "FileHandle",
     "Inode",
     "InodeJournal",
-    "NoInodeJournal",
     "RecordReader",
     "pack_bytes",
     "pack_cookie",
@@ -227,40 +229,12 @@ class InodeJournal(Protocol):
         the new generation counts."""
 
 
-class NoInodeJournal:
-    """Keeps nothing: for a tree that no other process carries on."""
-
-    def append(self, payload: bytes) -> None:
-        pass
-
-    def full(self) -> bool:
-        return False
-
-    def begin(self) -> None:
-        pass
-
-    def carry(self, payload: bytes) -> None:
-        pass
-
-    def finish(self) -> bool:
-        return True
-
-
 class Compaction:
-    """Made by `InodeTable` of its own tables, and told of each change before it is made."""
+    """That of `table`, told of each change before it is made. Without a journal it keeps nothing."""
 
-    def __init__(
-        self,
-        journal: InodeJournal,
-        nodes: dict[int, Inode],
-        current: dict[tuple[int, bytes], int],
-        files: dict[int, FileHandle],
-        directories: dict[int, DirectoryHandle],
-        intents: dict[int, bytes],
-    ) -> None:
+    def __init__(self, journal: InodeJournal | None, table: InodeTable) -> None:
         self._journal = journal
-        self._nodes, self._current = nodes, current
-        self._files, self._directories, self._intents = files, directories, intents
+        self._table = table
         self._generation = 0  # of all nodes that are carried, or are newer than what is carried
         self._order: list[int] = []  # each node of this generation, and some that are gone
         self._walk: Iterator[None] | None = None
@@ -268,18 +242,19 @@ class Compaction:
 
     def add(self, node: Inode) -> None:
         """Note a new node; a change record carries it."""
-        node.generation = self._generation
-        self._order.append(node.id)
+        if self._journal is not None:
+            node.generation = self._generation
+            self._order.append(node.id)
 
     def keep(self, node: Inode) -> None:
         """`node` is about to change or to go: it is carried as it is, behind the directories above it."""
         chain = []
         while node.generation != self._generation and node.id != ROOT:
             chain.append(node)
-            node = self._nodes[node.parent]
+            node = self._table.nodes[node.parent]
         for each in reversed(chain):
             self.add(each)
-            current = self._current.get((each.parent, each.name)) == each.id
+            current = self._table.current.get((each.parent, each.name)) == each.id
             self._carried += pack_node(each, current=current)
 
     def step(self) -> None:
@@ -287,8 +262,10 @@ class Compaction:
 
         Raises what the journal raises; the next call goes on.
         """
+        if self._journal is None:
+            return
         if self._walk is None:
-            if not self._journal.full() and len(self._order) <= 2 * len(self._nodes) + SLICE:
+            if not self._journal.full() and len(self._order) <= 2 * len(self._table.nodes) + SLICE:
                 return
             self._journal.begin()
             self._walk = self._slices()
@@ -301,33 +278,28 @@ class Compaction:
 
     def _slices(self) -> Iterator[None]:
         """Puts what is to be carried into `_carried`; yields after each slice."""
+        table = self._table
         order, self._order = self._order, []
         self._generation += 1
-        handles = self._handles(
-            list(self._files.items()),
-            [(handle, held.node, held.names, len(held.names)) for handle, held in self._directories.items()],
-            list(self._intents.items()),
-        )
+        files, intents = list(table.files.items()), list(table.intents.items())
+        listings = [(handle, held, len(held.names)) for handle, held in table.directories.items()]
+
+        def records() -> Iterator[bytes]:
+            for handle, file in files:
+                yield pack_file(handle, file)
+            for handle, held, count in listings:
+                yield pack_directory(handle, held.node)
+                for name in itertools.islice(held.names, count):  # they only ever grow
+                    yield pack_cookie(handle, name)
+            for number, key in intents:
+                yield pack_intent(number, key)
+
         for start in range(0, len(order), SLICE):
             for node_id in order[start : start + SLICE]:
-                if (node := self._nodes.get(node_id)) is not None:
+                if (node := table.nodes.get(node_id)) is not None:
                     self.keep(node)
             yield
-        while records := b"".join(itertools.islice(handles, SLICE)):
-            self._carried += records
+        handles = records()
+        while several := b"".join(itertools.islice(handles, SLICE)):
+            self._carried += several
             yield
-
-    @staticmethod
-    def _handles(
-        files: list[tuple[int, FileHandle]],
-        directories: list[tuple[int, int, list[bytes], int]],
-        intents: list[tuple[int, bytes]],
-    ) -> Iterator[bytes]:
-        for handle, file in files:
-            yield pack_file(handle, file)
-        for handle, node, names, count in directories:
-            yield pack_directory(handle, node)
-            for name in itertools.islice(names, count):  # they only ever grow
-                yield pack_cookie(handle, name)
-        for number, key in intents:
-            yield pack_intent(number, key)

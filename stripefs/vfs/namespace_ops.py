@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Coroutine
+from operator import attrgetter
 from typing import Any
 
 import trio
@@ -67,6 +68,9 @@ def _fingerprint(status: Status) -> bytes:
     return f"{status.kind.value} {0 if status.kind is Kind.DIRECTORY else status.length}".encode()
 
 
+_DIRECTORY = _fingerprint(Status(b"", Kind.DIRECTORY))
+
+
 class NamespaceOps:
     """Changes the names of `tree`, also those of files that are being written (`handles`)."""
 
@@ -91,14 +95,9 @@ class NamespaceOps:
         ensure_usable(name, self._tree.store)
         path = self._tree.child_path(parent, name)
         async with self._intents.journaled(b"mkdir", path) as before:
-            if before is None or not await self._is_directory(path):
+            if before is None or not await self._is_version(path, _DIRECTORY):
                 await self._change(path, self._changes.mkdir(path, mode & 0o7777))
-            status = await self._tree.stat(path)
-            self._tree.node(parent)
-            node = self._state.add_lookup(parent, name, status.kind, None)
-            attributes = self._tree.attributes(node.id, status)
-            self._state.commit()
-            return attributes
+            return self._tree.looked_up(parent, name, await self._tree.stat(path), None)
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         path = self._tree.child_path(parent, name)
@@ -200,12 +199,6 @@ class NamespaceOps:
         finally:
             self._tree.changed(path)
 
-    async def _is_directory(self, path: bytes) -> bool:
-        try:
-            return (await self._tree.stat(path)).kind is Kind.DIRECTORY
-        except (NotFound, NotADirectory):
-            return False
-
     async def _is_version(self, path: bytes, fingerprint: bytes) -> bool:
         try:
             return _fingerprint(await self._tree.stat(path)) == fingerprint
@@ -235,12 +228,8 @@ class NamespaceOps:
         while True:
             found = [self._handles.at(path) for path in (source, target)]
             async with contextlib.AsyncExitStack() as held:
-                for file in sorted({file for file in found if file is not None}, key=_node_of):
+                for file in sorted({file for file in found if file is not None}, key=attrgetter("node")):
                     await held.enter_async_context(file.lock)
                 if found == [self._handles.at(path) for path in (source, target)]:
                     yield found[0], found[1]
                     return
-
-
-def _node_of(file: WriteHandle) -> int:
-    return file.node

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
@@ -98,19 +99,13 @@ class HandlePublisher:
         elif self._layout_of is not None:
             layout = self._layout_of(path)
         self._tree.outdate(path)
+        begin = partial(self._uploads.begin, path, replacing=replacing, attributes=attributes, layout=layout)
         if status is not None and not cut:
             try:
-                upload = await self._uploads.begin(
-                    path, replacing=replacing, append=True, attributes=attributes, layout=layout
-                )
+                return await begin(append=True), False
             except Unsupported as error:
                 _log.info("%r cannot be appended to: %s", path, error)
-            else:
-                return upload, False
-        upload = await self._uploads.begin(
-            path, replacing=replacing, attributes=attributes, layout=layout, anew=anew and status is None
-        )
-        return upload, status is not None and not cut
+        return await begin(anew=anew and status is None), status is not None and not cut
 
     async def publish(self, file: WriteHandle, *, final: bool) -> Status:
         """The status of the new version at the file's path, with the owners that it was given."""

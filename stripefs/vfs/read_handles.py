@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -29,13 +30,7 @@ if TYPE_CHECKING:
     from stripefs.read import OpenFile, Reader
     from stripefs.vfs.write_handle import WriteHandles  # a read-only worker starts without it
 
-__all__ = [
-    "DirectoryEntry",
-    "DirectoryListing",
-    "Listable",
-    "OpenFiles",
-    "UnpublishedNames",
-]
+__all__ = ["DirectoryEntry", "DirectoryListing", "OpenFiles", "UnpublishedNames"]
 
 
 class OpenFiles:
@@ -50,7 +45,7 @@ class OpenFiles:
         state: InodeTable,
         calls: Executor,
         reader: Reader,
-        confirm: Callable[[int], Awaitable[object]],
+        confirm: Callable[[Inode], Awaitable[object]],
         valid: float,
     ) -> None:
         self._state = state
@@ -68,7 +63,7 @@ class OpenFiles:
             shared = self._files[node.id] = _SharedFile()
         shared.users += 1
         try:
-            yield await self._file(node.id, shared, expect, fresh)
+            yield await self._file(node, shared, expect, fresh)
         finally:
             await self._drop(node, shared)
 
@@ -89,13 +84,13 @@ class OpenFiles:
             shared.users += 1
             await self._drop(node, shared)
 
-    async def _file(self, node_id: int, shared: _SharedFile, expect: Identity | None, fresh: bool) -> OpenFile:
+    async def _file(self, node: Inode, shared: _SharedFile, expect: Identity | None, fresh: bool) -> OpenFile:
         async with shared.lock:
-            path = self._state.path(node_id)
+            path = self._state.path(node.id)
             if shared.file is None:
                 shared.file = await self._calls.persist(f"open {path!r}", lambda: self._reader.open(path, expect))
             elif fresh and trio.current_time() - shared.checked > self._valid:
-                await self._confirm(node_id)
+                await self._confirm(node)
             else:
                 return shared.file
             shared.checked = trio.current_time()
@@ -111,20 +106,14 @@ class OpenFiles:
             await file.aclose()
 
 
+@dataclass(slots=True)
 class _SharedFile:
     """State that all handles of one version share. `users` are calls under way, not handles."""
 
-    def __init__(self) -> None:
-        self.file: OpenFile | None = None
-        self.users = 0
-        self.lock = trio.Lock()
-        self.checked = -1.0
-
-
-class Listable(Protocol):
-    """The source of a listing: a store, or one with more in it."""
-
-    def scandir(self, path: bytes, after: bytes) -> Iterator[Sequence[Status]]: ...
+    file: OpenFile | None = None
+    users: int = 0
+    lock: trio.Lock = field(default_factory=trio.Lock)
+    checked: float = -1.0
 
 
 class UnpublishedNames:
@@ -151,24 +140,19 @@ class UnpublishedNames:
                 for file in list(self._handles.by_node.values())
                 if file.path is not None and file.path.rpartition(b"/")[0] == path.rstrip(b"/")
             ),
-            key=_name_of,
+            key=attrgetter("name"),
         )
         new = [status for status in new if status.name > after]
         for batch in self._store.scandir(path, after):
             if batch and new and new[0].name <= batch[-1].name:
                 there = {status.name for status in batch}
                 last = batch[-1].name
-                batch = sorted(
-                    [*batch, *(one for one in new if one.name < last and one.name not in there)], key=_name_of
-                )
+                more = (one for one in new if one.name < last and one.name not in there)
+                batch = sorted([*batch, *more], key=attrgetter("name"))
                 new = [status for status in new if status.name > last]
             yield batch
         if new:
             yield new
-
-
-def _name_of(status: Status) -> bytes:
-    return status.name
 
 
 @dataclass(slots=True)
@@ -184,7 +168,13 @@ class DirectoryListing:
     """Walks the directory at `path` for handle number `handle`. Hold `lock` around `seek` and what follows it."""
 
     def __init__(
-        self, store: Listable, calls: Executor, owners: IdMap, state: InodeTable, handle: int, path: bytes
+        self,
+        store: Store | UnpublishedNames,
+        calls: Executor,
+        owners: IdMap,
+        state: InodeTable,
+        handle: int,
+        path: bytes,
     ) -> None:
         self.lock = trio.Lock()
         self._calls = calls
@@ -244,7 +234,7 @@ class DirectoryListing:
 class _Walk:
     """The batches after `last`, which moves on with them. Used by one thread at a time."""
 
-    def __init__(self, store: Listable, owners: IdMap, path: bytes, last: bytes) -> None:
+    def __init__(self, store: Store | UnpublishedNames, owners: IdMap, path: bytes, last: bytes) -> None:
         self._store = store
         self._owners = owners
         self._path = path

@@ -35,7 +35,7 @@ from stripefs.errors import (
 )
 from stripefs.executor import Executor
 from stripefs.format.reserved_names import NAME_MAX
-from stripefs.store.base import Buffer, Kind, Space, Status, Store
+from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
 from stripefs.vfs.attributes import (
     XATTR_LOCATIONS,
     XATTR_NAMESPACE,
@@ -46,7 +46,7 @@ from stripefs.vfs.attributes import (
     xattr_value,
 )
 from stripefs.vfs.inodes import Inode, InodeTable, identity_of
-from stripefs.vfs.read_handles import DirectoryListing, Listable, OpenFiles, UnpublishedNames
+from stripefs.vfs.read_handles import DirectoryListing, OpenFiles, UnpublishedNames
 
 if TYPE_CHECKING:
     from stripefs.read import Reader
@@ -140,7 +140,7 @@ class Tree:
         self._changed_at = -1.0  # the time of the last change through this mount
         self._directories: dict[bytes, tuple[Status, float]] = {}  # statuses that may be younger than attr_timeout
         self._mask = ~umask & 0o7777
-        self._open_files = OpenFiles(self.state, self.calls, reader, self._confirm, attr_timeout)
+        self._open_files = OpenFiles(self.state, self.calls, reader, self.current_status, attr_timeout)
         self._listings: dict[int, DirectoryListing] = {}
         self._space = _UNKNOWN_SPACE
         self._space_until = -1.0
@@ -167,11 +167,7 @@ class Tree:
             if len(name) > NAME_MAX and isinstance(error, NotFound):
                 raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes") from error
             raise
-        self.node(parent)  # it may have been forgotten meanwhile
-        node = self.state.add_lookup(parent, name, status.kind, identity_of(status))
-        attributes = self.attributes(node.id, status)
-        self.state.commit()
-        return attributes
+        return self.looked_up(parent, name, status, identity_of(status))
 
     def forget(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Take back lookups: (id, count) each."""
@@ -189,9 +185,7 @@ class Tree:
         left = self.attr_timeout - (trio.current_time() - seen)
         if known is None or left <= 0:
             return self.attributes(node_id, await self.current_status(node))
-        attributes = self.attributes(node_id, known)
-        attributes.valid = left
-        return attributes
+        return self.attributes(node_id, known, left)
 
     async def readlink(self, node_id: int) -> bytes:
         node = self.node(node_id)
@@ -261,8 +255,8 @@ class Tree:
             raise UnknownHandle(f"directory handle {handle} is not known", hint="list the directory again")
         listing = self._listings.get(handle)
         if listing is None:
+            names = self.store if self._unpublished is None else self._unpublished
             path = self.state.path(held.node)
-            names: Listable = self.store if self._unpublished is None else self._unpublished
             listing = DirectoryListing(names, self.calls, self.owners, self.state, handle, path)
             self._listings[handle] = listing
         async with listing.lock:
@@ -283,8 +277,7 @@ class Tree:
                 status = entry.status
                 identity = identity_of(status)
                 node_id = self.state.id_of(held.node, status.name, status.kind, identity)
-                attributes = self.attributes(node_id, status)
-                attributes.valid = self.ttl(held.node, status.name, entry.seen)
+                attributes = self.attributes(node_id, status, self.ttl(held.node, status.name, entry.seen))
                 if not show(status.name, attributes, listing.cookie(entry)):
                     break
                 listing.advance()
@@ -400,7 +393,18 @@ class Tree:
             return 0.0
         return max(0.0, self.attr_timeout - (trio.current_time() - seen))
 
-    def attributes(self, node_id: int, status: Status) -> NodeAttributes:
+    def looked_up(
+        self, parent: int, name: bytes, status: Status, identity: Identity | None, valid: float | None = None
+    ) -> NodeAttributes:
+        """Count a lookup of the version `identity`, which `status` describes. Raises UnknownHandle where the directory
+        has been forgotten meanwhile."""
+        self.node(parent)
+        node = self.state.add_lookup(parent, name, status.kind, identity)
+        attributes = self.attributes(node.id, status, valid)
+        self.state.commit()
+        return attributes
+
+    def attributes(self, node_id: int, status: Status, valid: float | None = None) -> NodeAttributes:
         return NodeAttributes(
             node_id,
             status.kind,
@@ -411,7 +415,7 @@ class Tree:
             status.length,
             status.mtime_ns,
             status.atime_ns or status.mtime_ns,
-            self.attr_timeout,
+            self.attr_timeout if valid is None else valid,
         )
 
     # Inner workings
@@ -423,9 +427,6 @@ class Tree:
 
     async def _ask_space(self) -> Space | None:
         return await self.calls.call("ask for the capacity", self.store.space)
-
-    async def _confirm(self, node_id: int) -> Status:
-        return await self.current_status(self.node(node_id))
 
     async def _locations(self, node: Inode, path: bytes) -> bytes:
         async with self._open_files.use(node, node.identity) as file:

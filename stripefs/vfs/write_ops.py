@@ -82,12 +82,7 @@ class WriteOps:
         path = self._tree.child_path(parent, name)
         reopen = self._handles.pending_reopen(path)
         if reopen is not None and (status := await self._tree.stat(path)).kind is Kind.FILE:
-            self._tree.node(parent)
-            node = self._state.add_lookup(parent, name, Kind.FILE, reopen.identity)
-            attributes = self._tree.attributes(node.id, status)
-            attributes.valid = 0.0
-            self._state.commit()
-            return attributes
+            return self._tree.looked_up(parent, name, status, reopen.identity, 0.0)
         began = trio.current_time()
         try:
             attributes = await self._tree.lookup(parent, name)
@@ -95,7 +90,7 @@ class WriteOps:
             file = self._handles.at(path)
             if file is None:
                 raise
-            node = self._state.add_lookup(parent, name, Kind.FILE, self._tree.node(file.node).identity)
+            self._state.add_lookup(parent, name, Kind.FILE, self._tree.node(file.node).identity)
             self._state.commit()
             return self._attributes_of(file)
         attributes.valid = self._tree.ttl(parent, name, began)
@@ -106,9 +101,7 @@ class WriteOps:
             return self._attributes_of(file)
         node = self._tree.node(node_id)
         if is_unpublished(node) and node.status is None:  # a pending reopen: the kernel asks if it may be opened
-            attributes = self._tree.attributes(node_id, await self._tree.stat(self._state.path(node_id)))
-            attributes.valid = 0.0
-            return attributes
+            return self._tree.attributes(node_id, await self._tree.stat(self._state.path(node_id)), 0.0)
         return await self._tree.getattr(node_id)
 
     async def setattr(
@@ -278,8 +271,7 @@ class WriteOps:
     # Inner workings
 
     def _attributes_of(self, file: WriteHandle) -> NodeAttributes:
-        attributes = self._tree.attributes(file.node, file.status)
-        attributes.valid = 0.0
+        attributes = self._tree.attributes(file.node, file.status, 0.0)
         node = self._tree.node(file.node)
         if file.path is None:
             attributes.links = 0

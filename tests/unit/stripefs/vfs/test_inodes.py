@@ -12,7 +12,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from stripefs.store.base import Identity, Kind, Status
 from stripefs.vfs import journal
-from stripefs.vfs.inodes import ROOT, InodeTable, NoInodeJournal
+from stripefs.vfs.inodes import ROOT, InodeTable
 from tests.support.examples import examples
 from tests.unit.stripefs.vfs.world import Kept, recovered
 
@@ -210,7 +210,7 @@ def test_a_journal_that_refuses_now_and_then_loses_nothing(call: str) -> None:
 
 
 def test_a_tree_without_a_journal_keeps_nothing_of_what_was_forgotten() -> None:
-    state = InodeTable(NoInodeJournal())
+    state = InodeTable()
     for number in range(1000):
         node = state.add_lookup(ROOT, b"%d" % number, Kind.FILE, Identity(0, 0, ""))
         state.forget(node.id, 1)
