@@ -54,7 +54,6 @@ class AttemptWatch:
     def progress(self, received: int) -> None:
         if self._attempt.cancelled:
             raise Abandoned("another replica answered first")
-        self._attempt.received = received
         self._attempt.progress_at = time.monotonic()
 
     def unconfirmed(self) -> None:
@@ -206,4 +205,4 @@ class Confirmations:
 def _ahead(file: FilePlan) -> int:
     """The number of ranges of the file that no reader waits for and whose bytes are on their way."""
     fetched = (each for each in file.ranges.values() if each.state is RangeState.FETCHING and not each.demanded)
-    return sum(not each.waiters and not any(attempt.landed_at for attempt in each.attempts) for each in fetched)
+    return sum(not each.waiters and not each.landed for each in fetched)

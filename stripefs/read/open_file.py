@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
@@ -45,14 +45,7 @@ class BlockLocator:
     A metadata service that is away is waited for as long as `executor` says.
     """
 
-    def __init__(
-        self,
-        name: str,
-        handle: Handle,
-        plan: FilePlan,
-        planner: Planner,
-        executor: Executor,
-    ) -> None:
+    def __init__(self, name: str, handle: Handle, plan: FilePlan, planner: Planner, executor: Executor) -> None:
         self.busy = False
         """True if blocks are being asked for that no reader waits for: set by who begins that."""
         self._name = name
@@ -91,21 +84,14 @@ class BlockLocator:
                 if self._plan.blocks.missing(missing, missing + 1) is not None:
                     raise StoreError(f"the store does not say where byte {missing} of this file lies")
 
-    async def look_ahead(self, offset: int) -> None:
-        """Learn the blocks from `offset` on for look-ahead; a failure shows when a reader gets there."""
-        await self._unasked(self.known, offset, offset + 1)
-
-    async def look_again(self, offset: int) -> None:
-        """Learn where the block at `offset` lies now: replicas move while a file is open for days."""
-
-        async def ask() -> None:
-            self._planner.located(self._plan, await self.locate(offset, 1))
-
-        await self._unasked(ask)
-
-    async def _unasked(self, work: Callable[..., Awaitable[None]], *args: int) -> None:
+    async def look(self, offset: int, *, again: bool) -> None:
+        """Learn the blocks from `offset` on for look-ahead; a failure shows when a reader gets there. again: learn
+        where the block lies now, as replicas move while a file is open for days."""
         try:
-            await work(*args)
+            if again:
+                self._planner.located(self._plan, await self.locate(offset, 1))
+            else:
+                await self.known(offset, offset + 1)
         except Exception as error:  # noqa: BLE001  # as in `fetch`: a client's bug must not end the reader of all files
             log.warning("locating blocks of %s: %s; look-ahead pauses", self._name, error)
             await trio.sleep(LOCATE_PAUSE)
@@ -155,13 +141,7 @@ class OpenFile:
         self.status: Status = handle.status
         self.plan = reader.planner.open(handle.status.length)
         self.name = shown(path)
-        self.locator = BlockLocator(
-            self.name,
-            handle,
-            self.plan,
-            reader.planner,
-            reader.executor,
-        )
+        self.locator = BlockLocator(self.name, handle, self.plan, reader.planner, reader.executor)
         self.confirmations = Confirmations(
             self.name, handle, reader.executor, reader.start_task, reader.ended, reader.settings.io_timeout
         )
@@ -263,7 +243,7 @@ class OpenFile:
         """A read has what it wants of this range."""
         # Not before: new attempts may take the memory of a range that this read was the last to need.
         self._reader.pump()
-        if (following := self.plan.ranges.get(range_.end)) is not None and _has_landed(following):
+        if (following := self.plan.ranges.get(range_.end)) is not None and following.landed:
             self.confirmations.hurry()  # so that the reader, who comes to it next, need not wait for the answer
 
     async def _read_pieces(self, offset: int, end: int, take: PieceConsumer) -> None:
@@ -302,7 +282,7 @@ class OpenFile:
         if range_.signal is None:
             range_.signal = trio.Event()
         range_.waiters += 1
-        if _has_landed(range_):
+        if range_.landed:
             self.confirmations.hurry()
         begun = time.monotonic()
         if self._observer is not None:
@@ -345,11 +325,6 @@ class OpenFile:
                 for cursor in self.plan.cursors
             ],
         }
-
-
-def _has_landed(range_: Range) -> bool:
-    """True if its bytes are here and have yet to be confirmed."""
-    return any(attempt.landed_at for attempt in range_.attempts)
 
 
 def wake(range_: Range) -> None:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from operator import methodcaller
 from typing import Any, Protocol
@@ -26,7 +27,7 @@ from stripefs.background import contain, supervise
 from stripefs.errors import Abandoned, Corrupt, StoreError
 from stripefs.executor import Executor, Lane
 from stripefs.read.attempts import FetchPool, Outcome
-from stripefs.read.open_file import FileObserver, OpenFile, wake
+from stripefs.read.open_file import BlockLocator, FileObserver, OpenFile, wake
 from stripefs.read.planner import Attempt, Cursor, FilePlan, FileSeries, Planner
 from stripefs.read.planner.hosts import Limits
 from stripefs.settings import ReadSettings, default_budget
@@ -258,11 +259,10 @@ class Reader:
         # One at a time: every pump asks for it as long as nothing is known, and readers wait behind it.
         if self._nursery is not None and not locator.busy:
             locator.busy = True
-            look = locator.look_again if again else locator.look_ahead
-            self.start_task(f"locating blocks of {self._files[plan].name}", self._located, look, offset)
+            self.start_task(f"locating blocks of {self._files[plan].name}", self._look, locator, offset, again)
 
-    async def _located(self, look: Callable[[int], Awaitable[None]], offset: int) -> None:
-        await look(offset)
+    async def _look(self, locator: BlockLocator, offset: int, again: bool) -> None:
+        await locator.look(offset, again=again)
         self.pump()
 
     def _start(self, attempts: Sequence[Attempt]) -> None:
@@ -309,8 +309,7 @@ class Reader:
         """Log and count the failure of an attempt. Unexpected exceptions become an error that is not retried."""
         if attempt.cancelled:
             return Abandoned("cancelled")
-        name = type(error).__name__
-        self.figures.errors[name] = self.figures.errors.get(name, 0) + 1
+        self.figures.errors[type(error).__name__] += 1
         file = self._files.get(attempt.range.file)
         what = f"{file.name if file else 'a closed file'} at {attempt.range.offset}"
         if isinstance(error, Corrupt) and error.message not in self.figures.corrupt:
@@ -357,19 +356,19 @@ class Reader:
             wake(range_)
 
 
+@dataclass(slots=True)
 class ReadStats:
-    """Counters of the reader for its status."""
+    """Counters of the reader for its status. bytes_at_once: those of bytes_read that the store had in memory, so that
+    the planner had no part in it. corrupt: messages about blocks without an intact replica, each once, the latest last.
+    """
 
-    def __init__(self) -> None:
-        self.reads = 0
-        self.bytes_read = 0
-        self.bytes_at_once = 0
-        """Those of them that the store had in memory, so that the planner had no part in it."""
-        self.waited = 0.0
-        self.errors: dict[str, int] = {}
-        self.corrupt: deque[str] = deque(maxlen=8)
-        """Messages about blocks without an intact replica, each once, the latest last."""
-        self.pace = Pace()
+    reads: int = 0
+    bytes_read: int = 0
+    bytes_at_once: int = 0
+    waited: float = 0.0
+    errors: Counter[str] = field(default_factory=Counter)
+    corrupt: deque[str] = field(default_factory=lambda: deque(maxlen=8))
+    pace: Pace = field(default_factory=Pace)
 
 
 class ReadObserver(Protocol):

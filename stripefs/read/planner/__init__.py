@@ -1,7 +1,8 @@
 """The read planner: it decides which range to fetch next, from which host, within the memory budget.
 
 `stripefs.read.reader` carries its decisions out. Nothing in this package does I/O, knows trio or reads a clock: time is
-an argument, so the whole of it runs under plain values, under Hypothesis, and under the simulator in `bench/`.
+an argument, so the whole of it runs under plain values, under Hypothesis, and under the simulator in `bench/`. Reasons
+and figures are in docs/architecture.md.
 
 **Ranges.** A file is cut into chunks of 1 MiB counted from the start of each block (`stripefs.format.blocks`). The unit
 of fetching is a range: a run of absent chunks inside one block, at most `range_size` long and ending on a multiple of
@@ -12,18 +13,12 @@ read-ahead arrives out of order and safetensors skips a little), else a new one.
 not to a descriptor, so two processes that interleave on one file are two steady streams and not noise. A cursor looks
 ahead over a window of bytes. The window at least doubles whenever the reader starves (the bytes were not there yet),
 shrinks by a quarter after a full window without starving, and never exceeds a multiple of what the cursor has already
-read, so a reader that takes a header and leaves costs little. The multiple is the file's: it begins high, and falls as
-look-ahead is dropped that no reader ever asked for, so a stream is soon at full speed and readers that go through a
-file in no order are not read ahead for beyond the first few seconds. Look-ahead skips what another stream, which began
-further on, has read already, and what anybody read in the last ten seconds. A cursor that stands still for three
-seconds, or stands where others have read, looks no further ahead: readers that jump from tensor to tensor leave one
-behind at each. One that begins in the look-ahead of another takes over its window and what lies ahead of both. A
-cursor whose reads begin lower and lower runs backward and looks ahead below itself.
-
-**Numbered files.** Where look-ahead has come to the end of a file that is one of several numbered ones, read in order
-(`FileSeries`), it goes on in the next: the file is opened, and a cursor waits in it for the reader, within the same
-window. Blocks of a short file are unevenly spread, so its last ones keep few hosts busy, and each file would begin with
-a short window anew. Nothing is kept of a file that no reader opens within ten seconds, and it is not foretold again.
+read. The multiple is the file's: it begins high, and falls as look-ahead is dropped that no reader ever asked for.
+Look-ahead skips what another stream, which began further on, has read already, and what anybody read in the last ten
+seconds. A cursor that stands still for three seconds, or stands where others have read, looks no further ahead. One
+that begins in the look-ahead of another takes over its window and what lies ahead of both. A cursor whose reads begin
+lower and lower runs backward and looks ahead below itself. Where look-ahead has come to the end of a file that is one
+of several numbered ones, it goes on in the next (`FileSeries`), within the same window.
 
 **Choice.** A range that a reader waits for goes first. Look-ahead is taken in order of distance from its cursor; when
 the next range lies on hosts that are all busy, the scheduler goes on to later ranges on idle ones as far as the window
@@ -36,20 +31,15 @@ one another's look-ahead have one share together. Consumed ranges go first when 
 one stream was to read and another has read, then the look-ahead of cursors that stand still; a range that a reader
 waits for may also take the place of the farthest look-ahead of the others; ranges shrink as the budget divided by the
 streams shrinks. So the bytes a reader waits for always find room, however many readers there are. Of what was consumed
-little stays, so that a load is served from memory that is used over and over: 64 MiB, or 16 MiB a stream. Once a reader
-comes to what was dropped behind another one, as much stays as the budget has room for.
+little stays, until a reader comes to what was dropped behind another one.
 
-**Little memory, many hosts.** The units of a striped file lie on a different host each, and all hosts are busy if the
-look-ahead holds something of every one. Where the budget has no room for several full ranges a host, ranges shrink and
-fewer of them run at each host: memory that reads of some hosts hold is missing for the others. With 64 MiB, and units
-of 4 MiB on 8 hosts, that is three ranges of 2 MiB each and 0.99 of the hosts' rate (simulated, 5 ms a request; 0.84
-without).
+**Little memory, many hosts.** Where the budget has no room for several full ranges a host, ranges shrink and fewer of
+them run at each host: memory that reads of some hosts hold is missing for the others (`BudgetShare.settle`).
 
 **Local hosts.** Blocks may also lie on a host that is no burden to anybody: a disk of this machine. They are read there
 alone, however busy it is, since asking others would spend what keeping them was to spare. It is a host like any other
 in that it is avoided after a failure and hedged when it is silent or slow, measured against its own kind; then the
-others serve. All its reads are quick, so it is read 64 MiB ahead and no further, and what it brought goes first once it
-was consumed.
+others serve.
 
 **Slow and broken hosts.** A host that fails, or that sends nothing for a second while this process runs, is avoided
 for a while, twice as long each time. A range that is silent, or takes several times as long as its recent peers, is

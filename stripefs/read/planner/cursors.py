@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+from stripefs.format.blocks import ByteRange
+
+if TYPE_CHECKING:
+    from stripefs.read.planner.ranges import Range
 
 __all__ = ["ACTIVE", "MAX_CURSORS", "Cursor", "CursorSet"]
 
@@ -59,16 +64,6 @@ class ReadaheadTrust:
     def ahead_of_read(self) -> float:
         """Bytes of look-ahead per byte that a cursor has read."""
         return AHEAD_OF_READ / (1 + DISTRUST * self.unwanted / max(self.read, FLOOR_WINDOW))
-
-
-class Extent(Protocol):
-    """Bytes [offset, end) of a file."""
-
-    @property
-    def offset(self) -> int: ...
-
-    @property
-    def end(self) -> int: ...
 
 
 class Cursor:
@@ -184,13 +179,13 @@ class Cursor:
         """Bytes to look ahead: the window, cut to `limit` and by what was read so far."""
         return max(0, min(self.window, limit, self.trusted) - self.until)
 
-    def ahead(self, extent: Extent) -> int:
+    def ahead(self, extent: ByteRange | Range) -> int:
         """Bytes that its reader reads before the extent."""
         if self.backward and extent.end <= self.start:
             return self.start - extent.end
         return extent.offset - self.position + self.until
 
-    def left(self, extent: Extent) -> bool:
+    def left(self, extent: ByteRange | Range) -> bool:
         """True if the extent lies wholly behind."""
         return extent.end <= self.position and (extent.offset >= self.start or not self.backward)
 
@@ -216,9 +211,6 @@ class CursorSet:
 
     def __iter__(self) -> Iterator[Cursor]:
         return iter(self._cursors.values())
-
-    def __len__(self) -> int:
-        return len(self._cursors)
 
     def match(self, offset: int, now: float) -> tuple[Cursor, Cursor | None]:
         """The cursor that a read at `offset` continues, or a new one; and the one that was forgotten for it."""

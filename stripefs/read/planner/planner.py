@@ -336,10 +336,9 @@ class Planner:
         self.hosts.succeeded(host, range_.length, None if attempt.served_by else taken)
         whole = taken * max(1.0, self.range_size() / range_.length)
         range_.file.slowest = max(whole, range_.file.slowest * SLOWEST_FADES)
-        for other in range_.attempts:
-            other.late = other.cancelled = True
-            if attempt.hedge:
-                self.hosts.suspect(other.host, now, "was overtaken by another replica")
+        range_.abandon()
+        for other in range_.attempts if attempt.hedge else ():
+            self.hosts.suspect(other.host, now, "was overtaken by another replica")
         self.hedge_wins += attempt.hedge
         range_.state, range_.data, range_.demanded, range_.used = RangeState.READY, data, False, now
         range_.host, range_.local = host, host in self.limits.local_hosts
@@ -359,8 +358,7 @@ class Planner:
         if isinstance(error, (StaleVersion, NotFound)):
             return self._fail_file(range_.file, error)
         if isinstance(error, Corrupt):  # final, also while another host is still silent
-            for other in range_.attempts:
-                other.late = other.cancelled = True
+            range_.abandon()
         elif range_.attempts:
             return []
         if not isinstance(error, Transient):
@@ -409,14 +407,12 @@ class Planner:
         failed = []
         for range_ in set(file.ranges.values()):
             if range_.state is not RangeState.READY:
-                for attempt in range_.attempts:
-                    attempt.late = attempt.cancelled = True
+                range_.abandon()
                 failed.append(self._fail(range_, error))
         return failed
 
     def _abandon(self, range_: Range) -> None:
-        for attempt in range_.attempts:
-            attempt.late = attempt.cancelled = True
+        range_.abandon()
         self._wanted.pop(range_, None)
         if range_.state is RangeState.READY:
             self.pool.forget(range_)

@@ -61,6 +61,16 @@ class Range:
     def length(self) -> int:
         return self.end - self.offset
 
+    @property
+    def landed(self) -> bool:
+        """True if its bytes are here and have yet to be confirmed."""
+        return any(attempt.landed_at for attempt in self.attempts)
+
+    def abandon(self) -> None:
+        """None of its attempts counts any more."""
+        for attempt in self.attempts:
+            attempt.late = attempt.cancelled = True
+
 
 @dataclass(slots=True, eq=False)
 class Attempt:
@@ -77,7 +87,6 @@ class Attempt:
     hedge: bool = False
     ahead: int = 0
     progress_at: float = 0.0
-    received: int = 0
     served_by: str = ""
     unconfirmed: bool = False  # its bytes have to be confirmed
     landed_at: float = 0.0

@@ -12,7 +12,7 @@ from stripefs.errors import ServiceDown, StaleVersion
 from stripefs.executor import Executor
 from stripefs.read import attempts
 from stripefs.read.attempts import Confirmations
-from stripefs.read.planner import RangeState
+from stripefs.read.planner import Attempt, Range, RangeState
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
 from tests.unit.stripefs.read.reading import MIB, opened, settled
 
@@ -90,12 +90,11 @@ async def test_a_reader_waits_while_more_read_ahead_is_on_its_way_than_has_come(
 
     def fetching(*, demanded=False, waiters=0):
         """The attempt for one more range."""
-        attempt = SimpleNamespace(landed_at=0.0)
+        at = len(file.ranges)
         state = RangeState.FETCHING
-        attempt.range = SimpleNamespace(
-            file=file, state=state, demanded=demanded, waiters=waiters, attempts=[attempt], offset=len(file.ranges)
-        )
-        file.ranges[attempt.range.offset] = attempt.range
+        file.ranges[at] = Range(file, at, at + 1, (), state=state, demanded=demanded, waiters=waiters)
+        attempt = Attempt(file.ranges[at], "", 0.0)
+        file.ranges[at].attempts.append(attempt)
         return attempt
 
     def lands(attempt):

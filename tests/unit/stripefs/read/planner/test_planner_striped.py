@@ -103,5 +103,5 @@ def test_a_backward_stream_says_nothing():
     world.planner._start = lambda *args, **more: seen.append(start(*args, **more)) or seen[-1]
     world.client(file, [(at, MIB) for at in range(63 * MIB, -1, -MIB)])
     world.run()
-    assert file.cursors
+    assert list(file.cursors)
     assert not any(attempt.ahead for attempt in seen if attempt.range.offset < 48 * MIB)
