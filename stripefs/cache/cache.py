@@ -1,9 +1,4 @@
-"""The cache of one process: the state that all stores and files of the process share, with open segments and disk
-health.
-
-`OpenSegments` bounds the segments that are open; those used longest ago are closed first. `DiskHealth` avoids a disk
-that is full, slow or broken for a while, which costs speed only.
-"""
+"""The cache of one process: the state that all its stores and files share, with open segments and disk health."""
 
 from __future__ import annotations
 
@@ -79,7 +74,8 @@ LOOK_EVERY = 5.0
 
 
 class OpenSegments:
-    """Safe to use from many threads. Closing one that is in use waits for its last user."""
+    """Safe to use from many threads. Closing one that is in use waits for its last user. Those used longest ago are
+    closed first."""
 
     def __init__(self, cachedir: CacheDir, stats: CacheStats) -> None:
         self._cachedir = cachedir
@@ -176,7 +172,8 @@ _log = logging.getLogger(__name__)
 
 
 class DiskHealth:
-    """The disk that holds `folder`. Reading and writing are left alone each for its own failures."""
+    """The disk that holds `folder`. One that is full, slow or broken is left alone for a while, which costs speed only;
+    reading and writing each for its own failures."""
 
     def __init__(self, folder: str, stats: CacheStats) -> None:
         self.folder = folder

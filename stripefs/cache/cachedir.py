@@ -26,11 +26,10 @@ from typing import Any
 
 from stripefs import osutil
 from stripefs.cache.policy import Retention, SegmentUse
-from stripefs.cache.segment import CacheSegment, Damaged, whole_pages
-from stripefs.cache.segment_format import BLOCK, SLOT, TABLE, described, here, length_of, segment_blocks
+from stripefs.cache.segment import CacheSegment, Damaged
+from stripefs.cache.segment_format import TABLE, described, segment_blocks
 from stripefs.errors import ConfigError
 from stripefs.osutil import atomic_file
-from stripefs.store.buffers import aligned
 
 __all__ = ["CacheDir", "CachedVersion", "VerifyResult", "cached_versions", "verify_version"]
 
@@ -300,19 +299,8 @@ def _verify_segment(path: str, key: bytes, number: int, found: VerifyResult) -> 
     if told is None:
         raise Damaged("it has no header")
     length = told[2]
-    segment = CacheSegment(path, key, number, length)
-    with contextlib.closing(segment):
-        blocks = segment_blocks(number)
-        slots = segment.slots(blocks)
-        buffer = aligned(BLOCK)
-        for index, block in enumerate(blocks):
-            slot = slots[index * SLOT : (index + 1) * SLOT]
-            if not any(here(slot)):
-                continue
-            one = range(block, block + 1)
-            size = length_of(one, length)
-            data = buffer[: whole_pages(size)]
-            segment.read(one, data)
+    with contextlib.closing(CacheSegment(path, key, number, length)) as segment:
+        for block, slot, data in segment.contents(segment_blocks(number), length):
             found.blocks += 1
-            found.size += size
-            found.damaged += not segment.fits(block, slot, data[:size]) and segment.clear(block, slot)
+            found.size += len(data)
+            found.damaged += not segment.fits(block, slot, data) and segment.clear(block, slot)

@@ -66,14 +66,12 @@ class Quota:
         """Raises OSError."""
         if self._limit:
             return self._limit
-        found = self._file_system()
-        return default_limit(found.f_blocks * found.f_frsize)
+        return default_limit(self._file_system()[0])
 
     def capacity(self) -> int:
         """Bytes that could be kept if all that is kept now went. Raises OSError."""
-        found = self._file_system()
-        free = found.f_bavail * found.f_frsize - free_to_keep(found.f_blocks * found.f_frsize)
-        return max(0, min(self.limit(), self.used() + free))
+        total, free = self._file_system()
+        return max(0, min(self.limit(), self.used() + free - free_to_keep(total)))
 
     def used(self) -> int:
         """Bytes in use when somebody counted last; waits for nobody. Raises OSError."""
@@ -134,9 +132,12 @@ class Quota:
     def recount(self) -> int:
         """Bytes in use, looked at. Raises OSError."""
         with self._alone() as usage:
-            used = sum(piece.size for piece in self._cachedir.segment_uses())
-            self._write(usage, used)
-            return used
+            return self._recount(usage)
+
+    def _recount(self, usage: int) -> int:
+        used = sum(piece.size for piece in self._cachedir.segment_uses())
+        self._write(usage, used)
+        return used
 
     def remove(self, keys: Collection[bytes]) -> int:
         """Remove these versions, whatever keeps them; the bytes that they took. Raises OSError."""
@@ -146,14 +147,14 @@ class Quota:
                 self._cachedir.unpin(key)
                 self._cachedir.tidy(key)
             freed = sum(self._cachedir.remove(piece) for piece in pieces)
-            self._write(usage, sum(piece.size for piece in self._cachedir.segment_uses()))
+            self._recount(usage)
             return freed
 
     def begin(self, key: bytes) -> int:
         """`CacheDir.begin`, once what writers that were killed have left is gone. Raises OSError."""
         with self._alone() as usage:
             if self._sweep():
-                self._write(usage, sum(piece.size for piece in self._cachedir.segment_uses()))
+                self._recount(usage)
             return self._cachedir.begin(key)
 
     def _sweep(self) -> int:
@@ -162,10 +163,8 @@ class Quota:
 
     def _missing(self, used: int, size: int) -> int:
         """Bytes that must be evicted before `size` more may come; none where it is not positive."""
-        found = self._file_system()
-        over = used + size - self.limit()
-        short = size + free_to_keep(found.f_blocks * found.f_frsize) - found.f_bavail * found.f_frsize
-        return max(over, short)
+        total, free = self._file_system()
+        return max(used + size - self.limit(), size + free_to_keep(total) - free)
 
     def _make_room(self, size: int, key: bytes) -> int:
         """Remove what may go; the bytes that are in use afterwards, counted anew."""
@@ -181,12 +180,13 @@ class Quota:
                 self.evicted += piece.size
         return used
 
-    def _file_system(self) -> os.statvfs_result:
-        """Of the folder, or of where it will be."""
+    def _file_system(self) -> tuple[int, int]:
+        """Bytes in all, and free ones, where the folder is or will be."""
         folder = self._cachedir.root
         while True:
             try:
-                return os.statvfs(folder)
+                found = os.statvfs(folder)
+                return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
             except FileNotFoundError:
                 folder = os.path.dirname(folder)
 

@@ -37,11 +37,12 @@ from stripefs.cache.segment_format import (
     described,
     header,
     index_in_segment,
+    length_of,
     rekeyed,
     segment_blocks,
 )
 from stripefs.store.base import Buffer
-from stripefs.store.buffers import PAGE
+from stripefs.store.buffers import PAGE, aligned
 from stripefs.store.common import InUse
 
 __all__ = ["CacheSegment", "Damaged", "whole_pages"]
@@ -160,6 +161,18 @@ class CacheSegment:
 
     def fits(self, block: int, slot: bytes, data: Buffer) -> bool:
         return check_value(self._key, block, data) == slot
+
+    def contents(self, blocks: range, length: int) -> Iterator[tuple[int, bytes, memoryview]]:
+        """Each of these blocks of a file of `length` bytes that is here: its number, its slot, and its bytes, which are
+        unchecked and there until the next one is asked for."""
+        slots, buffer = self.slots(blocks), aligned(BLOCK)
+        for index, block in enumerate(blocks):
+            slot = slots[index * SLOT :][:SLOT]
+            if slot != EMPTY:
+                one = range(block, block + 1)
+                size = length_of(one, length)
+                self.read(one, buffer[: whole_pages(size)])
+                yield block, slot, buffer[:size]
 
     def touch(self, now: float) -> None:
         """It was used; `now` by the monotonic clock."""

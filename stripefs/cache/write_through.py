@@ -21,17 +21,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from stripefs.cache.cache import Cache
-from stripefs.cache.segment import CacheSegment, Damaged, whole_pages
+from stripefs.cache.segment import CacheSegment, Damaged
 from stripefs.cache.segment_format import (
     BLOCK,
-    EMPTY,
     KEY,
     OPEN_END,
-    SLOT,
     block_at,
     digest,
     digest_in,
-    length_of,
     next_block,
     segment_blocks,
 )
@@ -57,30 +54,20 @@ def rekey(old: bytes, length: int, new: BlockWriter, stop: int) -> None:
             continue
         cache.segments.forget(old, piece.number)
         source, target = cache.cachedir.segment(old, piece.number), cache.cachedir.segment(new.key, piece.number)
-        with contextlib.suppress(FileNotFoundError, Damaged):  # evicted since, or no use
-            segment = CacheSegment(source, old, piece.number, length)
-            with contextlib.closing(segment):
-                if os.path.lexists(target):
-                    _copy(segment, old, piece.number, new, stop)
-                    continue
-                new.describe()
-                if segment.rekey(new.key, new.length, stop):
-                    os.rename(source, target)
+        with (
+            contextlib.suppress(FileNotFoundError, Damaged),  # evicted since, or no use
+            contextlib.closing(CacheSegment(source, old, piece.number, length)) as segment,
+        ):
+            if os.path.lexists(target):
+                every = segment_blocks(piece.number)
+                for block, slot, data in segment.contents(range(every.start, min(every.stop, stop)), new.length):
+                    if segment.fits(block, slot, data):
+                        new.fill(range(block, block + 1), data, [digest_in(old, slot)])
+                continue
+            new.describe()
+            if segment.rekey(new.key, new.length, stop):
+                os.rename(source, target)
     cache.cachedir.tidy(old)
-
-
-def _copy(segment: CacheSegment, old: bytes, number: int, new: BlockWriter, stop: int) -> None:
-    every = range(segment_blocks(number).start, min(segment_blocks(number).stop, stop))
-    slots = segment.slots(every)
-    buffer = aligned(BLOCK)
-    for index, block in enumerate(every):
-        slot = slots[index * SLOT :][:SLOT]
-        if slot != EMPTY:
-            one = range(block, block + 1)
-            size = length_of(one, new.length)
-            segment.read(one, buffer[: whole_pages(size)])
-            if segment.fits(block, slot, buffer[:size]):
-                new.fill(one, buffer[:size], [digest_in(old, slot)])
 
 
 class PublishedVersion(NamedTuple):
