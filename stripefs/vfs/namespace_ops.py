@@ -163,7 +163,10 @@ class NamespaceOps:
                 if file is not None:
                     if other is not None:
                         await self._handles.detach(other)  # and with it the lock
-                    status = await self._publisher.publish_complete(file, status)
+                    # Who renames a file that it has open has written what it wanted to write, unless bytes are missing
+                    # of a length that it announced.
+                    if file.dirty and file.complete:
+                        status = await self._publisher.publish(file, final=False)
                     upload = file.upload
                     refused = not_renamed(source, target)
                     await until_free(refused, lambda: moving.enter_async_context(upload.moving(target)))

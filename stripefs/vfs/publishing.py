@@ -128,16 +128,6 @@ class HandlePublisher:
                 _log.warning("%s keeps the owner that the store gave it: %s", file.name, error)
         return status
 
-    async def publish_complete(self, file: WriteHandle, status: Status | None) -> Status | None:
-        """The entry at the file's path, after it was published as far as possible; `status` is the one before.
-
-        A program that renames a file which it has open has written what it wanted to write, so that a rename publishes,
-        unless bytes are missing of a length that it announced.
-        """
-        if file.dirty and file.complete:
-            return await self.publish(file, final=False)
-        return status
-
     def require_seen(self, file: WriteHandle, state: WriterState) -> None:
         """Raises Unseen for a file that its writer has perhaps not finished, as nobody here can tell."""
         wanted = self._publish_unseen

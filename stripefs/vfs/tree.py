@@ -299,7 +299,9 @@ class Tree:
             self._space_until = now + _SPACE_TTL
             with trio.move_on_after(_SPACE_TIMEOUT):
                 try:
-                    space = await self.calls.shared("space", self._ask_space)
+                    space = await self.calls.shared(
+                        "space", lambda: self.calls.call("ask for the capacity", self.store.space)
+                    )
                 except StripefsError as error:
                     _log.info("the store's capacity is not known, df shows the last: %s", error)
                 else:
@@ -424,9 +426,6 @@ class Tree:
         status = self.store.stat(path)
         self.owners.learn((status,))
         return status
-
-    async def _ask_space(self) -> Space | None:
-        return await self.calls.call("ask for the capacity", self.store.space)
 
     async def _locations(self, node: Inode, path: bytes) -> bytes:
         async with self._open_files.use(node, node.identity) as file:

@@ -190,7 +190,8 @@ class WriteHandle:
             if self._staged is not None:
                 status = await self._staged.publish(self.upload, final)
             else:
-                await self._pad()
+                while (missing := self._announced - self.upload.length) > 0:
+                    await self.upload.write(self.upload.length, bytes(min(missing, _ZEROS)))
                 status = await self.upload.publish(final)
         except BaseException:
             self.error_reported = True
@@ -243,10 +244,6 @@ class WriteHandle:
         now = time.time_ns()
         self._status = dataclasses.replace(self._status, mtime_ns=now, atime_ns=now)
         self._times = None
-
-    async def _pad(self) -> None:
-        while (missing := self._announced - self.upload.length) > 0:
-            await self.upload.write(self.upload.length, bytes(min(missing, _ZEROS)))
 
     async def _stage(self, staging: Staging | None, error: NotSequential) -> StagedUpload:
         if staging is None:
