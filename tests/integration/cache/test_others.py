@@ -110,7 +110,7 @@ async def main():
     here = World(Path(sys.argv[1]), Path(sys.argv[2]), size=150 * MIB)
     async with here.writing(Layout.STRIPED) as drafts:
         print("ready", flush=True)
-        for number in range(1000):
+        for number in range(1, 1000):
             draft = await drafts.begin(b"/model-%s-%d" % (sys.argv[3].encode(), number), replacing=None)
             await put(draft, content(18 * MIB + number, seed=number))
             await draft.publish(final=True)

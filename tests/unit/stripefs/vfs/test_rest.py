@@ -36,6 +36,10 @@ async def test_the_next_tree_carries_on(store: MemoryStore) -> None:
     assert second.snapshot()["open_files"] == second.snapshot()["open_directories"] == 0
     assert store.handles[-1].closed
     await second.release(handle)  # asked again because the answer was lost: no error
+    second.forget([(file.id, 1), (folder.id, 1)])
+    third = make(store, kept)
+    assert third.snapshot()["open_files"] == third.snapshot()["open_directories"] == 0
+    assert (file.id in third.state.nodes) is (file.id in second.state.nodes)
 
 
 async def test_the_next_tree_refuses_a_replaced_version(store: MemoryStore) -> None:

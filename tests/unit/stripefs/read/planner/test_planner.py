@@ -218,7 +218,8 @@ def test_every_read_ends_within_the_budget(seed, budget, clients, replication, b
     hosts = {f"h{n}": Host(40e6, flaky=flaky * draw.random()) for n in range(5)}
     hosts[""] = Host(200e6, flaky=flaky)
     hosts["h4"].frozen = draw.random() < 0.5
-    world = World(limits(budget=budget * MIB, io_timeout=30.0, choose_host=choose_host), hosts, seed)
+    threads = draw.choice([4, 32])
+    world = World(limits(budget=budget * MIB, threads=threads, io_timeout=30.0, choose_host=choose_host), hosts, seed)
     lengths = [draw.randrange(1, 30 * MIB) for _ in range(3)]
     files = [world.open(placed(length, block, 5, replication, seed + length)) for length in lengths]
     for number, pattern in clients:

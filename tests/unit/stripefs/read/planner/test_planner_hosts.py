@@ -134,5 +134,6 @@ def test_a_corrupt_block_fails_at_once_though_another_host_is_still_silent():
     [range_] = planner.failed(first, Corrupt("block blk_1 fails its checksum"), 2.0)
     assert range_.state is RangeState.FAILED
     assert second.cancelled
+    assert planner.overdue(2.05) == []  # it is given up already
     assert planner.failed(second, HostFailed("cut"), 2.1) == []
     assert planner.pool.used == 0
