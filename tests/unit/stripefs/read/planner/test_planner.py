@@ -79,6 +79,11 @@ def test_a_backward_reader_is_read_ahead_for():
     assert backward.planner.bytes_fetched <= 1.1 * length
 
 
+def test_a_backward_reader_that_comes_to_an_unknown_block_has_it_asked_for():
+    world = played(dealt(64 * MIB)[4:], steps_down(32 * MIB, 64 * MIB))
+    assert list(world.planner.unlocated.values()) == [32 * MIB - 1]
+
+
 def test_one_request_that_was_overtaken_makes_no_backward_reader():
     world = played(dealt(256 * MIB), [(MIB, MIB), (0, MIB), *sequential(256 * MIB)[2:]])
     ((cursor,),) = (file.cursors for file in world.planner.files)
