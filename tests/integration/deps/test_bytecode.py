@@ -80,20 +80,6 @@ def test_an_import_compiles_nothing(tree: Path) -> None:
     assert compiled_by_import(tree, *names) == []
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="earlier ones may write other bytes")
-def test_equal_sources_have_equal_bytecode(tree: Path) -> None:
-    """In however many processes they are compiled, and with whatever else."""
-    compile_tree(sys.executable, [str(tree)], workers=1)
-    first = bytecode(tree)
-    assert first
-    compile_tree(sys.executable, [str(tree)], workers=3)
-    assert bytecode(tree) == first
-    for one in tree.iterdir():
-        if one.is_dir():
-            compile_tree(sys.executable, [str(one)])
-    assert bytecode(tree) == first
-
-
 def test_checked_bytecode_follows_its_source(tree: Path) -> None:
     compile_tree(sys.executable, [str(tree)], "checked")
     assert compiled_by_import(tree, "nasty", "my_json") == []
@@ -122,13 +108,6 @@ def test_what_an_installer_has_in_its_cache_stays_as_it_is(tree: Path, tmp_path:
     assert target.read_bytes() != b"theirs"
 
 
-def test_its_mode_follows_the_source(tree: Path) -> None:
-    (tree / "nasty.py").chmod(0o640)
-    compile_tree(sys.executable, [str(tree)])
-    (path,) = (tree / "__pycache__").glob("nasty.*")
-    assert path.stat().st_mode & 0o777 == 0o640
-
-
 def test_what_does_not_compile_is_left_out_and_told(tree: Path) -> None:
     (tree / "template.py").write_text("print 'of Python 2'")
     (tree / "zeros.py").write_bytes(b"x = 1\0")
@@ -145,10 +124,6 @@ def test_warnings_are_nobodys_business(tree: Path, capfd: pytest.CaptureFixture[
     (tree / "warned.py").write_text("x = '\\d'; assert (x, 'always true')\n")
     assert compile_tree(sys.executable, [str(tree)]) == []
     assert capfd.readouterr() == ("", "")
-
-
-def test_nothing_to_compile(tmp_path: Path) -> None:
-    assert compile_tree(sys.executable, [str(tmp_path)]) == []
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:

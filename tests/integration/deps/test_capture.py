@@ -97,29 +97,20 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def test_it_shows_what_the_container_saw(base: Path, disk: Path, tmp_path: Path) -> None:
-    with container(base, disk) as root:
-        _change(root / TARGET)
-        (root / "etc" / "passwd").write_text("changed")
-        (root / "opt" / "other").write_text("other")
-        tree = capture_upper(str(disk / "rw" / "upper"), [f"/{TARGET}"])
-        with seen(tree, base, tmp_path) as merged:
-            assert nasty.differences(merged / TARGET, root / TARGET) == {}
-            assert sorted(os.listdir(merged / TARGET / "replaced")) == ["new.py"]
-            assert (merged / "etc" / "passwd").read_text() == "root"
-            assert not (merged / "opt" / "other").exists()
-            assert (merged / "opt").stat().st_mode & 0o7777 == 0o750
-
-
-def test_all_of_it_when_that_is_the_target(base: Path, disk: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [f"/{TARGET}", "/"])
+def test_it_shows_what_the_container_saw(base: Path, disk: Path, tmp_path: Path, target: str) -> None:
+    """Of the rest of the image nothing is changed."""
     with container(base, disk) as root:
         _change(root / TARGET)
         (root / "etc" / "passwd").unlink()
-        (root / "srv").mkdir()
-        (root / "srv" / "file").write_text("new")
-        tree = capture_upper(str(disk / "rw" / "upper"), ["/"])
+        (root / "opt" / "other").write_text("other")
+        tree = capture_upper(str(disk / "rw" / "upper"), [target])
         with seen(tree, base, tmp_path) as merged:
-            assert nasty.differences(merged, root) == {}
+            assert nasty.differences(Path(f"{merged}{target}"), Path(f"{root}{target}")) == {}
+            assert sorted(os.listdir(merged / TARGET / "replaced")) == ["new.py"]
+            assert (merged / "etc" / "passwd").exists() == (target != "/")
+            assert (merged / "opt" / "other").exists() == (target == "/")
+            assert (merged / "opt").stat().st_mode & 0o7777 == 0o750
 
 
 def test_a_directory_is_captured_as_it_is(tmp_path: Path) -> None:

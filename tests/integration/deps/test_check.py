@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import stat
@@ -91,59 +90,6 @@ def test_what_an_installer_leaves_may_be_published(tree: Path) -> None:
     assert judge(found.items).publish
 
 
-def test_the_same_in_what_a_container_wrote(tree: Path, tmp_path: Path) -> None:
-    upper, target = tmp_path / "upper", f"opt/{tree.name}"
-    shutil.copytree(tree, upper / target, symlinks=True)
-    installation = Installation("/", default_environment(), [target])
-    assert check_tree(take(str(upper)), installation).items == ()
-    (upper / target / "bin" / "tool").touch()
-    (upper / "etc").mkdir()
-    (upper / "etc" / "settings").touch()  # outside of what is imported: another check's matter
-    assert names_of(check_tree(take(str(upper)), installation)) == {"orphan: tool"}
-
-
-def test_a_package_without_what_describes_it(tree: Path) -> None:
-    shutil.rmtree(site_of(tree) / "beta-1.0.dist-info")
-    assert names_of(check(tree)) == {"orphan: space", "orphan: beta.pth"}
-
-
-def test_files_that_are_not_what_was_installed(tree: Path) -> None:
-    site = site_of(tree)
-    (site / "alpha" / "__init__.py").unlink()
-    (site / "alpha" / "__init__.py").write_text("def main(): print('other runs')\n")
-    (site / "alpha" / "sub" / "deep.py").unlink()
-    next(tree.rglob("data.txt")).unlink()
-    (tree / "bin" / "alpha").write_text("#!/bin/sh\n")
-    found = names_of(check(tree))
-    assert "record: __init__.py" in found
-    assert "record: alpha" in found
-    assert len([one for one in found if one.startswith("record: ")]) == 4
-
-
-def test_files_that_nobody_installed(tree: Path) -> None:
-    site = site_of(tree)
-    (site / "sitecustomize.py").write_text("import os\n")
-    (site / "alpha" / "extra.so").write_bytes(b"\x7fELF")
-    (site / "alpha-1.0.dist-info" / "more.txt").touch()
-    (tree / "bin" / "tool").touch()
-    expected = {"orphan: sitecustomize.py", "orphan: extra.so", "orphan: more.txt", "orphan: tool"}
-    assert names_of(check(tree)) == expected
-    assert names_of(check(tree, allowed=["*sitecustomize.py", "bin", "*.so"])) == {"orphan: more.txt"}
-
-
-def test_secrets(tree: Path) -> None:
-    site = site_of(tree)
-    (tree / "pip.conf").write_text("[global]\nindex-url = https://me:hunter2@pypi.example.com/simple\n")
-    (tree / "etc").mkdir()
-    (tree / "etc" / "settings.toml").write_text('url = "https://me:hunter2@pypi.example.com/simple"\n')
-    told = site / "alpha-1.0.dist-info" / "direct_url.json"
-    told.write_text('{"url": "https://me:hunter2@git.example.com/alpha", "vcs_info": {}}')
-    found = check(tree)
-    secrets = {os.path.basename(one.subject) for one in found.items if one.kind == "secret"}
-    assert secrets == {"pip.conf", "settings.toml", "direct_url.json"}
-    assert "hunter2" not in " ".join(judge(found.items).lines)
-
-
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_what_an_installer_notes_of_a_password_is_found(installer: str, wheels: Path, tmp_path: Path) -> None:
     """pip leaves it out of direct_url.json; whatever others do, it is not published."""
@@ -161,15 +107,6 @@ def test_what_an_installer_notes_of_a_password_is_found(installer: str, wheels: 
         if path.is_file() and b"hunter2" in path.read_bytes()
     }
     assert {one.subject for one in check(target).items if one.kind == "secret"} == noted
-
-
-def test_keys_that_came_with_a_package_are_no_secret(tree: Path) -> None:
-    key = site_of(tree) / "alpha" / "tests" / "key.pem"
-    assert key.exists()
-    text = key.read_text()
-    key.unlink()
-    key.write_text(text.replace("MIIE", "MIIF"))
-    assert names_of(check(tree)) == {"record: key.pem", "secret: key.pem"}
 
 
 def test_conflicts_are_those_that_pip_sees(wheels: Path, tmp_path: Path) -> None:
@@ -214,13 +151,6 @@ def test_an_editable_install(tmp_path: Path) -> None:
     assert check(tmp_path / "env", checked=True).items == ()
 
 
-def test_links_into_the_cache_of_uv_are_not_the_files(wheels: Path, tmp_path: Path) -> None:
-    target = tmp_path / "target"
-    links = ("--link-mode", "symlink", "--cache-dir", tmp_path / "cache")
-    install(uv("--python", sys.executable, "--target", target, "--find-links", wheels, *links, "alpha"))
-    assert Finding("record", "alpha/__init__.py", "is a link, and not the file itself") in check(target).items
-
-
 def test_pip_that_is_killed_is_seen(tmp_path: Path) -> None:
     """It is seen whatever its caller made of the exit status."""
     files = {f"many/m{number}.py": f"x = {number}\n" for number in range(1500)}
@@ -235,23 +165,6 @@ def test_pip_that_is_killed_is_seen(tmp_path: Path) -> None:
     (finding,) = check(environment).items
     assert finding.kind == "orphan"
     assert finding.subject.endswith("site-packages/many")
-
-
-@pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_equal_wheels_give_equal_trees(installer: str, wheels: Path, tmp_path: Path) -> None:
-    """Installers leave bytecode to us unless the user says otherwise."""
-    target = tmp_path / "target"
-    by = {"pip": pip, "uv": lambda *rest: uv("--python", sys.executable, *rest)}[installer]
-    seen = []
-    for turn, settings in enumerate(({}, {}, {"PIP_COMPILE": "1", "UV_COMPILE_BYTECODE": "1"})):
-        install(by("--target", target, "--find-links", wheels, "alpha", "beta"), PYTHONHASHSEED=str(turn), **settings)
-        assert bool(list(target.rglob("*.pyc"))) is bool(settings)
-        compile_tree(sys.executable, [str(target)], workers=1 + turn)
-        assert check(target).items == ()
-        seen.append({str(path.relative_to(target)): path.read_bytes() for path in target.rglob("*") if path.is_file()})
-        target.rename(tmp_path / f"turn-{turn}")
-    assert seen[0] == seen[1]
-    assert any(re.search(r"__pycache__/deep\..*\.pyc$", path) for path in seen[0])
 
 
 @pytest.mark.root

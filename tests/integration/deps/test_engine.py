@@ -16,21 +16,11 @@ from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from tests.integration.deps.conftest import Job
 from tests.support.deps.installed import imported, install, published, snapshots_in, use_here
+from tests.support.deps.starting import is_mounted
 from tests.support.images.faults import until_nothing_is_left
 from tests.tools.imagefs_daemon import Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    """The mountpoint of the snapshot; it was installed there, and is removed."""
-    return tmp_path / "deps"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
 
 
 @pytest.fixture
@@ -39,10 +29,6 @@ def name(target: Path, store: Path) -> str:
     shutil.rmtree(target)
     target.mkdir()
     return name
-
-
-def is_mounted(target: Path) -> bool:
-    return kernel.find_mount(str(target)) is not None
 
 
 def confined(target: Path) -> bool:
@@ -152,12 +138,6 @@ def test_what_is_kept_gives_way_when_nothing_is_open_there(
     assert imported(target).stdout.startswith("8 ")
     jobs[0].end()
     until_gone(service, target)
-
-
-def test_nothing_of_that_name(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
-    assert use_here(service, store, "0" * 64, target, jobs[0].pid) is None
-    assert not is_mounted(target)
-    until_nothing_is_left(service)
 
 
 def test_never_at_another_path(

@@ -1,4 +1,4 @@
-"""Starts on one host: hits and misses, of many users and of many starts."""
+"""Starts on one host, hits and misses, of many users and of many starts; and on many hosts at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ from stripefs.fuse import kernel
 from tests.integration.deps.conftest import Job
 from tests.support.deps.installed import imported, snapshots_in
 from tests.support.deps.starting import away, by_uv, done, is_mounted, start
+from tests.support.deps.wheels import wheel
 from tests.support.images.faults import kill_supervisor
+from tests.support.mount_namespace import unshared
 from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -48,14 +51,6 @@ def test_a_miss_then_hits(service: Service, store: Path, wheels: Path, target: P
     for job in jobs:
         job.end()
     eventually(lambda: not is_mounted(target), "the end of the mount")
-
-
-def test_the_job_goes_on_while_it_is_published(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    status, told = done(service, store, target, by_uv(wheels, target))
-    assert (status, "in the background" in told) == (0, True)
-    eventually(lambda: len(snapshots_in(store).stored()) == 1, "the snapshot")
-    (image,) = snapshots_in(store).images_named().values()
-    assert image in snapshots_in(store).images.images()
 
 
 def test_an_installer_that_fails(service: Service, store: Path, wheels: Path, target: Path) -> None:
@@ -135,15 +130,6 @@ def test_users_outlive_a_daemon_that_is_killed(
     assert imported(target).stdout == "7 320000\n"
     jobs[0].end()
     eventually(lambda: not is_mounted(target), "the end of the mount")
-
-
-def test_an_installer_that_leaves_something_running(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    line = " ".join(by_uv(wheels, target))
-    command = ["sh", "-c", f"{line} && (setsid sleep 987 >/dev/null 2>&1 &)"]
-    status, told = done(service, store, target, command, wait=True)
-    assert (status, "sleep 987" in told) == (0, True)
-    assert snapshots_in(store).stored() == {}
-    assert imported(target).returncode == 0
 
 
 @pytest.mark.slow
@@ -226,3 +212,36 @@ def test_several_starts_at_once_on_one_host(
     assert sum(("in use already" if known else "by an earlier start") in line for line in told) == 4
     assert [mount.path for mount in kernel.mounts()].count(str(target)) == int(known)
     assert imported(target).stdout == "7 320000\n"
+
+
+NODES = 4
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Iterator[list[Service]]:
+    """Each with a daemon, a cache and mounts of its own."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for number in range(NODES):
+            folder = tmp_path / f"node{number}"
+            folder.mkdir()
+            made.append(stack.enter_context(contextlib.closing(Service(folder, background_rate="0"))))
+        yield made
+
+
+@pytest.mark.slow
+def test_one_installs_and_the_others_mount(tmp_path: Path, nodes: list[Service]) -> None:
+    """Each has a directory of its own at the path of the target."""
+    log, store, target = tmp_path / "log", tmp_path / "store", tmp_path / "deps"
+    target.mkdir()
+    files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
+    wheel(tmp_path / "wheels", "heavy", files)
+    command = ["sh", "-c", f"echo x >> {log}; sleep 1; {' '.join(by_uv(tmp_path / 'wheels', target))}"]
+    under = unshared(tmp_path, prepare=f"mount -t tmpfs node {target}")
+    then = "import heavy; print(heavy.VALUE, len(open(heavy.__path__[0] + '/data.bin', 'rb').read()))"
+    starts = [start(node, store, target, command, user=-1, then=then, under=under) for node in nodes]
+    told = [process.communicate(timeout=PATIENCE * 4) for process in starts]
+    assert [out for out, _ in told] == ["7 320000\n"] * NODES
+    assert log.read_text() == "x\n"
+    assert sum("mounted at" in err for _, err in told) == NODES - 1
+    assert len(snapshots_in(store).stored()) == 1

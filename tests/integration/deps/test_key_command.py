@@ -65,16 +65,6 @@ def test_key_is_one_line(capsys: pytest.CaptureFixture[str], job: Path) -> None:
     assert said(capsys, "key", *flags, "--salt", "1", "--", *INSTALLER, "-r", "requirements.txt")[0] != out
 
 
-def test_key_explains_every_component(capsys: pytest.CaptureFixture[str]) -> None:
-    out, _ = said(capsys, "key", "--target", "/opt/deps", "--epoch", "1", "--explain", "--", *INSTALLER, "six==1")
-    *lines, empty, digest = out.splitlines()
-    assert empty == ""
-    assert re.fullmatch(r"[0-9a-f]{64}", digest)
-    named = [line.split()[0] for line in lines if not line.startswith(" ")]
-    assert named == list(NAMES)
-    assert lines[-2].split() == ["epoch", "1"]
-
-
 def test_open_ends_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = said(
         capsys, "key", "--target", "/opt/deps", "--strict", "--", *INSTALLER, "-r", "requirements.txt", "torch", code=2

@@ -69,16 +69,6 @@ def test_what_a_request_is_asked_for_is_that_of_its_own_python_and_installers(jo
     assert "pip" in script.installers
 
 
-@pytest.mark.parametrize(
-    "more", [("-q",), ("-vv",), ("--progress-bar", "off"), ("--timeout=9",), ("--no-color", "--retries", "3")]
-)
-def test_how_much_an_installer_says_is_no_part_of_the_key(job: Path, more: tuple[str, ...]) -> None:
-    for words in ((*PIP, "six==1"), (*UV, "six==1")):
-        assert key(job, *words, *more) == key(job, *words)
-    (job / "requirements.txt").write_text("# of the job\n-r more.txt\n\nsix==1.16   # pinned\n./src\n")
-    assert key(job) == key(make(job.parent / "other"))
-
-
 def test_what_is_resolved_and_what_is_taken_as_it_is(job: Path) -> None:
     resolver = NoIndex()
 

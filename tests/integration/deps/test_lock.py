@@ -103,14 +103,6 @@ def test_an_answer_is_believed_for_a_while_by_all_hosts(
     assert index.asked == []
 
 
-def test_an_index_that_is_away(service: Service, folder: Path, target: Path, index: Index) -> None:
-    """Then nothing can be installed either, and what the installer says is said."""
-    shutil.rmtree(index.folder / "heavy")
-    told = deps(service, "uv", "--target", target, "-r", "requirements.txt", code=1)
-    assert "what is asked for could not be resolved: error: No solution found" in told
-    assert "installing without a snapshot" in told
-
-
 def test_an_answer_that_does_not_hold_any_more(service: Service, folder: Path, target: Path, index: Index) -> None:
     """The index has taken away a file that was resolved to, so it is installed without that, and not kept."""
     service.environment["IMAGEFS_RESOLVE_AGE"] = "1h"
@@ -123,16 +115,6 @@ def test_an_answer_that_does_not_hold_any_more(service: Service, folder: Path, t
     assert "not published: it was installed without what was resolved before" in told
     assert value(sys.executable, target) == "15"
     assert names(folder) == []
-
-
-def test_strict_starts(service: Service, folder: Path, target: Path, index: Index) -> None:
-    arguments = ("uv", "--strict", "--wait", "--target", target, "-r", "requirements.txt")
-    (folder / "requirements.txt").write_text("heavy==1.0\n")
-    assert "light==1.0: nothing says which version" in deps(service, *arguments)
-    anew(service, target)
-    (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.0\n")
-    assert "published" in deps(service, *arguments)
-    assert len(names(folder)) == 1
 
 
 @pytest.mark.parametrize("form", ["pip", "uv"])

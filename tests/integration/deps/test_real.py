@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.deps.commanding import UV_ARGUMENTS, deps, names
-from tests.support.deps.wheels import UV, editable, sdist_in_c, uv, wheel
+from tests.integration.deps.commanding import UV_ARGUMENTS, deps
+from tests.support.deps.wheels import UV, sdist_in_c, uv, wheel
 from tests.tools.imagefs_daemon import Service
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -97,19 +97,6 @@ def tree_of(target: Path) -> dict[str, tuple[int, int, int, int]]:
     """Mode, owners and time in nanoseconds of all there is."""
     found = {str(path.relative_to(target)): path.lstat() for path in target.rglob("*")}
     return {name: (one.st_mode, one.st_uid, one.st_gid, one.st_mtime_ns) for name, one in found.items()}
-
-
-def test_an_editable_install(service: Service, folder: Path, target: Path) -> None:
-    """Its modules stay where their source is, and follow that."""
-    source = editable(folder / "mine", "mine")
-    (source / "mine/__init__.py").write_text("VALUE = 3\n")
-    words = ("--no-build-isolation", "-e", source)
-    told = deps(service, "venv", "--wait", "--target", target, *words)
-    assert f"{source}: it is editable" in told
-    assert run(target / "bin/python", "-c", "import mine; print(mine.VALUE)") == "3"
-    assert names(folder) == []
-    (source / "mine/__init__.py").write_text("VALUE = 4\n")
-    assert run(target / "bin/python", "-c", "import mine; print(mine.VALUE)") == "4"
 
 
 def test_a_script_that_makes_an_environment_of_its_own(service: Service, folder: Path, target: Path) -> None:

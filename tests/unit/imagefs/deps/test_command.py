@@ -89,10 +89,3 @@ def test_options_of_uv() -> None:
     }
     assert found.requirements == [("six", False)]
     assert "--pre" in found.switches
-
-
-def test_what_uv_syncs() -> None:
-    found = call_in("uv pip sync a.txt b.txt --require-hashes")
-    assert (found.tool, found.requirements, found.values) == ("uv", (), {"requirement": ["a.txt", "b.txt"]})
-    found = call_in("uv sync --frozen --project ./app")
-    assert (found.tool, found.values, found.switches) == ("uv-project", {"project": ["./app"]}, {"--frozen"})

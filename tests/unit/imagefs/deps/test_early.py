@@ -43,15 +43,6 @@ def test_a_start_that_knows_its_key_does_not_wait_for_the_hint(
     assert used == []
 
 
-def test_a_hint_that_is_there_in_time_is_followed(early: EarlyStart, monkeypatch: pytest.MonkeyPatch) -> None:
-    attached = object()
-    monkeypatch.setattr(Client, "note", lambda *_: Hint(ASKED, "told", "", SNAPSHOT).to_json(NAME).decode())
-    monkeypatch.setattr(Client, "attach_layer", lambda *_, **__: attached)
-    early.begin(Recording())
-    assert early.hint(ASKED) is not None
-    assert early.take(ASKED, SNAPSHOT) is attached
-
-
 def test_an_older_daemon_gives_no_hint(early: EarlyStart, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> str:
         raise MountError("the imagefs daemon refused: the request must be a JSON object with op attach or detach")

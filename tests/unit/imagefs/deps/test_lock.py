@@ -29,16 +29,14 @@ _ENTRIES = st.lists(
 
 
 @given(_ENTRIES, st.randoms())
-def test_order_and_spelling_do_not_count(entries: list[LockedRequirement], random: object) -> None:
-    shuffled = sorted(entries, key=lambda _: random.random())  # type: ignore[attr-defined]
-    spelled = [one._replace(name=one.name.upper(), digests=[*one.digests, *one.digests]) for one in shuffled]
-    assert Lock.of(spelled).to_key() == Lock.of(entries).to_key()
-
-
-@given(_ENTRIES)
-def test_it_comes_back_from_its_document(entries: list[LockedRequirement]) -> None:
+def test_it_comes_back_from_its_document_whatever_the_order_and_spelling(
+    entries: list[LockedRequirement], random: object
+) -> None:
     lock = Lock.of(entries, "uv 1.0")
     assert Lock.from_document(json.loads(json.dumps(lock.to_document()))) == lock
+    shuffled = sorted(entries, key=lambda _: random.random())  # type: ignore[attr-defined]
+    spelled = [one._replace(name=one.name.upper(), digests=[*one.digests, *one.digests]) for one in shuffled]
+    assert Lock.of(spelled).to_key() == lock.to_key()
 
 
 @pytest.mark.parametrize(

@@ -92,31 +92,6 @@ def test_targets_alone_are_captured_also_in_places_for_a_while(tmp_path: Path) -
     assert captured(tmp_path, "/", "/tmp/a") - captured(tmp_path, "/") == {"tmp/a"}
 
 
-def test_everything_about_a_file_is_kept(tmp_path: Path) -> None:
-    put(tmp_path, "opt/deps/a", "opt/deps/b")
-    file = tmp_path / "opt" / "deps" / "a"
-    os.link(file, tmp_path / "opt" / "deps" / "hardlink")
-    (tmp_path / "opt" / "deps" / "link").symlink_to("../../etc/passwd")
-    white_out(tmp_path, "opt/deps/gone")
-    os.chown(file, 12, 34)
-    file.chmod(0o4751)
-    os.setxattr(file, "user.note", b"kept")
-    os.setxattr(file, "trusted.overlay.origin", b"of the overlay")
-    os.utime(file, ns=(0, 1_500_000_000_000_000_007))
-    os.setxattr(tmp_path / "opt" / "deps", "trusted.overlay.opaque", b"y")
-    os.setxattr(tmp_path / "opt", "trusted.overlay.impure", b"y")
-    root, _ = capture_upper(str(tmp_path), ["/opt/deps"])
-    found = {path.decode(): inode for path, inode in walk(root)}
-    inode = found["opt/deps/a"]
-    assert (inode.mode, inode.uid, inode.gid) == (stat.S_IFREG | 0o4751, 12, 34)
-    assert (inode.mtime, inode.mtime_ns, inode.xattrs) == (1_500_000_000, 7, ((b"user.note", b"kept"),))
-    assert found["opt/deps/hardlink"] is inode
-    assert found["opt/deps/link"].data == b"../../etc/passwd"
-    assert (found["opt/deps/gone"].mode, found["opt/deps/gone"].rdev) == (stat.S_IFCHR, (0, 0))
-    assert found["opt/deps"].xattrs == ((b"trusted.overlay.opaque", b"y"),)
-    assert found["opt"].xattrs == ()
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

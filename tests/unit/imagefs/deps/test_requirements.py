@@ -256,17 +256,6 @@ def test_what_is_no_lock_is_an_error(name: str, text: str) -> None:
         read_named(name, text)
 
 
-def test_requirements_of_a_command_line() -> None:
-    reader = Files().reader()
-    reader.requirement("command", "six==1")
-    reader.requirement("command", "numpy>=1")
-    reader.requirement("command", ".", editable=True)
-    reader.requirement("command", "$NAME")
-    said = reader.finish()
-    assert [one.what for one in ends(said)] == [".", "$NAME", "numpy>=1"]
-    assert said.sources == [RequirementSource("/job", "command", True)]
-
-
 def test_what_takes_the_place_of_others_is_closed_by_nothing_else() -> None:
     files = Files(main="numpy==1.26.4", more="numpy>=2\nscipy==1\n./src")
     reader = files.reader()

@@ -73,6 +73,14 @@ def test_what_came_with_a_package_is_known_to_others_already(tmp_path: Path) -> 
     assert {one.subject for one in check_secrets(inventory, set())} == {"tests/key.pem", "tests/pip.conf"}
 
 
+def test_what_an_installer_notes_of_where_a_package_came_from_is_looked_into(tmp_path: Path) -> None:
+    told = tmp_path / "alpha-1.0.dist-info/direct_url.json"
+    told.parent.mkdir()
+    told.write_text('{"url": "https://me:hunter2@git.example.com/alpha", "vcs_info": {}}')
+    (found,) = check_secrets(take(str(tmp_path)), {"alpha-1.0.dist-info/direct_url.json"})
+    assert found.what == "an address with a password"
+
+
 def test_programs_and_large_files_are_not_looked_into(tmp_path: Path) -> None:
     (tmp_path / "library.so").write_bytes(b"\x7fELF\0\0" + KEY.format("").encode())
     (tmp_path / "large.txt").write_bytes(bytes(1) + KEY.format("").encode().ljust(2 << 20))

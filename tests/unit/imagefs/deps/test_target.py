@@ -54,11 +54,6 @@ def test_one_that_is_finished(target: TargetDirectory) -> None:
     file.write_text("y")
     assert target.state(KEY) is TargetState.CHANGED
     assert target.changes(inventory.take(target.path)) == ["file", "more"]
-
-
-def test_a_file_of_it_that_was_removed(target: TargetDirectory) -> None:
-    file = finish(target)
-    Path(target.path, "other").touch()
     file.unlink()
     assert target.state(KEY) is TargetState.CHANGED
 
