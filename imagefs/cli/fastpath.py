@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from imagefs.containers import JobRunner
-    from imagefs.deps.lock_cache import LockCache, RunResolver
-    from imagefs.deps.request import Request
+    from imagefs.deps.key import Request
+    from imagefs.deps.resolver import LockCache, RunResolver
     from imagefs.run.options import Bind, RunOptions
 
 __all__ = [
@@ -73,7 +73,7 @@ def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
 
     Raises ConfigError.
     """
-    from imagefs.deps.request import Request, Target  # `imagefs run` reads the flags, and seldom asks
+    from imagefs.deps.key import Request, Target  # `imagefs run` reads the flags, and seldom asks
     from stripefs.osutil import umask
 
     if "" in values["targets"]:
@@ -89,7 +89,7 @@ def locks_of(settings: Settings, run: RunResolver | None = None, *, make: bool =
 
     run: the resolver, that of this host by default. make: whether a store that is not there yet is made.
     """
-    from imagefs.deps.lock_cache import LockCache
+    from imagefs.deps.resolver import LockCache
 
     store = settings.store if settings.deps.store else None
     return LockCache(settings.daemon.cache, store, settings.deps.resolve_age, run, make=make)

@@ -1,21 +1,35 @@
-"""Digests of what is installed from: files, and directories with all that is below them."""
+"""Digests of what is installed from: files, and directories with all that is below them.
+
+Of requirements files the lines count, joined and split by pip's own parser. One that the parser would read for minutes
+is told instead.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import os
 import re
+import shlex
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from io import BufferedReader
+from typing import Any, NamedTuple
+
+import pip_requirements_parser as pip
 
 from imagefs.deps.key import Value, canonical
 from imagefs.deps.lock import without_secrets
-from imagefs.deps.requirement_lines import lines_of
 from stripefs.errors import ConfigError
 
-__all__ = ["Files", "digest_of_file", "digest_of_tree"]
+__all__ = ["LONGEST", "Files", "digest_of_file", "digest_of_tree", "line_parser", "lines_of"]
+
+LONGEST = 65_536
+"""Characters of a line with all that continues it: 800 hashes. Releases have some hundreds of files at most."""
+
+_BLANK = re.compile(r"\s{1000}")
+"""More than people write in one place. The parser looks for comments in a time that grows with the square of it."""
 
 _LEFT_OUT = re.compile(r"(.*/)?(__pycache__|\.git|\.hg|\.svn)|.*\.py[co]")
 """Below a directory: bytecode, and what version control keeps."""
@@ -86,6 +100,42 @@ class Files:
         self._digests[found] = digest
         self._names[path] = found
         return found
+
+
+class RequirementLine(NamedTuple):
+    """number: of its first line in the file. why: it is not to be read, "" for nothing."""
+
+    number: int
+    text: str
+    why: str
+
+
+def lines_of(data: bytes) -> Iterator[RequirementLine]:
+    """Those that say something. Raises ValueError for what is no text."""
+    for number, text in pip.join_lines(enumerate(pip.auto_decode(data).splitlines(), start=1)):
+        if text.lstrip().startswith("#"):
+            continue
+        if len(text) > LONGEST:
+            yield RequirementLine(number, text, f"it is longer than {LONGEST} characters; break it up")
+        elif _BLANK.search(text):
+            yield RequirementLine(number, text, "it has a thousand blanks in a row; take them out")
+        else:
+            for found in pip.split_comments([(number, text)]):
+                if not isinstance(found, pip.CommentLine):
+                    yield RequirementLine(number, found[1], "")
+
+
+def line_parser() -> Callable[[str], tuple[str, Any, Sequence[str]]]:
+    """A parser of lines as `pip.get_line_parser` makes it, which makes all of pip's options anew for each."""
+    parser = pip.build_parser()
+    defaults = parser.get_default_values()
+
+    def parse(line: str) -> tuple[str, Any, Sequence[str]]:
+        arguments, words = pip.break_args_options(line)
+        options, rest = parser.parse_args(shlex.split(words), copy.deepcopy(defaults))  # lists among them are added to
+        return arguments, options, rest
+
+    return parse
 
 
 def _lines(path: str, data: bytes) -> bytes:

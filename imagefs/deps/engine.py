@@ -10,14 +10,22 @@ On a host the image of a snapshot is mounted read-only at the path that it was i
 want one snapshot share one mount; the daemon counts the processes that use it, and unmounts it when the last has ended.
 The process that mounts has the turn at the target (`imagefs.deps.target`), so that one of several that come at once
 mounts, and the others find it mounted.
+
+The smoke test of an installation (`--probe`): a program of the user's, mostly a few imports, that must run with it.
+
+A packed image is tried before anybody can find it: the daemon serves the image as it will serve the snapshot. A child
+that is process 1 of a PID namespace mounts it in a mount namespace of its own, over what was installed, which the job
+may be using; so nobody else sees it there, and it goes with the child, however this process ends. Where that cannot be
+done, the test is of what was installed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from imagefs import mounts
@@ -27,7 +35,7 @@ from imagefs.deps import publications
 from imagefs.errors import DamagedBlock, DamagedObject
 from imagefs.format.documents import SHORT
 from imagefs.plane import erofs
-from imagefs.settings import TreeOptions
+from imagefs.settings import DaemonSettings, TreeOptions
 from imagefs.startup.emission import events
 from stripefs.errors import MountError, NotFound, StripefsError
 from stripefs.fuse import kernel
@@ -44,14 +52,18 @@ __all__ = [
     "AttachedLayer",
     "Miss",
     "MountedSnapshot",
+    "Probe",
+    "SmokeTestResult",
     "absent",
     "attach_above",
     "check_whole",
     "hit_or_install",
     "missed",
     "mount_snapshot",
+    "probe_failure",
     "record_hit",
     "release",
+    "try_packed",
 ]
 
 CHANGED = "what it is installed from was changed meanwhile"
@@ -243,3 +255,131 @@ def _is_ours(client: Client, here: kernel.MountPoint) -> bool:
         metadata = next((one.metadata for one in reversed(erofs.mounted()) if one.path == here.path), "")
         return metadata.startswith(os.path.join(os.path.realpath(client.settings.cache), "metadata/"))
     return here.fstype == "fuse.imagefs" and here.source.startswith(_SOURCE)
+
+
+_MS_RDONLY, _MS_BIND, _MS_REMOUNT = 1, 4096, 32
+
+
+def probe_failure(
+    interpreter: str, code: str, target: str, folder: str | None = None, before: Callable[[], None] | None = None
+) -> str:
+    """Why `interpreter -c code` fails with the packages in `target`, in one line; "" where it does not.
+
+    folder: where it runs, by default the working directory. before: called in the child before it becomes the
+    interpreter.
+    """
+    import subprocess  # not needed by most, who probe nothing
+
+    paths = [target, *filter(None, [os.environ.get("PYTHONPATH")])]
+    try:
+        done = subprocess.run(
+            [interpreter, "-c", code],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            preexec_fn=before,
+        )
+    except OSError as error:  # the interpreter may be one of the files that are tried
+        return f"{interpreter} cannot be run: {error.strerror}"
+    return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1] if done.returncode else ""
+
+
+def _read_only(target: str) -> Callable[[], None]:
+    """A function that makes `target`, for the caller's process, where it may do that, as when it is mounted: nobody can
+    write there."""
+
+    from imagefs.run import namespace  # not needed by most, who probe nothing
+
+    def make() -> None:
+        with contextlib.suppress(OSError):  # plain users cannot
+            namespace.private_mounts()
+            kernel.mount(target, target, "", _MS_BIND, "")
+            kernel.mount("", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY, "")
+
+    return make
+
+
+class Probe(NamedTuple):
+    """A smoke test, in values that can be JSON: an interpreter, a program in Python for it, and where that runs.
+
+    settings: fields of `DaemonSettings`. tree: fields of `TreeOptions`.
+    """
+
+    interpreter: str
+    code: str
+    folder: str
+    settings: Mapping[str, Any]
+    tree: Sequence[Any]
+
+
+class SmokeTestResult(NamedTuple):
+    """The result of a smoke test. failure: in one line, "" for none. unmounted: why it was not of what was packed, ""
+    where it was."""
+
+    failure: str
+    unmounted: str = ""
+
+
+def try_packed(probe: Probe, target: str, store: StoreSettings, image: str) -> SmokeTestResult:
+    """Try the image of this digest at `target`, where it was installed.
+
+    Raises StripefsError for an image that the daemon cannot serve, and OSError.
+    """
+    try:
+        return SmokeTestResult(_failure_of_packed(probe, target, store, image))
+    except MountError as error:
+        failure = probe_failure(probe.interpreter, probe.code, target, probe.folder, _read_only(target))
+        return SmokeTestResult(failure, str(error))
+
+
+def _failure_of_packed(probe: Probe, target: str, store: StoreSettings, image: str) -> str:
+    """The reason for which it fails, "" where it does not. Raises MountError where it cannot be mounted."""
+    if os.geteuid() != 0:
+        raise MountError("only root can mount it for the probe alone")
+    from imagefs import containers
+    from imagefs.run import namespace
+
+    client, tree = Client(DaemonSettings(**probe.settings)), TreeOptions(*probe.tree)
+    with containers.attached(client, store, image, Recording(off=True), tree) as found, found.layer() as layer:
+        try:
+            with namespace.child(lambda told: _test_in_child(probe, target, layer, told)) as (child, report):
+                told = b"".join(iter(lambda: os.read(report, 1 << 16), b""))
+                status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        except OSError as error:
+            raise _unmounted(target, error) from error
+    if not told:
+        return f"the process that mounts for it ended with status {status}"
+    failure, unmounted, hint = json.loads(told)
+    if unmounted:
+        raise MountError(unmounted, hint=hint)
+    return str(failure)
+
+
+def _test_in_child(probe: Probe, target: str, layer: MountLayer, told: int) -> None:
+    failure = unmounted = hint = ""
+    try:
+        _mount_alone(target, layer)
+        failure = probe_failure(probe.interpreter, probe.code, target, probe.folder)
+    except MountError as error:
+        unmounted, hint = error.message, error.hint
+    with open(told, "w", closefd=False) as file:
+        json.dump([failure, unmounted, hint], file)
+
+
+def _mount_alone(target: str, layer: MountLayer) -> None:
+    """For this process alone. Raises MountError."""
+    from imagefs.run import namespace
+
+    try:
+        namespace.private_mounts()
+        layer(target)
+    except OSError as error:
+        raise _unmounted(target, error) from error
+
+
+def _unmounted(target: str, error: OSError) -> MountError:
+    return MountError(f"{target} cannot be mounted for the probe alone: {error.strerror}")

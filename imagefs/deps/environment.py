@@ -15,6 +15,7 @@ key of an installation that builds something, and the compilers too. A variable 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -27,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from imagefs.deps.command import Call
+from imagefs.deps.facts import captured
+from imagefs.deps.key import Python
 from imagefs.deps.lock import without_secrets
-from imagefs.deps.request import Python
 from stripefs.errors import ConfigError
 
 __all__ = [
@@ -155,20 +157,17 @@ def searched_folders(
 
 def preinstalled(folders: Iterable[str]) -> list[str]:
     """Distributions that are installed there, as `NAME-VERSION`, sorted."""
-    return sorted({name for folder in folders for name in _preinstalled(folder)})
+    found = set()
+    for folder in folders:
+        with contextlib.suppress(OSError):  # pip finds nothing there either
+            stems = map(os.path.splitext, os.listdir(folder))
+            found |= {stem for stem, suffix in stems if suffix in (".dist-info", ".egg-info", ".egg")}
+    return sorted(found)
 
 
 def _of_user(environ: Mapping[str, str], python: Python) -> str:
     base = environ.get("PYTHONUSERBASE") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".local")
     return os.path.join(base, "lib", f"python{python.markers.get('python_version', '')}", "site-packages")
-
-
-def _preinstalled(folder: str) -> list[str]:
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return []  # pip finds nothing there either
-    return [stem for stem, suffix in map(os.path.splitext, names) if suffix in (".dist-info", ".egg-info", ".egg")]
 
 
 _SECRET_VARIABLE = re.compile(r"(?i)token|passw|secret|credential|username|auth(?!or)")
@@ -279,16 +278,7 @@ def _words(text: str) -> list[str]:
 def _version(words: Sequence[str], environ: Mapping[str, str]) -> str:
     """The output of it: of nvcc the line with the release, of all others the first."""
     try:
-        done = subprocess.run(
-            [*words, "--version"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_PATIENCE,
-            check=False,
-        )
+        done = captured([*words, "--version"], environ, None, _PATIENCE)
     except (OSError, subprocess.SubprocessError):
         return ""
     lines = done.stdout.splitlines() if done.returncode == 0 else []

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from imagefs.deps import probe
 from imagefs.deps.command import calls, is_pip, is_python
-from imagefs.deps.request import Facts, Python
+from imagefs.deps.key import Facts, Python
 from stripefs.errors import ConfigError
 
 __all__ = [
     "LEVELS",
     "ask",
+    "captured",
     "chosen_level",
     "inside_command",
     "level_of",
@@ -145,6 +146,24 @@ def read_probe(text: str) -> Facts:
     return facts
 
 
+def captured(
+    command: Sequence[str], environ: Mapping[str, str], folder: str | None, patience: float, text: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """The end and the outputs of a program that gets this text. Raises OSError, and SubprocessError after `patience`
+    seconds."""
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=dict(environ),
+        input=text,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=patience,
+        check=False,
+    )
+
+
 def level_of(machine: str, flags: Collection[str]) -> str:
     """The highest level whose features are all among the processor's flags; "" for other machines than x86-64."""
     if machine != "x86_64":
@@ -214,15 +233,7 @@ def _of_uv(command: Sequence[str], environ: Mapping[str, str], folder: str) -> s
     uv = next(word for word in command if os.path.basename(word) == "uv")
     system = ["--system"] if "--system" in command else []
     try:
-        asked = subprocess.run(
-            [uv, "python", "find", *system, *wanted[:1]],
-            cwd=folder,
-            env=dict(environ),
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-            check=False,
-        )
+        asked = captured([uv, "python", "find", *system, *wanted[:1]], environ, folder, _PATIENCE)
     except (OSError, subprocess.SubprocessError):
         return _found("python3", environ, folder)
     return asked.stdout.strip() if asked.returncode == 0 else ""

@@ -20,11 +20,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from imagefs.daemon import processes
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording, SharedSnapshot, SnapshotUse
-from imagefs.deps import inventory, publications, smoketest
+from imagefs.deps import inventory, publications
 from imagefs.deps.command import joined
-from imagefs.deps.engine import CHANGED, Miss, MountedSnapshot, absent, hit_or_install, missed, mount_snapshot, release
+from imagefs.deps.engine import (
+    CHANGED,
+    Miss,
+    Probe,
+    absent,
+    hit_or_install,
+    missed,
+    mount_snapshot,
+    probe_failure,
+    release,
+)
+from imagefs.deps.local import Scratch
 from imagefs.deps.resolver import LockedInstall
-from imagefs.deps.scratch import Scratch
 from imagefs.deps.target import TargetDirectory, TargetRefused, TargetState, TargetUser
 from imagefs.errors import CommandNotExecutable, CommandNotFound, SnapshotError
 from imagefs.format.documents import SHORT, key_digest
@@ -183,15 +193,18 @@ class _HostStart:
             return missed(error)
         if mounted is None:
             return absent(request.store, self._client.settings.cache, self._name)
-        if request.probe and not isinstance(mounted.attachment, SharedSnapshot) and (failed := self._failure()):
+        shared = isinstance(mounted.attachment, SharedSnapshot)
+        if (
+            request.probe
+            and not shared
+            and (failed := probe_failure(request.interpreter, request.probe, request.target))
+        ):
             release(self._client, mounted, request.target)
             return Miss(f"the probe failed: {failed}", absent=False)
         self._note(lambda: self._target.note_mounted(self._name, users))
-        self._tell(f"hit {self._short}: {_shown(mounted)} at {request.target} ({mounted.answered * 1000:.0f} ms)")
+        how = "in use already" if shared else "mounted"
+        self._tell(f"hit {self._short}: {how} at {request.target} ({mounted.answered * 1000:.0f} ms)")
         return 0
-
-    def _failure(self) -> str:
-        return smoketest.probe_failure(self._request.interpreter, self._request.probe, self._request.target)
 
     # Miss; most starts find what they want, so what is needed for this is loaded here
 
@@ -245,7 +258,7 @@ class _HostStart:
 
         broken: why it is not what was resolved before, "" where it is.
         """
-        from imagefs.deps.bytecode import compile_tree
+        from imagefs.deps.install import compile_tree
 
         request, problem = self._request, ""
         try:
@@ -268,7 +281,7 @@ class _HostStart:
         from imagefs.deps.publish import job_of
 
         request, settings = self._request, self._client.settings
-        probe = smoketest.Probe(request.interpreter, request.probe, os.getcwd(), settings._asdict(), request.tree)
+        probe = Probe(request.interpreter, request.probe, os.getcwd(), settings._asdict(), request.tree)
         return job_of(request, settings, request.key, request.target, done, uncompiled, lease)._replace(
             environment=request.environment,
             sites=request.sites,
@@ -318,13 +331,7 @@ class _HostStart:
         except OSError as error:
             self._tell(f"who uses {self._request.target} cannot be noted: {error}")
 
-    # Lines for people
-
     def _wait_for_turn(self) -> None:
         self._tell(
             f"waiting for another process of this host, which installs into {self._request.target} or mounts there"
         )
-
-
-def _shown(mounted: MountedSnapshot) -> str:
-    return "in use already" if isinstance(mounted.attachment, SharedSnapshot) else "mounted"

@@ -17,17 +17,16 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
 
 from imagefs.build.optimize import optimize
-from imagefs.deps.lease import acquire
+from imagefs.deps.lease import leading
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots, check_source
 from imagefs.repository.store import open_repository
 from imagefs.repository.traces import Traces
 from imagefs.settings import AUTO, Compression
 from imagefs.trace.references import complete, stored_traces
-from stripefs.errors import Busy, StripefsError, Unsupported
+from stripefs.errors import Busy, StripefsError
 from stripefs.settings import store_settings
 from stripefs.units import format_size
 
@@ -72,11 +71,12 @@ def add_hot_device(snapshots: Snapshots, name: str, compression: Compression = A
     if (places := _places(Traces(images.repository), base)) <= SCATTERED:
         return f"what starts touch lies in {places} places"
     try:
-        with _led(snapshots, name) as check:
+        with leading(snapshots, name) as lead:
             report = optimize(images, base, complete(stored_traces(images, base)), compression=compression)
             improved = False
             try:
-                check()
+                if lead is not None:
+                    lead.check()
                 improved = snapshots.add_hot_device(name, base, report.digest)
             finally:
                 if not improved:
@@ -93,20 +93,6 @@ def _places(traces: Traces, image: str) -> int:
     """Runs of blocks in the longest plan of the image."""
     plans = (traces.plan(image, workload) for workload in traces.workloads(image))
     return max((len(plan.runs) for plan in plans if plan is not None), default=0)
-
-
-@contextlib.contextmanager
-def _led(snapshots: Snapshots, name: str) -> Iterator[Callable[[], None]]:
-    """Alone, where the store has locks; what asks whether that is still so. Raises Busy."""
-    try:
-        held = acquire(snapshots, name)
-    except Unsupported:
-        yield lambda: None
-        return
-    try:
-        yield held.check
-    finally:
-        held.release()
 
 
 if __name__ == "__main__":

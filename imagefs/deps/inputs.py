@@ -13,8 +13,8 @@ from typing import NamedTuple
 from imagefs.deps.command import Call, calls, decisive
 from imagefs.deps.digest import Files
 from imagefs.deps.environment import pip_settings, preinstalled, said_by, searched_folders, uv_files, uv_table
+from imagefs.deps.key import Facts, Inputs, OpenEnd, Request
 from imagefs.deps.lock import Lock, without_secrets
-from imagefs.deps.request import Facts, Inputs, OpenEnd, Request
 from imagefs.deps.requirements import Reader, Requirements
 from stripefs.errors import ConfigError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from imagefs.deps import facts
@@ -12,15 +12,24 @@ from imagefs.deps.command import calls
 from imagefs.deps.environment import build_variables, compilers
 from imagefs.deps.facts import version_command
 from imagefs.deps.inputs import Gathered, gather
-from imagefs.deps.key import Key, Value
+from imagefs.deps.key import (
+    Facts,
+    Key,
+    OpenEnd,
+    Refusal,
+    Request,
+    Value,
+    checked,
+    key_of,
+    refusal_of,
+    takes_open_ends,
+)
 from imagefs.deps.local import Builder, BuildOrder, Wheel, build_here
 from imagefs.deps.lock import Lock
-from imagefs.deps.lock_cache import Resolver
-from imagefs.deps.request import Facts, Refusal, Request, checked, key_of, refusal_of, refusal_of_lock, takes_open_ends
-from imagefs.deps.resolver import LockedInstall, caching, is_uncached, question_for
+from imagefs.deps.resolver import LockCache, LockedInstall, caching, is_uncached, question_for
 from stripefs.errors import StripefsError
 
-__all__ = ["Answer", "ask", "unchanged"]
+__all__ = ["Answer", "ask", "refusal_of_lock", "unchanged"]
 
 _FOLDER = re.compile(r"/(#[0-9]+)?$")  # how `imagefs.deps.digest.Files` names directories
 
@@ -42,7 +51,7 @@ class Answer(NamedTuple):
 
 def ask(
     request: Request,
-    resolver: Resolver,
+    resolver: LockCache,
     environ: Mapping[str, str] | None = None,
     known: Facts | None = None,
     build: Builder = build_here,
@@ -159,3 +168,18 @@ def _installers(
 
 def _exists(program: str, folder: str) -> bool:
     return "/" not in program or os.path.exists(os.path.join(folder, program))
+
+
+def refusal_of_lock(request: Request, lock: Lock, pinned: Collection[str]) -> Refusal | None:
+    """The reason for which there is no key although everything was resolved. pinned: names of which something says what
+    they are.
+    """
+    loose = [
+        OpenEnd("index", str(one), "no digest of its file is known; add --hash, or use an index with digests")
+        for one in lock.unpinned
+        if one.kind in ("wheel", "sdist")
+    ]
+    if request.strict:
+        why = "nothing says which version is to be installed, and --strict is given"
+        loose += [OpenEnd("requirements", str(one), why) for one in lock.requirements if one.name not in pinned]
+    return Refusal(loose) if loose else None

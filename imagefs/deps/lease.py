@@ -16,7 +16,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
@@ -35,6 +35,7 @@ __all__ = [
     "RenewedLock",
     "acquire",
     "acquire_or_wait",
+    "leading",
     "pause",
 ]
 
@@ -179,6 +180,20 @@ def acquire(snapshots: Snapshots, name: str, owner: str = "") -> RenewedLock:
     """Lead the installation of this snapshot. Raises Busy while somebody else does, and Unsupported where the store has
     no locks."""
     return RenewedLock(snapshots.images.repository.lock(FOLDER + b"/" + name.encode(), owner, LEASE))
+
+
+@contextlib.contextmanager
+def leading(snapshots: Snapshots, name: str, owner: str = "") -> Iterator[RenewedLock | None]:
+    """The lead of this snapshot as long as this lasts, None where the store has no locks. Raises Busy."""
+    try:
+        held = acquire(snapshots, name, owner)
+    except Unsupported:
+        yield None
+        return
+    try:
+        yield held
+    finally:
+        held.release()
 
 
 def acquire_or_wait(

@@ -6,6 +6,11 @@ start, by the installer of the command and in isolation as that would, and nothi
 
 After the installation what was installed is compared with that wheel (`differs`), so what was changed in between, or a
 build that does not bring the same twice, is not published.
+
+The folder of one start (`Scratch`) holds downloads and wheels that its resolver and its installer share, so that a miss
+pays once: pip's `install --dry-run` downloads whatever it resolves to (a hash that an index does not tell is made so),
+and the installation would do that again where the user has no cache. So both run with a cache in this folder, and see
+projects as the wheels that they were built to.
 """
 
 from __future__ import annotations
@@ -20,19 +25,22 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from imagefs.deps.check.distributions import parse_record
 from imagefs.deps.command import Call, options_among
+from imagefs.deps.facts import captured
 from imagefs.deps.inventory import Inventory
 from imagefs.deps.key import canonical
 from imagefs.deps.lock import without_secrets
-from imagefs.deps.prebuilt import covering
+from imagefs.deps.prebuilt import covering, stand_in
+from imagefs.deps.resolver import Question, run_here
 from imagefs.errors import SnapshotError
 
-__all__ = ["BuildOrder", "Builder", "Wheel", "build_here", "differs", "read_wheel", "wheel_in"]
+__all__ = ["BuildOrder", "Builder", "Scratch", "Wheel", "build_here", "differs", "read_wheel", "wheel_in"]
 
 _LONGEST = 1800.0
 """Seconds for a build, which may be of many modules in C++."""
@@ -195,17 +203,7 @@ def _same_version(one: str, other: str) -> bool:
 def _run(source: str, command: Sequence[str], folder: str, environ: Mapping[str, str]) -> None:
     """Raises SnapshotError with the last line that it prints on failure."""
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_LONGEST,
-            check=False,
-        )
+        done = captured(command, environ, folder, _LONGEST)
     except subprocess.TimeoutExpired as error:
         raise SnapshotError(f"{source} was not built to a wheel within {_LONGEST:.0f} s") from error
     if done.returncode:
@@ -214,3 +212,67 @@ def _run(source: str, command: Sequence[str], folder: str, environ: Mapping[str,
         raised = [line for line in told if _RAISED.match(line)] or [line for line in told if "rror" in line]
         why = (raised or told or ["it says nothing"])[-1]
         raise SnapshotError(f"{source} cannot be built to a wheel: {without_secrets(why)}")
+
+
+class Scratch:
+    """Made when something is put there, gone after `remove`, which the end of a `with` block does too.
+
+    targets: directories that are installed into; a project around one of them is seen as it is.
+    """
+
+    def __init__(self, targets: Sequence[str] = ()) -> None:
+        self._targets = [os.path.realpath(target) for target in targets]
+        self._folder = ""
+        self._wheels: dict[str, str] = {}
+        self._runs = 0
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(self, _type: type[BaseException] | None, _value: object, _traceback: TracebackType | None) -> None:
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove what is there. Does not fail."""
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder, self._wheels = "", {}
+
+    def downloads(self) -> str:
+        """The directory of a cache for an installer. Raises OSError."""
+        path = self.path("downloads")
+        os.makedirs(path, exist_ok=True)
+        return path
+
+    def path(self, name: str) -> str:
+        """A path for something of this name. Raises OSError."""
+        self._folder = self._folder or tempfile.mkdtemp(prefix="imagefs-deps-")
+        return os.path.join(self._folder, name)
+
+    def build(self, order: BuildOrder, environ: Mapping[str, str]) -> Mapping[str, Wheel]:
+        """A `Builder`. Raises SnapshotError and OSError."""
+        return build_here(order, environ, self.keep if "--no-use-pep517" not in order.words else None)
+
+    def keep(self, source: str, wheel: Path) -> None:
+        """Let installers have this wheel for a project. Raises OSError."""
+        real = os.path.realpath(source)
+        folder = self.path(f"project{len(self._wheels)}")
+        if not any(f"{target}/".startswith(f"{real}/") for target in self._targets) and stand_in(
+            real, str(wheel), folder
+        ):
+            self._wheels[real] = folder
+
+    def seen(self, source: str) -> str:
+        """The stand-in of a project, "" for none."""
+        return self._wheels.get(os.path.realpath(source), "")
+
+    def command(self, command: Sequence[str]) -> Sequence[str]:
+        """It, such that it sees the projects as their wheels."""
+        if not self._wheels:
+            return command
+        self._runs += 1
+        return [*covering(self.path(f"written{self._runs}"), self._wheels), *command]
+
+    def run(self, question: Question, folder: str, environ: Mapping[str, str], paths: Sequence[str]) -> str:
+        """As `imagefs.deps.resolver.run_here`. Raises SnapshotError."""
+        return run_here(question._replace(command=self.command(question.command)), folder, environ, paths)

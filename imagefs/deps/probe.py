@@ -2,7 +2,7 @@
 
 It may be any Python from 3.7 on, inside a container too, so this needs nothing but its standard library and comes to it
 as text (`python -I -c`). It prints one JSON object: `os`, `architecture`, `libc` (name and version), `python` (as
-`imagefs.deps.request.Python` has it).
+`imagefs.deps.key.Python` has it).
 """
 
 from __future__ import annotations

@@ -39,7 +39,6 @@ __all__ = [
     "end_publication",
     "keep_file",
     "last_outcome",
-    "log_of",
     "publish_beside",
     "save_outcome",
     "unfinished",
@@ -132,7 +131,7 @@ def last_outcome(cache: str, name: str) -> PublishOutcome | None:
         return None
 
 
-def log_of(cache: str, name: str) -> Path:
+def _log_of(cache: str, name: str) -> Path:
     """The log of the program that publishes. Raises OSError."""
     path = _outcome_path(cache, name).with_suffix(".log")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +156,7 @@ def publish_beside(
         tell(f"snapshot {job.name[:SHORT]} is published in the background (process {publisher.pid})")
         return
     status = publisher.wait()
-    told = log_of(job.cache, job.name).read_text(errors="replace").splitlines()
+    told = _log_of(job.cache, job.name).read_text(errors="replace").splitlines()
     for line in told or [f"snapshot {job.name[:SHORT]}: what publishes it ended with status {status}"]:
         tell(line.removeprefix("imagefs: "))
 
@@ -166,7 +165,7 @@ def _publisher(job: PublishJob, held: Sequence[int]) -> subprocess.Popen[bytes]:
     """The process that publishes, which outlives this one and its group."""
     import subprocess  # not needed by most, who find what they want
 
-    with open(log_of(job.cache, job.name), "wb") as log:
+    with open(_log_of(job.cache, job.name), "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "imagefs.deps.publish"],
             stdin=subprocess.PIPE,

@@ -24,23 +24,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from imagefs.build.image import build
 from imagefs.deps import publications
-from imagefs.deps.capture import CapturedTree, capture_directory
 from imagefs.deps.check.rules import Finding, Verdict, judge
-from imagefs.deps.check.tree import Findings, Installation, check_tree
+from imagefs.deps.check.tree import CapturedTree, Findings, Installation, capture_directory, check_tree
+from imagefs.deps.engine import Probe, SmokeTestResult, try_packed
 from imagefs.deps.install import install_findings
 from imagefs.deps.inventory import Inventory, take
-from imagefs.deps.lease import RenewedLock, acquire
+from imagefs.deps.lease import RenewedLock, leading
 from imagefs.deps.local import Wheel, differs
 from imagefs.deps.lock import Lock
 from imagefs.deps.publications import PublishOutcome
-from imagefs.deps.smoketest import Probe, SmokeTestResult, try_packed
 from imagefs.deps.target import TargetDirectory
 from imagefs.format.documents import Snapshot, SnapshotKind, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import open_repository
 from imagefs.settings import Compression
-from stripefs.errors import Busy, DraftLost, StoreError, StripefsError, Unsupported
+from stripefs.errors import Busy, DraftLost, StoreError, StripefsError
 from stripefs.settings import store_settings
 
 if TYPE_CHECKING:
@@ -69,10 +68,10 @@ class PublishJob(NamedTuple):
     took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked,
     tolerant and setuid: as in `Installation`. owner: of the lead that is handed over, "" for none. lock: the document
     of the lock, None where anything may be installed. inside: fields of `imagefs.deps.container.install.Inside`, none
-    on a host. probe: fields of `imagefs.deps.smoketest.Probe`, none where nothing is to be tried, nor in a container:
+    on a host. probe: fields of `imagefs.deps.engine.Probe`, none where nothing is to be tried, nor in a container:
     `inside` has that. wheels: fields of `imagefs.deps.local.Wheel`, of what directories were built to. hint: name and
-    document of the one that leads starts to the snapshot (`imagefs.deps.hint`), none on a host. compression: fields of
-    `Compression`.
+    document of the one that leads starts to the snapshot (`imagefs.deps.container.early`), none on a host.
+    compression: fields of `Compression`.
     """
 
     store: Mapping[str, Any]
@@ -100,6 +99,11 @@ class PublishJob(NamedTuple):
     @property
     def name(self) -> str:
         return key_digest(self.key)
+
+    def installation(self, at: str) -> Installation:
+        """Facts about the tree besides its files; at: as there."""
+        beside, allowed = tuple(self.beside), tuple(self.allowed)
+        return Installation(at, self.environment, self.sites, beside, allowed, self.checked, self.tolerant, self.setuid)
 
 
 def job_of(
@@ -164,20 +168,8 @@ class DirectoryPlace:
         return self._target.changes(take(self._job.target))
 
     def look(self) -> tuple[Inventory, Findings]:
-        job, seen = self._job, self._installed()
-        return seen, check_tree(
-            seen,
-            Installation(
-                job.target,
-                job.environment,
-                job.sites,
-                tuple(job.beside),
-                tuple(job.allowed),
-                job.checked,
-                job.tolerant,
-                job.setuid,
-            ),
-        )
+        seen = self._installed()
+        return seen, check_tree(seen, self._job.installation(self._job.target))
 
     def capture(self) -> CapturedTree:
         return capture_directory(self._installed())
@@ -309,23 +301,16 @@ def _publish_leading(
     job: PublishJob, place_of_job: contextlib.AbstractContextManager[SnapshotPlace | None]
 ) -> PublishOutcome:
     """Raises Busy where another host leads, StripefsError and OSError."""
-    with place_of_job as place, _opened(job) as images:
-        lease = _lead(Snapshots(images), job)
-        try:
-            done = _attempt(job, images, lease, place)
-            if lease is not None and not done.published:
-                with contextlib.suppress(StoreError):  # the others find out by themselves
-                    Snapshots(images).note_unpublished(job.name, done.lines[0])
-            return done
-        finally:
-            if lease is not None:
-                lease.release()
-
-
-@contextlib.contextmanager
-def _opened(job: PublishJob) -> Iterator[Images]:
-    with contextlib.closing(open_repository(store_settings(job.store), make=True)) as repository:
-        yield Images(repository, _PATIENCE)
+    with (
+        place_of_job as place,
+        contextlib.closing(open_repository(store_settings(job.store), make=True)) as repository,
+        leading(Snapshots(images := Images(repository, _PATIENCE)), job.name, job.owner) as lease,
+    ):
+        done = _attempt(job, images, lease, place)
+        if lease is not None and not done.published:
+            with contextlib.suppress(StoreError):  # the others find out by themselves
+                Snapshots(images).note_unpublished(job.name, done.lines[0])
+        return done
 
 
 @contextlib.contextmanager
@@ -348,14 +333,6 @@ def _attempt(job: PublishJob, images: Images, lease: RenewedLock | None, place: 
         raise
     except (StripefsError, OSError) as error:
         return PublishOutcome(False, (str(error),), time.time(), broken=True)
-
-
-def _lead(snapshots: Snapshots, job: PublishJob) -> RenewedLock | None:
-    """None where the store has no locks: then the first who publishes does."""
-    try:
-        return acquire(snapshots, job.name, job.owner)
-    except Unsupported:
-        return None
 
 
 if __name__ == "__main__":

@@ -20,9 +20,9 @@ from urllib.parse import unquote, urlsplit
 import pip_requirements_parser as pip
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
+from imagefs.deps.digest import line_parser, lines_of
+from imagefs.deps.key import OpenEnd
 from imagefs.deps.lock import LockedRequirement, RequirementKind, is_pylock, read_lock, without_secrets
-from imagefs.deps.request import OpenEnd
-from imagefs.deps.requirement_lines import line_parser, lines_of
 from stripefs.errors import ConfigError
 
 __all__ = ["Reader", "RequirementSource", "Requirements"]

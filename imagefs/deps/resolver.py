@@ -1,5 +1,5 @@
-"""Questions to pip and uv about the distributions that an installation would bring, their answers, and how an
-installation is held to that. Pure.
+"""Questions to pip and uv about the distributions that an installation would bring, their answers, the cache of these,
+and how an installation is held to that.
 
 pip answers with its installation report (`pip install --dry-run --report -`), uv with a `pylock.toml` (`uv pip
 compile`), which takes the options of `uv pip install` that decide about versions and files.
@@ -7,21 +7,53 @@ compile`), which takes the options of `uv pip install` that decide about version
 The installers then get a constraints file with the versions of the lock on their command line; a variable would also
 reach the installations of build requirements. uv checks the digests in it. pip would then want digests of everything,
 so pip is asked for its installation report instead, in which are the digests of what it has installed.
+
+Answers are kept by this host and by the store:
+
+    CACHE/deps/locks/NAME     a document: `at`, seconds since 1970, and `lock`
+    STORE/locks/NAME          the same
+
+NAME is the digest of everything that decides about the answer but the index itself. An answer is believed for
+`resolve_age` seconds, so an index is asked once in that time by all hosts that share a store, and hosts that resolve at
+the same moment take the first answer that reached the store.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from imagefs.deps import publications
 from imagefs.deps.command import Call, options_among
+from imagefs.deps.facts import captured
 from imagefs.deps.lock import Lock, LockedRequirement, RequirementKind, read_lock
-from imagefs.errors import FormatError
+from imagefs.errors import FormatError, SnapshotError
+from stripefs.errors import StripefsError
+from stripefs.settings import StoreSettings
 
-__all__ = ["LockedInstall", "Question", "caching", "is_uncached", "of_report", "question_for", "read_answer"]
+if TYPE_CHECKING:
+    from imagefs.repository.snapshots import Snapshots
+
+__all__ = [
+    "QUIET",
+    "LockCache",
+    "LockedInstall",
+    "Question",
+    "ResolvedLock",
+    "RunResolver",
+    "caching",
+    "is_uncached",
+    "question_for",
+    "read_answer",
+    "run_here",
+]
 
 _VALUED = frozenset((
     *("-f", "--find-links", "-i", "--index-url", "--extra-index-url", "--index", "--default-index", "-c"),
@@ -84,7 +116,7 @@ class LockedInstall(NamedTuple):
         if self.tool != "pip":
             return ""
         try:
-            found = Lock.of(of_report(json.loads(report or "")))
+            found = Lock.of(_of_report(json.loads(report or "")))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return "pip did not say what it has installed"
         known = {_without_build(one) for one in self.lock.requirements}
@@ -158,12 +190,12 @@ def read_answer(tool: str, text: str, resolver: str) -> Lock:
     if tool == "uv":
         return Lock.of(read_lock("pylock.toml", text.encode()), resolver)
     try:
-        return Lock.of(of_report(json.loads(text)), resolver)
+        return Lock.of(_of_report(json.loads(text)), resolver)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError("pip's report on what it would install makes no sense") from error
 
 
-def of_report(report: Any) -> Iterator[LockedRequirement]:
+def _of_report(report: Any) -> Iterator[LockedRequirement]:
     """The distributions of a report of pip. Raises ValueError, KeyError, TypeError and AttributeError for no report."""
     for item in report["install"]:
         info, metadata = item["download_info"], item["metadata"]
@@ -208,3 +240,150 @@ def _without(words: Iterable[str], option: str) -> list[str]:
         elif not word.startswith(f"{option}="):
             found.append(word)
     return found
+
+
+_LONGEST = 600.0
+"""Seconds for a resolver, which may have to build packages to learn what they need."""
+
+QUIET = {"PIP_VERBOSE": "0", "PIP_QUIET": "0"}
+"""Variables for resolvers, whose standard output is their answer."""
+
+_SKEW = 60.0
+"""Seconds by which the clock of another host may be ahead."""
+
+RunResolver = Callable[[Question, str, Mapping[str, str], Sequence[str]], str]
+"""Runs a question in a folder and an environment, where these paths of the host are seen; what it printed. Raises
+SnapshotError with the reason where that fails."""
+
+
+class ResolvedLock(NamedTuple):
+    """cached: whether it was resolved by an earlier start."""
+
+    lock: Lock
+    cached: bool
+
+
+class LockCache:
+    """The locks of this host's cache and of a store, and the resolver that `run` runs. store: None for no store.
+
+    make: whether a store that is not there yet is made. read: the document of this name in the store, nothing where
+    there is none, in place of reading it here. Raises StripefsError."""
+
+    def __init__(
+        self,
+        cache: str,
+        store: StoreSettings | None,
+        age: float,
+        run: RunResolver | None = None,
+        *,
+        make: bool = True,
+        read: Callable[[str], bytes] | None = None,
+    ) -> None:
+        self._cache = cache
+        self._store = store
+        self._age = age
+        self._run = run or run_here
+        self._make = make
+        self._read_note = read or self._read_here
+
+    def lock(
+        self,
+        name: str,
+        tool: tuple[str, str],
+        question: Question,
+        folder: str,
+        environ: Mapping[str, str],
+        paths: Sequence[str],
+    ) -> ResolvedLock:
+        """The lock. tool: name and version of the resolver. Raises SnapshotError."""
+        if (known := self._here(name)) is not None:
+            return ResolvedLock(known, cached=True)
+        if (known := self._stored(name)) is not None:
+            self._keep(name, known)
+            return ResolvedLock(known, cached=True)
+        try:
+            lock = read_answer(tool[0], self._run(question, folder, environ, paths), " ".join(tool))
+        except FormatError as error:
+            raise SnapshotError(error.message) from error
+        other = self._put(name, lock)
+        self._keep(name, other or lock)
+        return ResolvedLock(other or lock, cached=other is not None)
+
+    def forget(self, name: str) -> None:
+        """It does not hold any more. Other hosts believe it until it is old."""
+        self._path(name).unlink(missing_ok=True)
+
+    def _here(self, name: str) -> Lock | None:
+        try:
+            return self._read(self._path(name).read_bytes())
+        except OSError:
+            return None
+
+    def _keep(self, name: str, lock: Lock) -> None:
+        with contextlib.suppress(OSError):  # then the next start asks again
+            publications.keep_file(self._path(name), _document(lock).decode())
+
+    def _path(self, name: str) -> Path:
+        return Path(self._cache, "deps/locks", name)
+
+    def _stored(self, name: str) -> Lock | None:
+        with contextlib.suppress(StripefsError, OSError):
+            if data := self._read_note(name):
+                return self._read(data)
+        return None
+
+    def _read_here(self, name: str) -> bytes:
+        with self._snapshots() as snapshots:
+            return snapshots.note("locks", name) if snapshots is not None else b""
+
+    def _put(self, name: str, lock: Lock) -> Lock | None:
+        """Let others have it. What another host has put there meanwhile, None for nothing."""
+        with contextlib.suppress(StripefsError, OSError), self._snapshots() as snapshots:
+            if snapshots is None:
+                return None
+            if (data := snapshots.note("locks", name)) and (other := self._read(data)) is not None:
+                return other
+            snapshots.put_note("locks", name, _document(lock))
+        return None
+
+    @contextlib.contextmanager
+    def _snapshots(self) -> Iterator[Snapshots | None]:
+        if self._store is None:
+            yield None
+            return
+        from imagefs.repository.images import Images  # which most starts need not load
+        from imagefs.repository.snapshots import Snapshots
+        from imagefs.repository.store import open_repository
+
+        with contextlib.closing(open_repository(self._store, make=self._make)) as repository:
+            yield Snapshots(Images(repository))
+
+    def _read(self, data: bytes) -> Lock | None:
+        """None for one that is too old, or none."""
+        try:
+            document = json.loads(data)
+            at = float(document["at"])
+            fresh = -_SKEW <= time.time() - at < self._age
+            return Lock.from_document(document["lock"]) if fresh else None
+        except (ValueError, KeyError, TypeError, RecursionError, FormatError):
+            return None
+
+
+def run_here(question: Question, folder: str, environ: Mapping[str, str], _paths: Sequence[str]) -> str:
+    """The output of a resolver on this host. Raises SnapshotError."""
+    try:
+        done = captured(question.command, {**environ, **QUIET}, folder, _LONGEST, question.text)
+    except OSError as error:
+        raise SnapshotError(f"{question.command[0]} cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise SnapshotError(f"what is asked for could not be resolved within {_LONGEST:.0f} s") from error
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        errors = [line for line in lines if line.lower().startswith("error")]
+        why = (errors or lines or [f"exit status {done.returncode}"])[-1]
+        raise SnapshotError(f"what is asked for could not be resolved: {why}")
+    return done.stdout
+
+
+def _document(lock: Lock) -> bytes:
+    return json.dumps({"at": time.time(), "lock": lock.to_document()}, sort_keys=True).encode()

@@ -41,19 +41,7 @@ from stripefs.fuse import kernel
 from stripefs.fuse.mounting import users
 from stripefs.osutil import atomic_file, try_flock
 
-__all__ = [
-    "ATTRIBUTE",
-    "Mark",
-    "TargetDirectory",
-    "TargetRefused",
-    "TargetState",
-    "TargetUser",
-    "identity_of",
-    "label_directory",
-    "living_users",
-    "load_mark",
-    "save_mark",
-]
+__all__ = ["ATTRIBUTE", "Mark", "TargetDirectory", "TargetRefused", "TargetState", "TargetUser", "identity_of"]
 
 TargetUser = tuple[int, int]
 """A process, and when it began."""
@@ -73,7 +61,7 @@ class Mark(NamedTuple):
     users: Sequence[TargetUser]
 
 
-def load_mark(path: Path) -> Mark | None:
+def _load_mark(path: Path) -> Mark | None:
     """The mark in a file; None where there is none, or one that makes no sense."""
     try:
         told = json.loads(path.read_text())
@@ -84,13 +72,13 @@ def load_mark(path: Path) -> Mark | None:
         return None
 
 
-def save_mark(path: Path, mark: Mark) -> None:
+def _save_mark(path: Path, mark: Mark) -> None:
     """Raises OSError."""
     with atomic_file(path) as file:
         file.write(json.dumps(mark._asdict()).encode())
 
 
-def living_users(users: Sequence[Sequence[int]]) -> list[TargetUser]:
+def _living_users(users: Sequence[Sequence[int]]) -> list[TargetUser]:
     """Those that have not ended. Raises ValueError for what are no users."""
     return [(process, began) for process, began in users if began and processes.began(process) == began]
 
@@ -103,7 +91,7 @@ def identity_of(path: str) -> str:
     return f"inode {there.st_dev} {there.st_ino}"
 
 
-def label_directory(path: str) -> str:
+def _label_directory(path: str) -> str:
     """Give the directory at `path` a label that no other one has, as far as its file system can; `which` it is then.
     Raises OSError."""
     with contextlib.suppress(OSError):
@@ -187,7 +175,7 @@ class TargetDirectory:
         """The users of what is in it, for people to read: the processes that it was installed for, else those that
         stand or keep files there."""
         mark = self._own_mark()
-        told = [f"process {process}" for process, _ in living_users(mark.users)] if mark is not None else []
+        told = [f"process {process}" for process, _ in _living_users(mark.users)] if mark is not None else []
         return told or [one for one in users(self.path) if not one.startswith(f"process {os.getpid()} ")]
 
     # Changes of it
@@ -197,7 +185,7 @@ class TargetDirectory:
         os.makedirs(self.path, exist_ok=True)
         self._files.unlink(missing_ok=True)
         self._begun.touch()
-        save_mark(self._json, Mark(self.path, label_directory(self.path), key, finished=False, users=users))
+        _save_mark(self._json, Mark(self.path, _label_directory(self.path), key, finished=False, users=users))
 
     def hand_over(self) -> None:
         """Its content is its users' from now on, whole or not, and not to be emptied. Needs no room on the disk."""
@@ -212,21 +200,21 @@ class TargetDirectory:
             )
         with atomic_file(self._files) as file:
             file.write(_prints(seen).tobytes())
-        save_mark(self._json, mark._replace(finished=True, key=key))
+        _save_mark(self._json, mark._replace(finished=True, key=key))
         self.hand_over()
 
     def note_plain(self, key: str, users: Sequence[TargetUser]) -> None:
         """The command of that key fills it on its own, so nobody will know whether it is whole."""
         mark = self._own_mark()
         if mark is None or not mark.finished:
-            save_mark(self._json, Mark(self.path, label_directory(self.path), key, finished=False, users=users))
+            _save_mark(self._json, Mark(self.path, _label_directory(self.path), key, finished=False, users=users))
         self.hand_over()
 
     def join(self, users: Sequence[TargetUser]) -> None:
         """These use what is in it."""
         mark = self._own_mark()
         if mark is not None:
-            save_mark(self._json, mark._replace(users=[*living_users(mark.users), *users]))
+            _save_mark(self._json, mark._replace(users=[*_living_users(mark.users), *users]))
 
     def changes(self, seen: inventory.Inventory) -> list[str]:
         """Files that came, went or changed between when it was finished and when it was `seen`, by name as far as they
@@ -250,7 +238,7 @@ class TargetDirectory:
         """The users of what is mounted here for this key: a daemon that was killed has forgotten them."""
         try:
             noted = json.loads(self._mark.with_suffix(".users").read_text())
-            return living_users(noted["users"]) if noted["key"] == key else []
+            return _living_users(noted["users"]) if noted["key"] == key else []
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
@@ -306,7 +294,7 @@ class TargetDirectory:
 
     def _own_mark(self) -> Mark | None:
         """None where there is none of the directory that stands there now."""
-        mark = load_mark(self._json)
+        mark = _load_mark(self._json)
         return mark if mark is not None and mark.directory == identity_of(self.path) else None
 
 

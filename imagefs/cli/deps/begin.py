@@ -17,8 +17,7 @@ from imagefs.config import Settings, resolve
 from imagefs.daemon import processes
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
-from imagefs.deps.key import Key
-from imagefs.deps.request import Refusal, Request, checked
+from imagefs.deps.key import Key, Refusal, Request, checked
 from imagefs.format.inodes import printable
 from imagefs.reference import parse_store
 from imagefs.settings import TreeOptions
@@ -29,7 +28,7 @@ from stripefs.errors import ConfigError, StripefsError
 from stripefs.options import Given
 
 if TYPE_CHECKING:
-    from imagefs.deps.scratch import Scratch
+    from imagefs.deps.local import Scratch
 
 __all__ = ["FORMS", "INSTALL", "SECTIONS", "begin", "command_of", "named_store", "plain_deps", "setup_of", "users_of"]
 
@@ -152,7 +151,7 @@ def named_store(settings: Settings) -> Settings:
 def _start(
     request: Request, values: Mapping[str, Any], settings: Settings, users: list[tuple[int, int]], record: Recording
 ) -> int:
-    from imagefs.deps.scratch import Scratch
+    from imagefs.deps.local import Scratch
 
     with Scratch([target.path for target in request.targets]) as scratch:
         status = _asked(request, values, settings, users, record, scratch)

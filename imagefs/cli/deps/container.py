@@ -14,7 +14,7 @@ from imagefs.containers import JobRunner, run_job
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.deps.container import start
-from imagefs.deps.request import Request, Target
+from imagefs.deps.key import Request, Target
 from imagefs.run.options import RunOptions
 from imagefs.settings import TreeOptions
 from stripefs.cli.output import tell

@@ -15,7 +15,6 @@ import click
 from imagefs.cli.common import flags, json_flag, opened, print_json, progress_bar, quiet_flag, settings_for
 from imagefs.cli.deps.begin import named_store
 from imagefs.cli.store import report_damage
-from imagefs.config import Settings
 from imagefs.format.documents import SHORT, Snapshot
 from imagefs.format.inodes import printable
 from imagefs.repository.images import Images
@@ -35,20 +34,13 @@ __all__ = [
     "lock_command",
     "ls_command",
     "rm_command",
-    "settings_with_store",
-    "snapshots_of",
     "verify_command",
 ]
 
 
-def settings_with_store(ctx: click.Context, config: str) -> Settings:
-    """The settings, for the store of dependency snapshots. Raises ConfigError."""
-    return named_store(settings_for(ctx, config))
-
-
-def snapshots_of(ctx: click.Context, config: str) -> AbstractContextManager[Images]:
+def _snapshots_of(ctx: click.Context, config: str) -> AbstractContextManager[Images]:
     """The store of dependency snapshots, which exists. Raises ConfigError and StoreErrors."""
-    return opened(settings_with_store(ctx, config))
+    return opened(named_store(settings_for(ctx, config)))
 
 
 def loaded(ctx: click.Context, config: str, snapshot: str) -> Snapshot:
@@ -56,7 +48,7 @@ def loaded(ctx: click.Context, config: str, snapshot: str) -> Snapshot:
     DamagedObject, FormatError and StoreErrors."""
     from imagefs.repository.snapshots import Snapshots
 
-    with snapshots_of(ctx, config) as images:
+    with _snapshots_of(ctx, config) as images:
         snapshots = Snapshots(images)
         return snapshots.load(snapshots.resolve(snapshot))
 
@@ -72,7 +64,7 @@ def ls_command(ctx: click.Context, as_json: bool, config: str) -> None:
     """
     from imagefs.housekeeping.listing import SnapshotRow, list_snapshots
 
-    with snapshots_of(ctx, config) as images:
+    with _snapshots_of(ctx, config) as images:
         rows = list_snapshots(images)
 
     def facts(row: SnapshotRow) -> dict[str, Any]:
@@ -170,7 +162,7 @@ def _side(ctx: click.Context, text: str, config: str) -> _Side:
         return _Side(Key.from_document(document if inner is None else inner), None)
     if not is_digest(text.ljust(64, "0")):
         raise ConfigError(f"{text} is no file that is there, and no name of a snapshot")
-    with snapshots_of(ctx, config) as images:
+    with _snapshots_of(ctx, config) as images:
         snapshots = Snapshots(images)
         snapshot = snapshots.load(snapshots.resolve(text))
         target = open_image(images, snapshot.image).target
@@ -220,7 +212,7 @@ def verify_command(ctx: click.Context, snapshot: str, as_json: bool, quiet: bool
     from imagefs.housekeeping.verify import verify
     from imagefs.repository.snapshots import Snapshots
 
-    with snapshots_of(ctx, config) as images, progress_bar(quiet=quiet) as progress:
+    with _snapshots_of(ctx, config) as images, progress_bar(quiet=quiet) as progress:
         snapshots = Snapshots(images)
         name = snapshots.resolve(snapshot)
         result = verify(images, snapshots.checked_image(name), progress)
@@ -241,7 +233,7 @@ def rm_command(ctx: click.Context, snapshots: tuple[str, ...], as_json: bool, co
     from imagefs.housekeeping.listing import remove_snapshot
     from imagefs.repository.snapshots import Snapshots
 
-    with snapshots_of(ctx, config) as images:
+    with _snapshots_of(ctx, config) as images:
         names = [Snapshots(images).resolve(one) for one in snapshots]
         gone = [digest for name in names for digest in remove_snapshot(images, name)]
     _tell_removed(names, gone, as_json=as_json)
@@ -264,7 +256,7 @@ def gc_command(ctx: click.Context, dry_run: bool, older_than: str, as_json: bool
         age = parse_duration(older_than)
     except ConfigError as error:
         raise ConfigError(f"--older-than: {error.message}") from error
-    with snapshots_of(ctx, config) as images:
+    with _snapshots_of(ctx, config) as images:
         snapshots, gone = collect_snapshots(images, older_than=age, dry_run=dry_run)
     _tell_removed(snapshots, gone, as_json=as_json)
 

@@ -45,7 +45,6 @@ __all__ = [
     "describe",
     "describe_folder",
     "describe_site",
-    "editable_source",
     "parse_record",
 ]
 
@@ -198,7 +197,7 @@ def _row_difference(inventory: Inventory, path: str, size: int, row: RecordRow) 
     return "" if digest == row.digest else "has another digest"
 
 
-def editable_source(direct_url: bytes) -> str:
+def _editable_source(direct_url: bytes) -> str:
     """The directory of an editable install, from its direct_url.json; "" for any other. Raises ValueError."""
     told = json.loads(direct_url)
     if not isinstance(told, dict) or not isinstance(told.get("dir_info"), dict) or not told["dir_info"].get("editable"):
@@ -215,7 +214,7 @@ def check_editable(inventory: Inventory, distributions: Iterable[Distribution], 
             continue
         try:
             with open(inventory.path(name), "rb") as file:
-                source = editable_source(file.read())
+                source = _editable_source(file.read())
         except (OSError, ValueError, RecursionError):
             found.append(Finding("record", name, "cannot be understood"))
             continue

@@ -24,11 +24,18 @@ from imagefs.containers import AttachedImage
 from imagefs.daemon import leftovers
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
-from imagefs.deps import bytecode, inventory, subreaper
-from imagefs.deps.capture import CapturedTree, capture_upper, is_captured
+from imagefs.deps import inventory, subreaper
 from imagefs.deps.check.distributions import check_consistent, describe_site
 from imagefs.deps.check.rules import Finding
-from imagefs.deps.check.tree import IGNORED, Findings, Installation, check_outside, check_tree
+from imagefs.deps.check.tree import (
+    IGNORED,
+    CapturedTree,
+    Findings,
+    capture_upper,
+    check_outside,
+    check_tree,
+    is_captured,
+)
 from imagefs.deps.container import programs
 from imagefs.deps.container.programs import (
     DOWNLOADS,
@@ -40,12 +47,22 @@ from imagefs.deps.container.programs import (
     streams,
     told,
 )
-from imagefs.deps.install import InstallOutcome, installer_environment, read_end, text_of
+from imagefs.deps.engine import SmokeTestResult
+from imagefs.deps.install import (
+    BytecodeMode,
+    InstallOutcome,
+    compile_command,
+    compile_environment,
+    compile_failures,
+    compile_order,
+    installer_environment,
+    read_end,
+    text_of,
+)
 from imagefs.deps.inventory import Inventory
+from imagefs.deps.local import Scratch
 from imagefs.deps.publish import PublishJob
 from imagefs.deps.resolver import LockedInstall
-from imagefs.deps.scratch import Scratch
-from imagefs.deps.smoketest import SmokeTestResult
 from imagefs.errors import LayerFailed, SnapshotError
 from imagefs.format.documents import SnapshotKind
 from imagefs.plane import mounts
@@ -125,7 +142,7 @@ class ContainerInstallation:
         report = self._report()
         return read_end(report[1], seconds) if len(report) > 1 else InstallOutcome(status or 1, (), seconds)
 
-    def compile(self, targets: Sequence[str], mode: bytecode.Mode) -> list[str]:
+    def compile(self, targets: Sequence[str], mode: BytecodeMode) -> list[str]:
         """Make bytecode of what was installed into `targets`; the sources that do not compile.
 
         Raises SnapshotError, RunError and OSError.
@@ -139,10 +156,10 @@ class ContainerInstallation:
         if not sources:
             return []
         with open(os.path.join(self._exchange, "order"), "w", encoding="utf-8") as file:
-            file.write(bytecode.order(sources, mode))
+            file.write(compile_order(sources, mode))
         empty = dict.fromkeys(self._environ, "")  # which is none to an interpreter
-        environ = {**empty, **bytecode.environment(self._environ)}
-        options = helper_options(self._options, bytecode.command(self._python, f"{EXCHANGE}/order"))._replace(
+        environ = {**empty, **compile_environment(self._environ)}
+        options = helper_options(self._options, compile_command(self._python, f"{EXCHANGE}/order"))._replace(
             binds=[self._bind()], env=env_words(environ)
         )
         try:
@@ -150,7 +167,7 @@ class ContainerInstallation:
         except ConfigError as error:
             raise SnapshotError(f"what was installed could not be compiled: {error.message}") from error
         self._remove_mountpoints([EXCHANGE])
-        return bytecode.failures(told.encode())
+        return compile_failures(told.encode())
 
     def _run(self, options: RunOptions) -> int:
         try:
@@ -221,9 +238,7 @@ class InstalledUpper:
         seen = Inventory(self._upper, kept)
         beside = _inside(self._merged, job.beside)
         allowed = [pattern.lstrip("/") for pattern in job.allowed]
-        found = check_tree(
-            seen, Installation("/", job.environment, job.sites, beside, allowed, job.checked, job.tolerant, job.setuid)
-        )
+        found = check_tree(seen, job.installation("/")._replace(beside=beside, allowed=allowed))
         outside = check_outside(self._before, self.targets, (*IGNORED, *self._inside.outside), self._base)
         items = dict.fromkeys((*found.items, *outside, *self._broken()))
         return seen, found._replace(items=tuple(items))

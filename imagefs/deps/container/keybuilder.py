@@ -1,7 +1,7 @@
 """The key of what is installed in a container: made of what the image's Python says, of a hint or of its own word.
 
-A hint (`imagefs.deps.hint`) may say what the interpreter is. No container is made on the strength of that, neither to
-resolve nor to build: where one is needed the interpreter is asked first.
+A hint (`imagefs.deps.container.early`) may say what the interpreter is. No container is made on the strength of that,
+neither to resolve nor to build: where one is needed the interpreter is asked first.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING
 
 from imagefs.containers import AttachedImage
 from imagefs.daemon.protocol import Attached
-from imagefs.deps.container.early import EarlyStart
+from imagefs.deps.container.early import EarlyStart, Hint
 from imagefs.deps.container.programs import DOWNLOADS, Interpreter, env_words, helper_options, host_binds, output_of
-from imagefs.deps.hint import Hint
+from imagefs.deps.key import Facts, Request, Target
 from imagefs.deps.keybuilder import Answer, ask, unchanged
-from imagefs.deps.lock_cache import QUIET, LockCache
-from imagefs.deps.request import Facts, Request, Target
-from imagefs.deps.resolver import Question
-from imagefs.deps.scratch import Scratch
+from imagefs.deps.local import Scratch
+from imagefs.deps.resolver import QUIET, LockCache, Question
 from imagefs.errors import RunError, SnapshotError
 from imagefs.run.options import Bind, ImageConfig, RunOptions
 from imagefs.run.spec import PATH, own_mount, variables

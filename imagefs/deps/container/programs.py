@@ -27,7 +27,7 @@ from pathlib import Path
 
 from imagefs.containers import AttachedImage
 from imagefs.deps import facts, publications
-from imagefs.deps.request import Facts
+from imagefs.deps.key import Facts
 from imagefs.errors import LayerFailed
 from imagefs.run.container import MountLayer
 from imagefs.run.options import Bind, RunOptions

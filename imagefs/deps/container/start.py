@@ -24,7 +24,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Attached, Recording
 from imagefs.deps.container.early import EarlyStart, hint_name
 from imagefs.deps.engine import CHANGED, PATIENCE, Miss, attach_above, hit_or_install, missed, record_hit
-from imagefs.deps.request import Refusal, Request, checked
+from imagefs.deps.key import Refusal, Request, checked
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.format.documents import SHORT
 from imagefs.run.options import RunOptions
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from imagefs.deps.install import InstallOutcome
     from imagefs.deps.keybuilder import Answer
     from imagefs.deps.lease import InstallLease
-    from imagefs.deps.scratch import Scratch
+    from imagefs.deps.local import Scratch
     from imagefs.run.container import MountLayer
 
 __all__ = ["ContainerRequest", "key_answer", "run"]
@@ -88,7 +88,7 @@ def run(
     early = _early(client, image, options, tree, request)
     first = early.begin if early is not None else None
     with containers.attached(client, store, image, recording, tree, options.runtime, first, _load) as found:
-        from imagefs.deps.scratch import Scratch  # which is loaded by now
+        from imagefs.deps.local import Scratch  # which is loaded by now
 
         with Scratch() as scratch:
             return _ContainerStart(store, found, options, request, tell, scratch, early).run(job)
@@ -119,7 +119,7 @@ def key_answer(
 ) -> Answer:
     """The answer about the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
     from imagefs.deps.container.keybuilder import KeyBuilder
-    from imagefs.deps.scratch import Scratch
+    from imagefs.deps.local import Scratch
 
     off = Recording(off=True)
     with containers.attached(client, store, image, off, tree, options.runtime) as found, Scratch() as scratch:

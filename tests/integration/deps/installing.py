@@ -11,6 +11,6 @@ from imagefs.deps.install import install, installer_environment
 
 if __name__ == "__main__":
     outcome = install(sys.argv[2:], installer_environment(os.environ))
-    told = {"status": outcome.status, "survivors": [[one.pid, one.command] for one in outcome.survivors]}
+    told = {"status": outcome.status, "survivors": outcome.survivors}
     Path(sys.argv[1]).write_text(json.dumps(told))
     sys.exit(outcome.status)

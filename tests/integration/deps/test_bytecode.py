@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.bytecode import command, compile_tree, environment, order
+from imagefs.deps.install import compile_command, compile_environment, compile_order, compile_tree
 from imagefs.errors import SnapshotError
 from tests.support.waiting import eventually, gone
 
@@ -157,13 +157,13 @@ def test_an_interpreter_that_cannot(tmp_path: Path) -> None:
 def test_a_worker_that_is_killed_is_no_success(tree: Path, tmp_path: Path) -> None:
     """For want of memory, most likely."""
     job = tmp_path / "job"
-    job.write_text(order([str(path) for path in tree.rglob("*.py")], "unchecked", 2))
-    words = command(sys.executable, str(job))
+    job.write_text(compile_order([str(path) for path in tree.rglob("*.py")], "unchecked"))
+    words = compile_command(sys.executable, str(job))
     script = words.index("-c") + 1
     killer = "def killed(*_, **__): os.kill(os.getpid(), 9)\n"
     words[script] = killer + words[script].replace("compileall.compile_file", "killed")
     reader, writer = os.pipe()
-    done = subprocess.run(words, stdin=reader, capture_output=True, env=environment({}), start_new_session=True)
+    done = subprocess.run(words, stdin=reader, capture_output=True, env=compile_environment({}), start_new_session=True)
     os.close(reader)
     os.close(writer)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -172,7 +172,7 @@ def test_a_worker_that_is_killed_is_no_success(tree: Path, tmp_path: Path) -> No
 def test_it_ends_when_its_caller_does(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"m{number}.py").write_text("x = 1\n" * 2000)
-    program = "import sys; from imagefs.deps.bytecode import compile_tree; compile_tree(sys.executable, sys.argv[1:])"
+    program = "import sys; from imagefs.deps.install import compile_tree; compile_tree(sys.executable, sys.argv[1:])"
     caller = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
     eventually(lambda: (tmp_path / "__pycache__").exists(), "the first file is compiled")
     below = descendants(caller.pid)

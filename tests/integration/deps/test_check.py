@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from packaging.markers import default_environment
 
-from imagefs.deps.bytecode import compile_tree
 from imagefs.deps.check.rules import Finding, judge
 from imagefs.deps.check.tree import Findings, Installation, check_tree
+from imagefs.deps.install import compile_tree
 from imagefs.deps.inventory import take
 from tests.support.deps.wheels import editable, install, pip, uv, venv, wheel
 from tests.support.waiting import eventually

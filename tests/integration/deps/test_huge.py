@@ -13,10 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.deps.digest import Files
+from imagefs.deps.digest import LONGEST, Files, line_parser
+from imagefs.deps.key import OpenEnd
 from imagefs.deps.lock import without_secrets
-from imagefs.deps.request import OpenEnd
-from imagefs.deps.requirement_lines import LONGEST, line_parser
 from imagefs.deps.requirements import Reader, Requirements
 from stripefs.errors import ConfigError
 

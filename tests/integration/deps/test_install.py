@@ -73,7 +73,7 @@ class Running:
 )
 def test_the_status_is_that_of_the_command(script: str, status: int) -> None:
     outcome = install(["sh", "-c", script], os.environ)
-    assert (outcome.status, outcome.survivors) == (status, ())
+    assert (outcome.status, outcome.survivors) == (status, [])
     assert outcome.seconds > 0
 
 

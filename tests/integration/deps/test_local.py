@@ -15,9 +15,8 @@ import pytest
 from imagefs.deps import inventory
 from imagefs.deps.command import calls
 from imagefs.deps.environment import build_variables, compilers
-from imagefs.deps.local import BuildOrder, Wheel, build_here, differs, read_wheel
+from imagefs.deps.local import BuildOrder, Scratch, Wheel, build_here, differs, read_wheel
 from imagefs.deps.prebuilt import stand_in
-from imagefs.deps.scratch import Scratch
 from imagefs.errors import SnapshotError
 from tests.support.deps.project import SETTINGS, Project
 from tests.support.deps.wheels import install, uv, wheel

@@ -21,11 +21,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from imagefs.deps import inventory
-from imagefs.deps.key import Key
+from imagefs.deps.key import Facts, Key, Request, Target
 from imagefs.deps.keybuilder import Answer, ask
 from imagefs.deps.local import differs
-from imagefs.deps.lock_cache import LockCache
-from imagefs.deps.request import Facts, Request, Target
+from imagefs.deps.resolver import LockCache
 from stripefs.errors import StripefsError
 from tests.soak.right.context import Context, Violation
 from tests.support.deps.wheels import UV, sdist, wheel
@@ -270,7 +269,7 @@ class _Nothing:
 
     def lock(self, *_asked: object) -> object:
         from imagefs.deps.lock import Lock
-        from imagefs.deps.lock_cache import ResolvedLock
+        from imagefs.deps.resolver import ResolvedLock
 
         return ResolvedLock(Lock.of([]), cached=False)
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from imagefs.deps.digest import digest_of_tree
-from imagefs.deps.key import Key
+from imagefs.deps.key import Facts, Key, Refusal, Request, Target
 from imagefs.deps.keybuilder import Answer, ask
 from imagefs.deps.local import BuildOrder, Wheel
 from imagefs.deps.lock import Lock
-from imagefs.deps.lock_cache import ResolvedLock
-from imagefs.deps.request import Facts, Refusal, Request, Target
+from imagefs.deps.resolver import LockCache, ResolvedLock
 
 PIP = [sys.executable, "-m", "pip", "install"]
 UV = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
@@ -41,10 +40,11 @@ def request(job: Path, *words: str, **more: Any) -> Request:
     return Request([Target("/opt/deps", 0, 0)], command, str(job))._replace(**more)
 
 
-class NoIndex:
+class NoIndex(LockCache):
     """A resolver that finds each installation to be of nothing, and notes what it was asked."""
 
     def __init__(self, lock: Lock | None = None) -> None:
+        super().__init__("", None, 0.0)
         self.asked: list[str] = []
         self._lock = lock or Lock.of([])
 

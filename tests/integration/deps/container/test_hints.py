@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.hint import Hint
+from imagefs.deps.container.early import Hint
 from tests.integration.deps.container.job import SEEN, Job, key_in
 from tests.support.deps.installed import snapshots_in
 from tests.support.deps.wheels import wheel

@@ -11,7 +11,7 @@ import pytest
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
-from imagefs.deps import hot
+from imagefs.deps import hot, lease
 from imagefs.deps.hot import add_hot_device
 from imagefs.deps.lease import acquire
 from imagefs.format.documents import Snapshot, key_digest
@@ -95,7 +95,7 @@ def test_two_at_once_where_there_are_no_locks(snapshots: Snapshots, monkeypatch:
         assert "are one hot device now" in add_hot_device(snapshots, NAME)
         return real(*given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(hot, "acquire", no_locks)
+    monkeypatch.setattr(lease, "acquire", no_locks)
     monkeypatch.setattr(hot, "optimize", slow)
     assert "are one hot device now" in add_hot_device(snapshots, NAME)
     assert images.images().keys() == {base, snapshots.load(NAME).image}
@@ -153,7 +153,7 @@ def test_a_lead_that_was_lost_changes_nothing(snapshots: Snapshots, monkeypatch:
         def release(self) -> None:
             pass
 
-    monkeypatch.setattr(hot, "acquire", lambda *_given: Lost())
+    monkeypatch.setattr(lease, "acquire", lambda *_given: Lost())
     with pytest.raises(DraftLost):
         add_hot_device(snapshots, NAME)
     assert snapshots.load(NAME) == before

@@ -28,7 +28,7 @@ def test_a_key_comes_back_from_its_document_in_whatever_order_it_was_gathered(
     names = list(components)
     random.shuffle(names)
     key = Key({name: components[name] for name in names})
-    again = Key.from_json(key.to_json())
+    again = _read(key.to_json())
     assert again.components == components
     assert again.to_json() == key.to_json() == Key(components).to_json()
     assert again.digest == key.digest
@@ -48,7 +48,7 @@ def test_values_have_the_same_text_if_and_only_if_they_are_equal(first: Any, sec
 def test_the_golden_key_is_what_is_written_today() -> None:
     (name,) = DOCUMENTS
     assert (FOLDER / name).read_bytes() == KEY.to_json()
-    assert Key.from_json((FOLDER / name).read_bytes()) == KEY
+    assert _read((FOLDER / name).read_bytes()) == KEY
     assert KEY.digest == "d3ef5014b5af092990a6d737d8d9b41e72bf3f0361eeb43b343327c612ce871e"
 
 
@@ -56,13 +56,17 @@ def test_names_that_are_no_text_elsewhere_have_one_here() -> None:
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
     key = Key({**KEY.components, "files": {name: "ab" * 32}})
     assert key.to_json().isascii()
-    assert Key.from_json(key.to_json()).components["files"] == {name: "ab" * 32}
+    assert _read(key.to_json()).components["files"] == {name: "ab" * 32}
 
 
 @pytest.mark.parametrize("value", [0.5, float("nan"), b"x", {1: "x"}, {"a": [{"b": 1.0}]}, object()])
 def test_what_has_no_one_text_is_refused(value: Any) -> None:
     with pytest.raises(FormatError):
         canonical(value)
+
+
+def _read(data: bytes) -> Key:
+    return Key.from_document(json.loads(data))
 
 
 def _without(name: str) -> dict[str, Any]:
@@ -87,13 +91,7 @@ def _without(name: str) -> dict[str, Any]:
 )
 def test_other_documents_are_refused(document: Any) -> None:
     with pytest.raises(FormatError):
-        Key.from_json(json.dumps(document).encode())
-
-
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b'"' + b"[" * 100_000, b"[" * 100_000, b'{"a":' * 100_000])
-def test_what_is_no_json_is_refused(data: bytes) -> None:
-    with pytest.raises(FormatError):
-        Key.from_json(data)
+        Key.from_document(json.loads(json.dumps(document)))
 
 
 def test_explain_has_every_component_with_short_digests() -> None:
@@ -115,6 +113,6 @@ def test_changes_make_one_of_the_other(first: dict[str, int], second: dict[str, 
     made = {name: value for name, value in first.items() if name not in found.removed}
     made |= {**found.added, **{name: new for name, (_, new) in found.changed.items()}}
     assert made == second
-    assert bool(found) == (first != second)
+    assert any(found) == (first != second)
     for names in found:
         assert list(names) == sorted(names)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps.lock import LockedRequirement
-from imagefs.deps.lock_cache import LockCache, ResolvedLock, RunResolver, run_here
-from imagefs.deps.resolver import Question
+from imagefs.deps.resolver import LockCache, Question, ResolvedLock, RunResolver, run_here
 from imagefs.errors import SnapshotError
 from stripefs.settings import StoreSettings
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from imagefs.build.content import scan
-from imagefs.deps import capture, inventory, publish
+from imagefs.deps import inventory, publish
+from imagefs.deps.check import tree
 from imagefs.deps.lock import Lock, LockedRequirement
 from imagefs.deps.publish import PublishJob
 from imagefs.deps.target import TargetDirectory
@@ -25,6 +26,7 @@ from tests.support.images.faults import flip, objects
 from tests.support.images.stores import images_in, write_tree
 
 KEY = {"salt": "x"}
+HINT = "ab" * 32
 
 
 @pytest.fixture
@@ -64,8 +66,9 @@ def leads() -> None:
 
 
 def test_what_is_without_doubt_is_published(images: Images, job: PublishJob) -> None:
-    done = publish.publish(job, images, leads)
+    done = publish.publish(job._replace(hint=(HINT, "document")), images, leads)
     assert (done.published, done.lines) == (True, ())
+    assert Snapshots(images).note("hints", HINT) == b"document"
     snapshot = Snapshots(images).load(job.name)
     assert (snapshot.image, snapshot.targets, snapshot.made_seconds) == (done.image, (job.target,), 2.5)
     assert images.manifest(done.image).source == job.name
@@ -151,7 +154,7 @@ def test_what_programs_keep_beside_modules_is_left_out(
     images: Images, job: PublishJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It came since it was installed, or while it is packed; as the bytecode of `python -O` does."""
-    scan_, caches = capture.scan, Path(job.target, "__pycache__")
+    scan_, caches = tree.scan, Path(job.target, "__pycache__")
     caches.mkdir()
     (caches / "heavy.cpython-311.opt-1.pyc").touch()
 
@@ -159,7 +162,7 @@ def test_what_programs_keep_beside_modules_is_left_out(
         (caches / "heavy.nbi").touch()
         return scan_(path)
 
-    monkeypatch.setattr(capture, "scan", late)
+    monkeypatch.setattr(tree, "scan", late)
     done = publish.publish(job, images, leads)
     assert (done.published, done.lines) == (True, ())
     target = open_image(images, done.image).target

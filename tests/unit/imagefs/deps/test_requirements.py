@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagefs.deps.key import OpenEnd
 from imagefs.deps.lock import LockedRequirement
-from imagefs.deps.request import OpenEnd
 from imagefs.deps.requirements import Reader, Requirements, RequirementSource
 from stripefs.errors import ConfigError
 from tests.support.deps.locks import PYLOCK, UV_LOCK
