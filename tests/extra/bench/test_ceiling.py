@@ -10,9 +10,9 @@ import pytest
 
 from bench.ceiling import measure
 from bench.ceiling.flames import folded
-from bench.ceiling.plan import CASES, SYSTEMS, measured, ratios
+from bench.ceiling.plan import CASES, SYSTEMS, measured
 from bench.harness import peers
-from bench.harness.results import Document, Samples, sum_up
+from bench.harness.results import Document
 
 MIB = 1 << 20
 SAMPLES = """\
@@ -36,16 +36,6 @@ def test_equal_stacks_are_counted_from_the_outermost_frame_in() -> None:
         "stripefs;[trio.so];PyEval_Eval;copy_page_to_iter": 2,
         "stripefs;fuse_reply:data": 1,
     }
-
-
-def test_stripefs_is_compared_with_the_minimal_file_system_of_its_round() -> None:
-    samples = Samples()
-    for number, ours in enumerate((600.0, 900.0)):
-        samples.add("sequential", "stripefs", number, {"throughput": ours, "cpu_per_gb": 2.0})
-        samples.add("sequential", "minimal", number, {"throughput": 1200.0, "cpu_per_gb": 1.0})
-    found = {one.name: one for one in sum_up(samples, ratios())}
-    assert (found["ceiling_seq_vs_minimal_pyfuse3"].low, found["ceiling_seq_vs_minimal_pyfuse3"].high) == (0.5, 0.75)
-    assert found["ceiling_cpu_per_gb_vs_minimal_pyfuse3"].value == 2.0
 
 
 def test_a_writer_to_the_passthrough_and_more_than_one_reader_of_one_core_are_left_out() -> None:

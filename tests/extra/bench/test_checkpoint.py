@@ -12,43 +12,16 @@ import safetensors.numpy
 
 from bench.checkpoint import measure
 from bench.checkpoint.driver import check_cached
-from bench.checkpoint.plan import CASES, CHARTED, Run, choose, copies, name_of, ratios, room, runs, sequence
+from bench.checkpoint.plan import Run, copies, name_of, room, runs, sequence
 from bench.checkpoint.ranks import RANKS
 from bench.checkpoint.state import COLUMNS, Place, Seen, State
 from bench.cli import main
 from bench.harness import BenchError
 from bench.harness.cluster import Cluster
 from bench.harness.data import GIB, MIB, PAGE, wrong_page
-from bench.harness.results import METRICS, Key, Samples, sum_up
+from bench.harness.results import METRICS, Key
 
 SMALL = State(120 * MIB)
-
-
-@pytest.mark.parametrize("few", [False, True])
-def test_every_target_has_both_of_its_sides_measured(few: bool) -> None:
-    made = {(run.case, run.system) for run in runs(few=few, rclone=True)}
-    for plan in ratios():
-        if plan.bound or not few:
-            assert (plan.upper.case, plan.upper.system) in made, plan.name
-            assert plan.lower is None or (plan.lower.case, plan.lower.system) in made, plan.name
-
-
-def test_no_run_is_planned_twice_and_each_belongs_to_a_case() -> None:
-    made = runs(few=False, rclone=True)
-    assert len({(run.case, run.system) for run in made}) == len(made)
-    assert {run.case for run in made} == set(CASES)
-    assert not [run for run in runs(few=False, rclone=False) if run.way == "rclone" or run.bounded]
-    assert set(CHARTED) <= {(run.case, run.system) for run in made}
-
-
-def test_a_case_brings_what_its_ratios_need_of_others() -> None:
-    made = runs(few=False, rclone=False)
-    chosen = choose(made, ["warmed"])
-    assert {(run.case, run.system) for run in chosen} == {
-        ("warmed", "safetensors:mount"),
-        ("cached", "safetensors:local"),
-    }
-    assert choose(made, []) == made
 
 
 def test_each_round_goes_through_all_cases_and_begins_one_further_on() -> None:
@@ -131,24 +104,6 @@ def test_ranks_read_their_share_and_check_it(tmp_path: Path, kind: str) -> None:
         file.write(np.uint64(1 << 40).tobytes())
     with pytest.raises(RuntimeError, match="pages are wrong"):
         RANKS[kind](place, SMALL, 0, 4)
-
-
-def test_ratios_are_drawn_from_the_rounds() -> None:
-    samples = Samples()
-    for number in range(3):
-        samples.add("first", "sequential:mount", number, {"throughput": 250.0})
-        samples.add("first", "safetensors:mount", number, {"time": 10.0, "throughput": 225.0})
-        samples.add("cached", "safetensors:mount", number, {"time": 3.0})
-        samples.add("cached", "safetensors:local", number, {"time": 2.5})
-        samples.add("four", "fsspec", number, {"fetched_share": 1.01})
-    samples.add("first", "sequential:stream", 0, {"time": 60.0})
-    found = {ratio.name: ratio.value for ratio in sum_up(samples, ratios())}
-    assert found["first_load_vs_bench_read_seq"] == pytest.approx(0.9)
-    assert found["cached_load_vs_local_file"] == pytest.approx(1.2)
-    assert found["restart_same_node_vs_today"] == pytest.approx(0.05)
-    assert found["four_processes_bytes_fetched_vs_file_fsspec"] == pytest.approx(1.01)
-    assert "dcp_load_vs_seq" not in found
-    assert {row.metric for row in samples.rows()} <= set(METRICS)
 
 
 @pytest.mark.parametrize(

@@ -16,22 +16,10 @@ import grpc
 import pytest
 
 from bench.container.node import Node, at_once, end_node, highest_layer, prepared, service
-from bench.container.plan import ratios
 from bench.container.snapshotters import peers_here
 from bench.harness import BenchError
 from bench.harness.programs import Start
-from bench.harness.results import Samples, sum_up
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
-
-
-def test_a_peer_that_was_not_measured_has_no_ratio() -> None:
-    samples = Samples()
-    for system, seconds in (("overlayfs", 10.0), ("imagefs", 2.0), ("stargz", 4.0)):
-        samples.add("start_50", system, 0, {"time": seconds})
-    assert {ratio.name: ratio.value for ratio in sum_up(samples, ratios())} == {
-        "start_vs_pull_unpack_50": 0.2,
-        "start_vs_stargz": 0.5,
-    }
 
 
 class Server(grpc.GenericRpcHandler):  # type: ignore[misc]

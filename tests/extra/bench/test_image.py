@@ -95,17 +95,6 @@ def test_the_least_possible_time_follows_the_slower_of_disk_and_link() -> None:
     assert "prefetch_vs_bound_20" not in found
 
 
-def test_a_figure_measured_once_stands_in_every_round() -> None:
-    samples = Samples()
-    samples.add("touched", "local", 0, {"fetched": 40.0})
-    for number in range(3):
-        samples.add("start_50", "imagefs", number, {"fetched": 80.0 + number})
-    samples.add("daemon", "imagefs", 0, {"idle_pss": 70.0})
-    found = {ratio.name: ratio for ratio in sum_up(samples, ratios())}
-    assert found["bytes_prefetch_vs_touched"] == Ratio("bytes_prefetch_vs_touched", 81 / 40, 2.0, 82 / 40)
-    assert found["daemon_idle_mib"].value == 70.0
-
-
 def test_only_new_content_counts_as_changed(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):

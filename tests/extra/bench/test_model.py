@@ -15,19 +15,6 @@ def blocks(owners: str, length: int = 10) -> list[Extent]:
     return [Extent(i * length, length, (owner,)) for i, owner in enumerate(owners)]
 
 
-def test_one_host_gives_its_own_rate() -> None:
-    assert placement_limit(blocks("aaaa"), 5.0, budget=1000) == pytest.approx(5)
-
-
-def test_round_robin_with_room_gives_the_sum_of_all_rates() -> None:
-    assert placement_limit(blocks("abcabcabc"), 5.0, budget=1000) == pytest.approx(15)
-
-
-def test_the_fullest_host_decides_the_end() -> None:
-    # a has 3 of 4 blocks: 30 bytes at 5 a second, while b has long been done.
-    assert placement_limit(blocks("abaa"), 5.0, budget=1000) == pytest.approx(40 / 6)
-
-
 def test_a_window_shorter_than_a_block_lets_the_next_host_start_only_when_it_is_in_reach() -> None:
     # Block a takes 2 s at 5 a second. Its last 4 bytes have b's first bytes in the window of 4, so at 1.2 s b starts
     # and rides on the edge; at 2 s it has 4 of its 10 bytes and takes 1.2 s more for the others.
@@ -39,18 +26,6 @@ def test_a_slow_host_holds_the_others_at_the_edge() -> None:
     time = placement_limit(blocks("abb"), {"a": 1.0, "b": 100.0}, budget=15)
     # b holds bytes up to 15 + a's position until a is done at 10 s; 5 bytes are left then.
     assert 30 / time == pytest.approx(10 + 5 / 100)
-
-
-def test_a_host_listed_as_a_replica_of_every_block_shares_the_work() -> None:
-    copies = [Extent(i * 10, 10, ("a", "b")) for i in range(4)]
-    assert {host: len(own) for host, own in assign(copies).items()} == {"a": 2, "b": 2}
-    assert placement_limit(copies, 5.0, budget=1000) == pytest.approx(10)
-
-
-def test_earlier_blocks_move_over_when_that_is_what_it_takes() -> None:
-    # The first block goes to a; when the second is on a alone, the first has to move to b.
-    placed = [Extent(0, 10, ("a", "b")), Extent(10, 10, ("a",))]
-    assert {host: [e.offset for e in own] for host, own in assign(placed).items()} == {"a": [10], "b": [0]}
 
 
 def test_moves_may_need_a_chain_of_hosts() -> None:

@@ -1,16 +1,28 @@
-"""Plans of all benchmarks: what their ratios name, their targets in the docs, their tables and charts."""
+"""Plans of all benchmarks: what their runs and ratios name, their targets in the docs, their tables and charts."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 
+from bench.checkpoint import plan as checkpoint
 from bench.cli import DOCS, main
+from bench.harness import mounts
+from bench.harness.data import GIB, MIB
 from bench.harness.report import Report, insert
-from bench.harness.results import METRICS, Row
+from bench.harness.results import METRICS, Document, Key, Row, Samples
+from bench.read import plan as read
+from bench.read.measure import groups
+from bench.read.measure import summarize as read_summary
+from bench.write import plan as write
+from bench.write.measure import summarize as write_summary
 from tests.extra.bench import documents
 
 TABLES = {
@@ -35,10 +47,141 @@ BESIDE = {
 }
 """Cases and systems of ratios that the report puts in no order."""
 
+FULL = read.Scale(quick=False, size=2 * GIB, budget=GIB, rclone=Path("/rclone"), libhdfs=True)
+
+
+class Planned(NamedTuple):
+    """The runs of a benchmark: all of them, those of a quick run, and those where other programs are missing."""
+
+    whole: Sequence[Any]
+    few: Sequence[Any]
+    bare: Sequence[Any]
+    cases: Sequence[str]
+
+
+PLANNED = {
+    "read": Planned(
+        read.runs(FULL),
+        read.runs(replace(FULL, quick=True, size=256 * MIB, libhdfs=False)),
+        read.runs(replace(FULL, rclone=None, libhdfs=False)),
+        read.CASES,
+    ),
+    "write": Planned(
+        write.runs(quick=False, rclone=True),
+        write.runs(quick=True, rclone=True),
+        write.runs(quick=False, rclone=False),
+        write.CASES,
+    ),
+    "checkpoint": Planned(
+        checkpoint.runs(few=False, rclone=True),
+        checkpoint.runs(few=True, rclone=True),
+        checkpoint.runs(few=False, rclone=False),
+        checkpoint.CASES,
+    ),
+}
+
 
 def report_of(bench: str) -> Report:
     found: Report = import_module(f"bench.{bench}.plan").REPORT
     return found
+
+
+def available(key: Key, made: Sequence[Any]) -> bool:
+    """True if a run gives these figures, or those that they are derived from."""
+    case = "write" if (key.case, key.system) == ("write_repl2", "even_limit") else key.case
+    wanted = {"placement_limit": "one_datanode", "even_limit": "one_datanode"}.get(key.system, key.system)
+    return any(run.case == case and (run.system == wanted or run.system.startswith(f"{wanted}:")) for run in made)
+
+
+@pytest.mark.parametrize("bench", PLANNED)
+def test_runs_are_planned_once_and_measure_both_sides_of_each_target(bench: str) -> None:
+    planned = PLANNED[bench]
+    assert len({(run.case, run.system) for run in planned.whole}) == len(planned.whole)
+    assert {run.case for run in planned.whole} == set(planned.cases)
+    assert not [run.system for run in planned.bare if "rclone" in run.system or "libhdfs" in run.system]
+    for made in (planned.whole, planned.few):
+        for plan in import_module(f"bench.{bench}.plan").ratios():
+            if plan.bound or made is planned.whole:
+                assert available(plan.upper, made), plan.name
+                assert plan.lower is None or available(plan.lower, made), plan.name
+
+
+@pytest.mark.parametrize(
+    ("bench", "case"), [(bench, case) for bench, planned in PLANNED.items() for case in planned.cases]
+)
+def test_a_single_case_brings_what_its_ratios_need(bench: str, case: str) -> None:
+    whole = PLANNED[bench].whole
+    module = import_module(f"bench.{bench}.plan")
+    chosen = module.choose(whole, [case])
+    assert [run for run in chosen if run.case == case] == [run for run in whole if run.case == case]
+    for plan in module.ratios():
+        if plan.upper.case == case:
+            assert plan.lower is None or available(plan.lower, chosen), plan.name
+    assert module.choose(whole, []) == whole
+
+
+def test_groups_share_a_file_and_a_rate_and_the_uncapped_one_comes_first() -> None:
+    found = groups(read.runs(FULL))
+    for group in found:
+        assert len({(run.rate, run.file) for run in group}) == 1
+    assert [group[0].rate for group in found] == sorted(group[0].rate for group in found)
+
+
+def test_both_mounts_get_the_same_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: dict[str, int] = {}
+    for name in ("stripefs", "rclone"):
+        monkeypatch.setattr(mounts, name, lambda *_words, name=name, limit=0: limits.setdefault(name, limit))
+    driver = SimpleNamespace(cluster=None, environment={}, mounted=lambda *_arguments: {})
+    for run in read.runs(FULL):
+        if run.system in ("stripefs_bounded", "rclone_bounded:64"):
+            run.measure(driver, 0)  # type: ignore[arg-type]
+    assert limits == {"stripefs": FULL.budget, "rclone": FULL.budget}
+
+
+def test_reading_takes_the_best_of_a_family_and_the_worst_memory() -> None:
+    samples = Samples()
+    for number in range(3):
+        samples.add("sequential", "raw_parallel:8", number, {"throughput": 100.0})
+        samples.add("sequential", "raw_parallel:32", number, {"throughput": 200.0 + number})
+        samples.add("sequential", "stripefs", number, {"throughput": 190.0, "over_budget": -5.0})
+        samples.add("large_blocks", "stripefs", number, {"throughput": 150.0, "over_budget": 20.0 + number})
+        samples.add("sequential", "stripefs:libhdfs", number, {"throughput": 150.0, "over_budget": 300.0})
+        samples.add("sequential", "stripefs_bounded", number, {"throughput": 180.0, "over_budget": -9.0})
+        for streams, rate in ((32, 100.0), (64, 150.0)):
+            samples.add("sequential", f"rclone_bounded:{streams}", number, {"throughput": rate, "over_budget": -1.0})
+    document = Document("read", "0", {})
+    read_summary(samples, document)
+    best = document.row("sequential", read.RAW)
+    assert best is not None
+    assert best.median == 201.0
+    found = {ratio.name: ratio for ratio in document.ratios}
+    assert found["seq_vs_raw_parallel"].value == pytest.approx(190 / 201)
+    memory = found["memory_over_budget_mib"]
+    assert (memory.value, memory.low, memory.high) == (21.0, 20.0, 22.0)
+    assert found["memory_over_budget_mib_sequential"].value == -5.0
+    assert found["memory_over_budget_mib_libhdfs"].value == 300.0
+    assert found["seq_vs_rclone_equal_memory"].value == pytest.approx(1.2)
+    assert "seq_vs_rclone" not in found
+
+
+def test_writing_is_held_against_eight_times_what_one_datanode_gives() -> None:
+    samples = Samples()
+    for number in range(3):
+        samples.add("write", "one_datanode", number, {"throughput": 40.0})
+        samples.add("write", "raw_placed:8", number, {"throughput": 250.0})
+        samples.add("write", "raw_placed:16", number, {"throughput": 300.0})
+        samples.add("write", "stripefs:striped", number, {"throughput": 288.0, "cpu_per_gb": 1.2})
+        samples.add("write", "single_stream", number, {"throughput": 32.0, "cpu_per_gb": 1.0})
+        samples.add("write_repl2", "stripefs:striped", number, {"throughput": 120.0})
+        write.derive(samples, number)
+    document = Document("write", "0", {})
+    write_summary(samples, document)
+    found = {ratio.name: ratio.value for ratio in document.ratios}
+    assert found["striped_write_vs_even_limit"] == pytest.approx(0.9)
+    assert found["striped_write_vs_raw_placed"] == pytest.approx(0.96)
+    assert found["write_cpu_per_gb_vs_single_stream"] == pytest.approx(1.2)
+    assert "ls_striped_vs_plain" not in found
+    assert samples.get(Key("write_repl2", "even_limit")) == dict.fromkeys(range(3), 160.0)
 
 
 @pytest.mark.parametrize("bench", [*TABLES, "fleet"])
@@ -71,10 +214,17 @@ def test_tables_go_between_the_marks_of_their_benchmark_and_the_chart_is_drawn(t
     stored, page, drawn = tmp_path / "it.json", tmp_path / "page.md", tmp_path / "it.svg"
     stored.write_text(document.to_json())
     section = report_of(bench).section(document)
-    page.write_text(f"<!-- results of {section} -->\nold\n<!-- end of results of {section} -->\n")
-    assert main(["table", str(stored), "--into", str(page), "--chart", str(drawn)]) == 0
+    page.write_text(f"before\n<!-- results of {section} -->\nold\n<!-- end of results of {section} -->\nafter\n")
+    for _ in range(2):
+        assert main(["table", str(stored), "--into", str(page), "--chart", str(drawn)]) == 0
     text = page.read_text()
-    assert head in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert text.count(head) == 1
+    assert "old" not in text
     assert re.search(rf"^\| {case} \| {system} \| 7[.0]* \| 6[.0]* \| 8[.0]* \| 3 \|$", text, re.MULTILINE)
-    assert "<svg" in drawn.read_text()
+    picture = drawn.read_text()
+    assert "<svg" in picture
+    report_of(bench).draw(document, drawn)
+    assert drawn.read_text() == picture, "the same figures make no change to commit"
     assert bench == "ceiling" or insert(DOCS.read_text(), "tables", section)

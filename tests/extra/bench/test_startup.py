@@ -17,9 +17,8 @@ from bench.cli import main
 from bench.harness import BenchError
 from bench.harness.data import MIB, contents
 from bench.harness.programs import run
-from bench.harness.results import Samples, sum_up
 from bench.startup import order
-from bench.startup.plan import CASE, SIZES, SYSTEMS, chosen, ratios
+from bench.startup.plan import SIZES, SYSTEMS, chosen
 from bench.startup.stages import course, read_events
 
 TINY = replace(SIZES["quick"], name="tiny", image_modules=("json",), modules=("numpy",), shards=2, shard_size=16 * MIB)
@@ -28,13 +27,6 @@ TINY = replace(SIZES["quick"], name="tiny", image_modules=("json",), modules=("n
 def test_a_second_start_brings_the_first_one_along() -> None:
     assert [system.name for system in chosen(("all:again",))] == ["all", "all:again"]
     assert [system.name for system in chosen(())] == list(SYSTEMS)
-
-
-def test_overlap_gain_is_against_the_sum_of_three_techniques() -> None:
-    samples = Samples()
-    samples.add(CASE, "all", 0, {"time": 6.0})
-    samples.add(CASE, "techniques", 0, {"time": 8.0})
-    assert {ratio.name: ratio.value for ratio in sum_up(samples, ratios())} == {"overlap_gain": 0.75}
 
 
 # -- events --------------------------------------------------------------------------------------------------------

@@ -10,33 +10,10 @@ import pytest
 
 from bench.cli import main
 from bench.harness.data import CHUNK, MIB, PAGE, DataFile, contents, wrong_page
-from bench.harness.results import METRICS, Document, Key, Samples
 from bench.write.driver import even_parts, with_property
-from bench.write.measure import sequence, since_gain, summarize, warm, warm_facts
-from bench.write.plan import CASES, LAYOUTS, STREAMS, Run, choose, derive, ratios, runs
+from bench.write.measure import sequence, since_gain, warm, warm_facts
+from bench.write.plan import LAYOUTS, Run, choose, runs
 from bench.write.programs import Source, create_query, list_directory, save, segments
-
-
-def available(key: Key, made: list[Run]) -> bool:
-    wanted = "one_datanode" if key.system == "even_limit" else key.system
-    case = "write" if (key.case, wanted) == ("write_repl2", "one_datanode") else key.case
-    return any(run.case == case and (run.system == wanted or run.system.startswith(f"{wanted}:")) for run in made)
-
-
-@pytest.mark.parametrize("quick", [False, True])
-def test_every_target_has_both_of_its_sides_measured(quick: bool) -> None:
-    made = runs(quick=quick, rclone=True)
-    for plan in ratios():
-        if plan.bound or not quick:
-            assert available(plan.upper, made), plan.name
-            assert plan.lower is None or available(plan.lower, made), plan.name
-
-
-def test_no_run_is_planned_twice_and_each_belongs_to_a_case() -> None:
-    made = runs(quick=False, rclone=True)
-    assert len({(run.case, run.system) for run in made}) == len(made)
-    assert {run.case for run in made} == set(CASES)
-    assert not [run for run in runs(quick=False, rclone=False) if run.system == "rclone"]
 
 
 def test_reading_back_brings_the_writing_of_what_it_reads() -> None:
@@ -52,16 +29,6 @@ def test_each_round_begins_one_further_on_and_reads_what_it_has_written() -> Non
     made = [Run("write", "a", ""), Run("write", "b", ""), Run("read_back", "c", ""), Run("ls", "d", "")]
     order = [(number, [run.system for run in turn]) for number, turn in sequence(made, 2)]
     assert order == [(0, ["a", "b", "c"]), (1, ["b", "a", "c"]), (0, ["d"]), (1, ["d"])]
-
-
-@pytest.mark.parametrize(
-    ("case", "rclone"), [("write", True), ("write_repl2", False)], ids=["replication 1", "replication 2"]
-)
-def test_every_way_to_write_is_measured_at_each_replication(case: str, rclone: bool) -> None:
-    systems = {run.system for run in runs(quick=False, rclone=True) if run.case == case} - {"one_datanode"}
-    raw = {f"raw_{kind}:{count}" for kind in ("placed", "native") for count in STREAMS}
-    layouts = {f"stripefs:{layout}" for layout in LAYOUTS}
-    assert systems == {"single_stream", *raw, *layouts, *(["rclone"] if rclone else [])}
 
 
 @pytest.mark.parametrize(
@@ -83,40 +50,6 @@ def test_warming_ends_when_two_runs_were_no_faster_or_enough_was_moved() -> None
     warmed = warm(lambda: float(next(rising)), 512 * MIB, most=1280 * MIB)
     assert (warmed.rates, warmed.steady) == ([100, 200], False)
     assert warm_facts({"read native": warmed}) == {"read native": {"mb_s": [100, 200], "gib": 1.0, "steady": False}}
-
-
-def test_the_even_limit_is_eight_times_what_one_datanode_gives() -> None:
-    samples = Samples()
-    samples.add("write", "one_datanode", 1, {"throughput": 38.0})
-    samples.add("write_repl2", "stripefs:striped", 1, {"throughput": 120.0})
-    derive(samples, 0)
-    derive(samples, 1)
-    assert samples.get(Key("write", "even_limit")) == {1: 304.0}
-    assert samples.get(Key("write_repl2", "even_limit")) == {1: 152.0}
-    assert samples.get(Key("read_back", "even_limit")) == {}
-
-
-def test_ratios_are_drawn_from_the_rounds() -> None:
-    samples = Samples()
-    for number in range(3):
-        samples.add("write", "one_datanode", number, {"throughput": 40.0})
-        samples.add("write", "raw_placed:8", number, {"throughput": 250.0})
-        samples.add("write", "raw_placed:16", number, {"throughput": 300.0})
-        samples.add("write", "stripefs:striped", number, {"throughput": 288.0, "cpu_per_gb": 1.2})
-        samples.add("write", "stripefs:concat", number, {"throughput": 256.0, "close_share": 0.01})
-        samples.add("write", "single_stream", number, {"throughput": 32.0, "cpu_per_gb": 1.0})
-        derive(samples, number)
-    document = Document("write", "0", {})
-    summarize(samples, document)
-    found = {ratio.name: ratio.value for ratio in document.ratios}
-    assert found["striped_write_vs_even_limit"] == pytest.approx(0.9)
-    assert found["concat_write_vs_even_limit"] == pytest.approx(0.8)
-    assert found["striped_write_vs_raw_placed"] == pytest.approx(0.96)
-    assert found["striped_write_vs_single_stream"] == pytest.approx(9)
-    assert found["concat_join_share"] == pytest.approx(0.01)
-    assert found["write_cpu_per_gb_vs_single_stream"] == pytest.approx(1.2)
-    assert "ls_striped_vs_plain" not in found
-    assert {row.metric for row in document.rows} <= set(METRICS)
 
 
 def test_what_is_written_is_what_readers_check() -> None:
