@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -64,12 +63,6 @@ def exchange(address: str, method: str, target: str, body: bytes = b"") -> tuple
         connection.close()
 
 
-def properties(site: Path) -> dict[str, str]:
-    return {
-        entry.findtext("name", ""): entry.findtext("value", "") for entry in ElementTree.parse(site).iter("property")
-    }
-
-
 def buckets(namespace: str, link: str) -> list[int]:
     """Bytes a second of each token bucket at this end of a link."""
     shown = subprocess.check_output(["tc", "-netns", namespace, "-json", "qdisc", "show", "dev", link])
@@ -104,11 +97,6 @@ def state_of(instance: HdfsInstance, node: str) -> str:
 
 
 class TestRunning:
-    def test_a_file_comes_back_as_it_was_written(self, whole: HdfsInstance) -> None:
-        data = os.urandom(3 << 20)
-        assert webhdfs(whole, "PUT", "/back", data, op="CREATE", overwrite="true")[0] == 201
-        assert webhdfs(whole, "GET", "/back", op="OPEN") == (200, data)
-
     def test_status_names_every_node_with_its_own_namespace_and_address(self, whole: HdfsInstance) -> None:
         facts = whole.status()
         nodes = [facts["namenode"], *facts["datanodes"]]
@@ -119,19 +107,6 @@ class TestRunning:
         for node in nodes:
             assert os.readlink(f"/proc/{node['pid']}/ns/net") != os.readlink("/proc/self/ns/net")
         assert all(node["live"] for node in facts["datanodes"])
-
-    def test_the_client_configuration_leads_to_it(self, whole: HdfsInstance) -> None:
-        core = properties(whole.conf / "core-site.xml")
-        hdfs = properties(whole.conf / "hdfs-site.xml")
-        assert core["fs.defaultFS"] == whole.url
-        assert hdfs["dfs.namenode.http-address"] == whole.web
-        assert (hdfs["dfs.blocksize"], hdfs["dfs.replication"]) == (str(1 << 20), "1")
-
-    def test_blocks_are_as_large_as_asked_for(self, whole: HdfsInstance) -> None:
-        webhdfs(whole, "PUT", "/blocks", bytes(5 << 19), op="CREATE", overwrite="true")
-        _, answer = webhdfs(whole, "GET", "/blocks", op="GETFILEBLOCKLOCATIONS")
-        blocks = json.loads(answer)["BlockLocations"]["BlockLocation"]
-        assert [block["length"] for block in blocks] == [1 << 20, 1 << 20, 1 << 19]
 
     def test_permissions_are_checked_when_asked_for(self, whole: HdfsInstance) -> None:
         webhdfs(whole, "PUT", "/closed", b"secret", op="CREATE", overwrite="true", permission="600")
@@ -161,24 +136,6 @@ class TestRunning:
 
 
 class TestHurting:
-    def test_a_killed_datanode_comes_back_with_its_blocks(self, whole: HdfsInstance) -> None:
-        data = os.urandom(4 << 20)
-        webhdfs(whole, "PUT", "/kept", data, op="CREATE", overwrite="true")
-        whole.kill("dn1", "dn2")
-        assert state_of(whole, "dn1") == state_of(whole, "dn2") == "dead"
-        whole.restart("dn1", "dn2")
-        assert webhdfs(whole, "GET", "/kept", op="OPEN") == (200, data)
-
-    def test_a_killed_namenode_comes_back_with_its_names(self, whole: HdfsInstance) -> None:
-        data = os.urandom(1 << 20)
-        webhdfs(whole, "PUT", "/named", data, op="CREATE", overwrite="true")
-        whole.kill("nn")
-        with pytest.raises(ConnectionRefusedError):
-            exchange(whole.web, "GET", "/jmx")
-        whole.restart("nn")
-        # A DataNode still holds a connection to the NameNode that died, and answers 403 for EOFException once.
-        eventually(lambda: webhdfs(whole, "GET", "/named", op="OPEN") == (200, data), "the file")
-
     def test_a_paused_node_is_silent_until_it_is_resumed(self, whole: HdfsInstance) -> None:
         whole.pause("dn2")
         assert state_of(whole, "dn2") == "paused"

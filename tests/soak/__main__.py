@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.soak.crowd import ReaderFailed
-from tests.soak.engine import Contents, SoakFailed, soak
-from tests.soak.plan import make_plan
+from tests.soak.engine import Contents, SoakFailed, make_plan, soak
 from tests.soak.writing import WriterFailed, make_deaths, soak_writers
 from tests.tools.command import Place
 from tests.tools.hdfs import HdfsInstance, hdfs_instance

@@ -1,9 +1,9 @@
 """A writer that can be told where to die: `python -m tests.soak.writers JSON`, a process of its own.
 
 JSON: {"folder", "seed", "first", "until", "die", "tell"}. It writes versions `first` to `until` (excluded) of
-FOLDER/file, as `tests.soak.versions` has them, and prints lines of JSON: {"published": N}; {"failed": N, "step": K,
-"errno": E} for a call that failed, after which it begins that version again. die: [N, K, S]: SIGKILL itself S seconds
-after step K of version N begins, or right before it when S is 0. tell: [N, K]: print {"at": [N, K]} before that step.
+FOLDER/file, which follow from the seed, and prints lines of JSON: {"published": N}; {"failed": N, "step": K, "errno":
+E} for a call that failed, after which it begins that version again. die: [N, K, S]: SIGKILL itself S seconds after step
+K of version N begins, or right before it when S is 0. tell: [N, K]: print {"at": [N, K]} before that step.
 """
 
 from __future__ import annotations
@@ -11,21 +11,98 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.soak.versions import Step, Version, version
 from tests.support.checked_content import content
 
-__all__ = ["FILE"]
+__all__ = ["FILE", "Outcome", "Version", "outcomes", "version"]
 
 FILE = "file"
 
+MIB = 1 << 20
+
 _PATIENCE = 120.0
 _PAUSE = 0.05  # before a failed version is begun again
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One system call. what: open, write, fsync, close or replace; offset and length in bytes for a write."""
+
+    what: str
+    offset: int = 0
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Version `number` of a file: `length` bytes of `tests.support.checked_content` under `name`.
+
+    beside: it is written as NAME.tmp and renamed over NAME, else under its own name from the start.
+    """
+
+    number: int
+    name: str
+    length: int
+    beside: bool
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A permitted state after a death: version numbers of the file, and of the file beside it (None: there is none)."""
+
+    file: int
+    beside: int | None = None
+
+
+def version(seed: int, number: int, largest: int = 20 * MIB) -> Version:
+    """A function of its arguments alone. Lengths, in bytes, are small, of one part, or of many parts."""
+    rng = random.Random(f"{seed} {number}")
+    length = rng.choice((rng.randint(0, 100_000), rng.randint(MIB, 9 * MIB), rng.randint(9 * MIB, largest)))
+    beside = rng.random() < 0.5
+    return Version(number, f"{seed % 100_000}.{number}", length, beside, tuple(_steps(rng, length, beside)))
+
+
+def _steps(rng: random.Random, length: int, beside: bool) -> Iterator[Step]:
+    yield Step("open")
+    piece = rng.choice((100_000, MIB, 3 * MIB + 1))
+    for offset in range(0, length, piece):
+        yield Step("write", offset, min(piece, length - offset))
+        if rng.random() < 0.05:
+            yield Step("fsync")
+    if rng.random() < 0.5:
+        yield Step("fsync")
+    yield Step("close")
+    if beside:
+        yield Step("replace")
+
+
+def outcomes(version: Version, step: int, *, exact: bool = True) -> set[Outcome]:
+    """Permitted states when the writer died right before `step`, counted from 0, or (not exact) somewhat later.
+
+    Before its close nothing of it is visible; after that all of it is.
+    """
+    found = {_after(version, step)}
+    if not exact:
+        found |= {_after(version, later) for later in range(step, len(version.steps) + 1)}
+    return found
+
+
+def _after(version: Version, step: int) -> Outcome:
+    done = {step.what for step in version.steps[:step]}
+    if not version.beside:
+        return Outcome(version.number if "close" in done else version.number - 1)
+    if "replace" in done:
+        return Outcome(version.number)
+    return Outcome(version.number - 1, version.number if "close" in done else None)
 
 
 class _Writer:

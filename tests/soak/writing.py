@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.soak.versions import Outcome, outcomes, version
-from tests.soak.writers import FILE
+from tests.soak.writers import FILE, Outcome, outcomes, version
 from tests.support.checked_content import CELL, content, difference
 from tests.support.checkout import CHECKOUT
 from tests.tools.command import PATIENCE, REPLACED, Live, Place, eventually

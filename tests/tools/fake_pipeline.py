@@ -16,6 +16,7 @@ from stripefs.store.hdfs import protobuf
 from stripefs.store.hdfs.namenode_rpc import PlacedBlock
 from stripefs.store.hdfs.protobuf import bytes_field, delimited, number_field, signed
 from stripefs.store.hdfs.wire import Replica
+from tests.tools.fake_transfer import read_delimited
 from tests.tools.listening import listening
 
 __all__ = ["BlockPort", "FakePlacer", "Writing", "block_port", "well"]
@@ -105,10 +106,7 @@ class BlockPort:
     def serve(self, sock: socket.socket) -> None:
         with sock.makefile("rb") as stream:
             assert stream.read(3) == struct.pack(">HB", 28, 80)
-            head = b""
-            while not head or head[-1] > 0x7F:
-                head += stream.read(1)
-            operation = stream.read(protobuf.read_varint(head, 0)[0])
+            operation = read_delimited(stream)
         onward = sum(number == 2 for number, _ in protobuf.fields(operation))
         found: Any = dict(protobuf.fields(operation))
         assert found[5] == onward + 1

@@ -14,9 +14,11 @@ from typing import Any
 
 import crc32c
 
+from stripefs.store.hdfs import protobuf
+from stripefs.store.hdfs.protobuf import bytes_field, delimited, number_field
 from tests.tools.listening import listening
 
-__all__ = ["Manner", "Talk", "TransferPort", "transfer_port"]
+__all__ = ["Manner", "Talk", "TransferPort", "read_delimited", "transfer_port"]
 
 
 class Talk:
@@ -34,12 +36,12 @@ class Talk:
         self.end = min(-(-(offset + length) // port.chunk) * port.chunk, len(port.data))
 
     def grant(self, *, begin: int | None = None) -> None:
-        checksum = _number(1, self.port.kind) + _number(2, self.port.chunk)
-        info = _bytes(1, checksum) + _number(2, self.begin if begin is None else begin)
-        self.say(_number(1, 0) + _bytes(4, info))
+        checksum = number_field(1, self.port.kind) + number_field(2, self.port.chunk)
+        info = bytes_field(1, checksum) + number_field(2, self.begin if begin is None else begin)
+        self.say(number_field(1, 0) + bytes_field(4, info))
 
     def refuse(self, status: int, message: str = "") -> None:
-        self.say(_number(1, status) + (_bytes(5, message.encode()) if message else b""))
+        self.say(number_field(1, status) + (bytes_field(5, message.encode()) if message else b""))
 
     def reset(self) -> None:
         """Close the connection so that the peer sees a reset."""
@@ -48,7 +50,7 @@ class Talk:
         self.sock.close()
 
     def say(self, message: bytes) -> None:
-        self.sock.sendall(_varint(len(message)) + message)
+        self.sock.sendall(delimited(message))
 
     def packets(self) -> list[bytes]:
         """All packets of the answer, the empty one behind them included."""
@@ -113,9 +115,9 @@ class TransferPort:
             stream = sock.makefile("rb")
             while head := stream.read(3):
                 assert head == struct.pack(">HB", 28, 81)
-                operation = _read(stream.read(_length(stream)))
-                header = _read(_read(operation[1])[1])
-                assert _read(header[1])[1] == b"pool"
+                operation = _fields(read_delimited(stream))
+                header = _fields(_fields(operation[1])[1])
+                assert _fields(header[1])[1] == b"pool"
                 talk = Talk(self, sock, stream, operation[2], operation[3])
                 self.asked.append((talk.offset, talk.length))
                 manner = self.manners.pop(0) if self.manners else well
@@ -140,36 +142,14 @@ def transfer_port(data: bytes) -> Iterator[TransferPort]:
             port.close()
 
 
-def _length(stream: Any) -> int:
-    value = shift = 0
-    while True:
-        byte: int = stream.read(1)[0]
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value
+def read_delimited(stream: io.BufferedReader) -> bytes:
+    """The next message of a stream, behind its length."""
+    head = b""
+    while not head or head[-1] > 0x7F:
+        head += (byte := stream.read(1))
+        assert byte, "the client has gone"
+    return stream.read(protobuf.read_varint(head, 0)[0])
 
 
-def _read(message: bytes) -> dict[int, Any]:
-    """The fields of a message by their numbers."""
-    stream, found = io.BytesIO(message), {}
-    while stream.tell() < len(message):
-        tag, value = _length(stream), _length(stream)
-        found[tag >> 3] = stream.read(value) if tag & 7 == 2 else value
-    return found
-
-
-def _varint(value: int) -> bytes:
-    found = b""
-    while value > 0x7F:
-        found += bytes([value & 0x7F | 0x80])
-        value >>= 7
-    return found + bytes([value])
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(value)) + value
+def _fields(message: bytes) -> dict[int, Any]:
+    return dict(protobuf.fields(message))

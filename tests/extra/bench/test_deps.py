@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +17,7 @@ from bench.harness import BenchError
 from bench.harness.results import Document, Key, Ratio, Samples, sum_up
 from bench.harness.sizes import size
 from tests.support.deps.wheels import UV, wheel
+from tests.tools.package_index import files_served
 
 RECIPES = recipes(PINS.read_text())
 
@@ -53,29 +49,29 @@ def test_net_is_without_the_import_from_memory_of_the_same_round() -> None:
     assert "hit_fresh_node_vs_uv_net" not in found
 
 
-@pytest.mark.parametrize(("with_bytecode", "fastest"), [(15.0, 12.0), (9.0, 9.0)])
-def test_uv_is_taken_in_its_fastest_mode(with_bytecode: float, fastest: float) -> None:
+@pytest.mark.parametrize(
+    ("times", "wanted"),
+    [
+        ({"uv": 12, "uv:bytecode": 15, "imagefs": 3}, {"hit_fresh_node_vs_uv": 3 / 12}),
+        ({"uv": 12, "uv:bytecode": 9, "imagefs": 3}, {"hit_fresh_node_vs_uv": 3 / 9}),
+        (
+            {"pip": 40, "pip:no_bytecode": 30, "uv": 5, "uv:bytecode": 12, "imagefs:miss": 36, "imagefs:miss_uv": 5.2},
+            {
+                "miss_vs_plain_install": 36 / 40,
+                "miss_vs_plain_install_best": 5.2 / 5,
+                "miss_by_pip_vs_plain_install_best": 36 / 5,
+            },
+        ),
+    ],
+)
+def test_installers_are_taken_in_their_fastest_mode(times: dict[str, float], wanted: dict[str, float]) -> None:
     samples = Samples()
-    samples.add("fresh", "uv", 0, {"time": 12.0})
-    samples.add("fresh", "uv:bytecode", 0, {"time": with_bytecode})
-    samples.add("fresh", "imagefs", 0, {"time": 3.0})
+    for system, seconds in times.items():
+        samples.add("fresh", system, 0, {"time": seconds, "install": seconds})
     drawn = Document("deps", "0", {})
     summarize(samples, drawn)
     found = {ratio.name: ratio.value for ratio in drawn.ratios}
-    assert found["hit_fresh_node_vs_uv"] == 3.0 / fastest
-
-
-def test_a_miss_is_held_against_the_fastest_plain_installer_of_the_run() -> None:
-    samples = Samples()
-    plain = {"pip": 40.0, "pip:no_bytecode": 30.0, "uv": 5.0, "uv:bytecode": 12.0}
-    for system, seconds in {**plain, "imagefs:miss": 36.0, "imagefs:miss_uv": 5.2}.items():
-        samples.add("fresh", system, 0, {"time": seconds + 2, "install": seconds})
-    drawn = Document("deps", "0", {})
-    summarize(samples, drawn)
-    found = {ratio.name: ratio.value for ratio in drawn.ratios}
-    assert found["miss_vs_plain_install"] == 36 / 40
-    assert found["miss_vs_plain_install_best"] == 5.2 / 5
-    assert found["miss_by_pip_vs_plain_install_best"] == 36 / 5
+    assert {name: found[name] for name in wanted} == wanted
 
 
 def test_disk_counts_what_is_there_once_or_new(tmp_path: Path) -> None:
@@ -100,22 +96,6 @@ def test_a_hit_says_how_long_the_daemon_took() -> None:
         answered("imagefs deps: miss 0123456789ab: the store has none; installing into /opt/deps\n")
 
 
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    class Quiet(SimpleHTTPRequestHandler):
-        def log_message(self, *_arguments: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            serving.join()
-
-
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_installers_take_the_index_for_one(tmp_path: Path, installer: str) -> None:
     wheels, index, target = tmp_path / "wheels", tmp_path / "index", tmp_path / "target"
@@ -127,7 +107,7 @@ def test_installers_take_the_index_for_one(tmp_path: Path, installer: str) -> No
     lay_out(wheels, pins, index)
     assert not (index / "simple/other").exists()
     assert size_of(wheels, pins) == size_of(wheels, [*pins, "other==1.0"]) - unwanted.stat().st_size
-    with served(index) as url:
+    with files_served(index) as url:
         command = [UV, "--no-cache", "pip"] if installer == "uv" else [sys.executable, "-m", "pip", "--no-cache-dir"]
         words = ["install", "--target", target, "--index-url", f"{url}/simple/", "some-package==1.0"]
         done = subprocess.run([*command, *words], capture_output=True, text=True)

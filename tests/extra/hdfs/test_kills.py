@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hdfs.faults.test_faults import CONTENTS, cluster, filled
-from tests.soak.engine import soak
-from tests.soak.plan import make_plan
+from tests.soak.engine import make_plan, soak
 from tests.tools.command import Place
 from tests.tools.hdfs import HdfsInstance
 

@@ -10,8 +10,7 @@ from random import Random
 import pytest
 
 from stripefs.errors import StoreError
-from tests.soak.right import damage
-from tests.soak.right.context import Context, Violation
+from tests.soak.right import Context, Violation, damage
 
 
 def test_no_damage_gives_wrong_bytes(tmp_path: Path) -> None:

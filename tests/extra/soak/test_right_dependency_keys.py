@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from imagefs.deps import keybuilder
-from tests.soak.right import dependency_keys
-from tests.soak.right.context import Context, Violation
+from tests.soak.right import Context, Violation, dependency_keys
 
 pytestmark = pytest.mark.root
 

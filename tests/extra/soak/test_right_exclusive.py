@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.right import exclusive
-from tests.soak.right.context import Context
+from tests.soak.right import Context, exclusive
 
 pytestmark = pytest.mark.mount
 

@@ -13,8 +13,7 @@ import pytest
 from stripefs.store.base import Store
 from stripefs.write import file_lock
 from stripefs.write.file_lock import FileLock
-from tests.soak.right import publication
-from tests.soak.right.context import Context, Violation
+from tests.soak.right import Context, Violation, publication
 from tests.support.memory_store import MemoryStore
 
 

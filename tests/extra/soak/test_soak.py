@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.soak.crowd import Crowd, ReaderFailed
-from tests.soak.plan import make_plan
 from tests.soak.readers import KINDS
 from tests.support.checked_content import PAGE, content, difference, versions_in
 
-NODES = ["dn1", "dn2", "dn3"]
 SIZE = 3 * (1 << 20) + 12345
 
 
@@ -37,19 +34,6 @@ def test_other_versions_and_places_are_told_apart() -> None:
     assert versions_in(content("v1", 0, PAGE) + content("v2", PAGE, 100)) == {"v1", "v2"}
     assert "byte 1 of v1" in difference(content("v2", 0, 10), "v1", 0)
     assert difference(content("v1", PAGE, PAGE), "v1", 0)
-
-
-@settings(deadline=None)
-@given(st.integers(), st.integers(0, 60))
-def test_a_plan_is_its_seeds(seed: int, kills: int) -> None:
-    plan = make_plan(seed, kills, NODES, 2.0)
-    assert plan == make_plan(seed, kills, NODES, 2.0)
-    assert len(plan) == kills
-    for kill in plan:
-        assert kill.kind in ("worker", "kill", "pause")
-        assert (kill.node in NODES) == (kill.kind != "worker")
-    workers = [kill for kill in plan if kill.kind == "worker"]
-    assert not any(one.early and other.early for one, other in itertools.pairwise(workers))
 
 
 @pytest.mark.parametrize("kind", KINDS)

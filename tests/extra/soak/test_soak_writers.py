@@ -10,28 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.soak.versions import Outcome, outcomes, version
+from tests.soak.writers import Outcome, outcomes, version
 from tests.soak.writing import make_deaths, soak_writers
 from tests.support.written_mounts import hidden, unreferenced
 from tests.tools.command import Place
 
 seeds = st.integers(0, 1 << 31)
-
-
-@given(seeds, st.integers(0, 50))
-def test_a_version_is_its_seeds(seed: int, number: int) -> None:
-    made = version(seed, number)
-    assert made == version(seed, number)
-    at = 0
-    for step in made.steps:
-        if step.what == "write":
-            assert step.offset == at
-            at += step.length
-    assert at == made.length
-    whats = [step.what for step in made.steps]
-    assert whats[0] == "open"
-    assert whats[-1] == ("replace" if made.beside else "close")
-    assert whats.count("close") == 1
 
 
 @given(seeds, st.integers(1, 50), st.data())
@@ -45,14 +29,6 @@ def test_nothing_is_visible_before_its_close(seed: int, number: int, data: st.Da
     later = outcomes(made, step, exact=False)
     assert {outcome, Outcome(number)} <= later
     assert outcomes(made, len(made.steps), exact=False) == {Outcome(number)}
-
-
-@given(seeds, st.integers(0, 60), st.integers(0, 60))
-def test_deaths_are_their_seeds(seed: int, writers: int, workers: int) -> None:
-    deaths = make_deaths(seed, writers, workers)
-    assert deaths == make_deaths(seed, writers, workers)
-    assert [death.kind for death in deaths].count("writer") == writers
-    assert len(deaths) == writers + workers
 
 
 @pytest.mark.mount

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.soak.right import publication_hdfs
-from tests.soak.right.context import Context
+from tests.soak.right import Context
 from tests.soak.right.publication_hdfs import FILES, Cut
 from tests.tools.hdfs import HdfsInstance
 

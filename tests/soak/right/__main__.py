@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.soak.right.context import Context, Violation
+from tests.soak.right import Context, Violation
 from tests.tools.hdfs import HdfsInstance, hdfs_instance
 
 CHECKS: tuple[str, ...] = ("exclusive", "damage", "dependency_keys", "publication")

@@ -36,7 +36,7 @@ from stripefs.gc.collect import Collection
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
-from tests.soak.right.context import Context, Violation
+from tests.soak.right import Context, Violation
 from tests.support.caches import cached, write
 from tests.support.images.devices import running, settled
 from tests.support.images.stores import build_tree, write_tree

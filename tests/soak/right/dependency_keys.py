@@ -15,10 +15,9 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Mapping
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from imagefs.deps import inventory
 from imagefs.deps.key import Facts, Key, Request, Target
@@ -26,8 +25,9 @@ from imagefs.deps.keybuilder import Answer, ask
 from imagefs.deps.local import differs
 from imagefs.deps.resolver import LockCache
 from stripefs.errors import StripefsError
-from tests.soak.right.context import Context, Violation
+from tests.soak.right import Context, Violation
 from tests.support.deps.wheels import UV, sdist, wheel
+from tests.tools.package_index import files_served
 
 __all__ = ["check"]
 
@@ -145,7 +145,8 @@ class _Job:
         self._packages = folder / "packages"
         self._cache = str(folder / "cache")
         self._compiler = folder / "cc"
-        self._server: ThreadingHTTPServer | None = None
+        self._serving = files_served(folder / "served")
+        self._index = ""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
         quiet = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         quiet |= {"UV_NO_CONFIG": "1", "UV_NO_CACHE": "1", "PIP_COMPILE": "0", "PIP_ROOT_USER_ACTION": "ignore"}
@@ -153,15 +154,11 @@ class _Job:
         self._make()
 
     def __enter__(self) -> _Job:
-        handler = functools.partial(_Quiet, directory=str(self._packages.parent / "served"))
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._index = f"{self._serving.__enter__()}/simple/"
         return self
 
-    def __exit__(self, *_exc: object) -> None:
-        assert self._server is not None
-        self._server.shutdown()
-        self._server.server_close()
+    def __exit__(self, *error: Any) -> None:
+        self._serving.__exit__(*error)
 
     def apply(self) -> None:
         """Let files, index and environment be what the state says."""
@@ -212,9 +209,7 @@ class _Job:
         return ask(self._request(tool, "alpha==1.0"), _Nothing(), self._environ).facts
 
     def _request(self, tool: str, *asked: str) -> Request:
-        assert self._server is not None
-        index = f"http://127.0.0.1:{self._server.server_port}/simple/"
-        options = ["--index-url", index, "--target", str(self.target), *(asked or ("-r", "requirements.txt"))]
+        options = ["--index-url", self._index, "--target", str(self.target), *(asked or ("-r", "requirements.txt"))]
         uv = [UV, "--quiet", "pip", "install", "--python", sys.executable, *options]
         command = [sys.executable, "-m", "pip", "--quiet", "install", *options] if tool == "pip" else uv
         return Request([Target(str(self.target), 0, 0)], command, str(self._folder))
@@ -272,11 +267,6 @@ class _Nothing:
         from imagefs.deps.resolver import ResolvedLock
 
         return ResolvedLock(Lock.of([]), cached=False)
-
-
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_what: object) -> None:
-        """Log nothing."""
 
 
 def _digest(folder: Path) -> str:

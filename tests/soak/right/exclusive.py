@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 
 import stripefs
-from tests.soak.right.context import Context, Violation
+from tests.soak.right import Context, Violation
 from tests.support.written_mounts import writable
 from tests.tools.mounts import Mounts
 

@@ -49,7 +49,7 @@ from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import CHANGES, Parser, WrappedSink, WrappedStore
 from stripefs.write import FileUpload, Layout, upload_locks
 from stripefs.write.file_lock import FileLock, acquire, lock_path, read_lock
-from tests.soak.right.context import Context, Violation
+from tests.soak.right import Context, Violation
 from tests.soak.right.publication_hdfs import ROUNDS, begin, drafts_of, play
 from tests.support.memory_store import MemoryStore
 from tests.support.simulation import Process, Simulation

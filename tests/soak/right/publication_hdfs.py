@@ -27,7 +27,7 @@ from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
 from stripefs.write import FileUpload, Layout, UploadManager, WritePolicy
-from tests.soak.right.context import Context, Violation
+from tests.soak.right import Context, Violation
 from tests.tools.hdfs import HdfsInstance
 
 __all__ = ["ROUNDS", "begin", "drafts_of", "play"]

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,72 +18,13 @@ from typing import Any
 import grpc
 
 from stripefs.fuse import kernel
-from tests.support.images.layers import layout
 from tests.support.waiting import eventually
 from tests.tools.containerd.cri import Cri
+from tests.tools.registry import Registry
 
 __all__ = ["Node", "Registry"]
 
 _ENDS_WITHIN = 30.0
-
-
-class Registry:
-    """Debian's docker-registry on loopback, over plain http."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            self.address = f"127.0.0.1:{found.getsockname()[1]}"
-        config = {
-            "version": 0.1,
-            "log": {"level": "info"},
-            "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": True}},
-            "http": {"addr": self.address},
-        }
-        (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def start(self) -> None:
-        with (self.folder / "log").open("ab") as log:
-            command = ["docker-registry", "serve", str(self.folder / "config.yml")]
-            self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        eventually(self._answers, "the registry")
-
-    def close(self) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait()
-            self._process = None
-
-    def push(self, name: str, layers: Sequence[bytes], **config: Any) -> str:
-        """Store an image of these archives; its reference. config: of the image, such as Env."""
-        folder = self._layout(name)
-        shutil.rmtree(folder, ignore_errors=True)
-        layout(folder, layers, config=config)
-        target = ["--dest-tls-verify=false", f"docker://{self.address}/{name}"]
-        subprocess.run(["skopeo", "copy", "--quiet", f"oci:{folder}:app", *target], check=True, capture_output=True)
-        return f"{self.address}/{name}"
-
-    def layers(self, name: str) -> list[str]:
-        """Digests of the layers of an image that was pushed."""
-        folder = self._layout(name)
-        manifest = json.loads((folder / "index.json").read_text())["manifests"][0]["digest"]
-        document = json.loads((folder / "blobs" / manifest.replace(":", "/")).read_text())
-        return [one["digest"] for one in document["layers"]]
-
-    def requested(self) -> str:
-        """The log of all requests so far."""
-        return (self.folder / "log").read_text()
-
-    def _layout(self, name: str) -> Path:
-        return self.folder / f"layout-{name.replace('/', '-').replace(':', '-')}"
-
-    def _answers(self) -> bool:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self.address}/v2/"):
-            return True
-        return False
 
 
 class Node:
