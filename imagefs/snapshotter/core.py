@@ -25,9 +25,19 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from imagefs.errors import DamagedObject, NoSuchImage
-from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from imagefs.snapshotter.filters import Fields, compile_filters
-from imagefs.snapshotter.metastore import Kind, Layer, Metastore, SnapshotRecord, Tree, Usage
+from imagefs.snapshotter.metastore import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    Kind,
+    Layer,
+    Metastore,
+    SnapshotNotFound,
+    SnapshotRecord,
+    Tree,
+    Usage,
+)
 from imagefs.snapshotter.start_events import NodeEvents
 from stripefs.errors import StripefsError
 
@@ -128,7 +138,8 @@ class Snapshotter:
                 mounts = None
             else:
                 mounts = self._make(key, parent, Kind.ACTIVE, labels, layer)
-        self._count("lazy" if layer is not None else "fallback" if target else "ordinary")
+        with self._lock:
+            self._prepared["lazy" if layer is not None else "fallback" if target else "ordinary"] += 1
         if mounts is None:
             raise AlreadyExists(f"the layer {target} is of an image that a store has")
         return mounts
@@ -245,10 +256,6 @@ class Snapshotter:
         with self._lock:
             prepared = dict(self._prepared)
         return {**self._store.counts(), "prepared": prepared}
-
-    def _count(self, how: str) -> None:
-        with self._lock:
-            self._prepared[how] += 1
 
     # -- changing ------------------------------------------------------------------------------------------------
 

@@ -18,14 +18,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from imagefs.snapshotter.errors import InvalidArgument
+from imagefs.snapshotter.metastore import InvalidArgument
 
 __all__ = ["Fields", "compile_filters"]
 
-_TOKEN = re.compile(
-    r'(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<operator>==|!=|~=)|(?P<separator>[.,])|(?P<field>[A-Za-z0-9_]+)'
-)
-_VALUE = re.compile(r'(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<plain>[^\s,"][^\s,]*)')
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_FIELD = re.compile(rf"{_QUOTED}|[A-Za-z0-9_]+")
+_PATH = rf"(?:{_FIELD.pattern})(?:\.(?:{_FIELD.pattern}))*"
+_SELECTOR = re.compile(rf'({_PATH})(?:(==|!=|~=)({_QUOTED}|[^\s,"][^\s,]*))?(?:,(?!$)|$)')
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{3}|.)", re.DOTALL)
 _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v", "\\": "\\", '"': '"'}
 
@@ -67,43 +67,21 @@ def compile_filters(filters: Sequence[str]) -> Callable[[Fields], bool]:
 
 
 def _parse(text: str) -> list[_Selector]:
-    if not text:
-        return []  # matches all
+    """The selectors of a filter; one without any matches all."""
     selectors, at = [], 0
-    while True:
-        selector, at = _selector(text, at)
-        selectors.append(selector)
-        if at == len(text):
-            return selectors
-        if text[at] != ",":
-            raise _error(text, at, "a comma")
-        at += 1
-
-
-def _selector(text: str, at: int) -> tuple[_Selector, int]:
-    path: list[str] = []
-    while True:
-        found = _TOKEN.match(text, at)
-        if found is None or found.lastgroup not in ("field", "quoted"):
-            raise _error(text, at, "a field")
-        path.append(_unquoted(text, at, found[0]) if found.lastgroup == "quoted" else found[0])
+    while at < len(text):
+        found = _SELECTOR.match(text, at)
+        if found is None:
+            raise InvalidArgument(f"the filter {text!r:.200} is none: a selector is expected at character {at + 1}")
+        path = tuple(map(_unquoted, _FIELD.findall(found[1])))
+        selectors.append(_Selector(path, _matcher(found[2], _unquoted(found[3] or ""))))
         at = found.end()
-        if text[at : at + 1] != ".":
-            break
-        at += 1
-    if at == len(text) or text[at] == ",":
-        return _Selector(tuple(path), lambda found: found is not None), at
-    operator = _TOKEN.match(text, at)
-    if operator is None or operator.lastgroup != "operator":
-        raise _error(text, at, "==, != or ~=")
-    value = _VALUE.match(text, operator.end())
-    if value is None:
-        raise _error(text, operator.end(), "a value")
-    wanted = _unquoted(text, operator.end(), value[0]) if value.lastgroup == "quoted" else value[0]
-    return _Selector(tuple(path), _matcher(text, at, operator[0], wanted)), value.end()
+    return selectors
 
 
-def _matcher(text: str, at: int, operator: str, wanted: str) -> Callable[[str | None], bool]:
+def _matcher(operator: str | None, wanted: str) -> Callable[[str | None], bool]:
+    if operator is None:
+        return lambda found: found is not None
     if operator == "==":
         return lambda found: found == wanted
     if operator == "!=":
@@ -111,11 +89,13 @@ def _matcher(text: str, at: int, operator: str, wanted: str) -> Callable[[str | 
     try:
         pattern = re.compile(wanted)
     except re.error as error:
-        raise _error(text, at, f"a regular expression ({error})") from error
+        raise InvalidArgument(f"the regular expression {wanted!r:.200} of a filter is none: {error}") from error
     return lambda found: pattern.search(found or "") is not None
 
 
-def _unquoted(text: str, at: int, quoted: str) -> str:
+def _unquoted(text: str) -> str:
+    """A field or value without its quotes, if it has any."""
+
     def plain(found: re.Match[str]) -> str:
         code = found[1]
         if code in _PLAIN_ESCAPES:
@@ -124,10 +104,6 @@ def _unquoted(text: str, at: int, quoted: str) -> str:
             return chr(int(code[1:], 16))
         if code.isdigit() and len(code) == 3:
             return chr(int(code, 8))
-        raise _error(text, at, "a known escape")
+        raise InvalidArgument(f"the filter has {text!r:.200} in it, of which \\{code} is no escape")
 
-    return _ESCAPE.sub(plain, quoted[1:-1])
-
-
-def _error(text: str, at: int, wanted: str) -> InvalidArgument:
-    return InvalidArgument(f"the filter {text!r:.200} is none: {wanted} is expected at character {at + 1}")
+    return _ESCAPE.sub(plain, text[1:-1]) if text.startswith('"') else text

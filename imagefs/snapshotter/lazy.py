@@ -25,8 +25,7 @@ from imagefs.errors import BuildError
 from imagefs.format.documents import chain_id
 from imagefs.repository.store import registry_url
 from imagefs.snapshotter.core import TARGET, LazyLayer
-from imagefs.snapshotter.errors import FailedPrecondition
-from imagefs.snapshotter.metastore import Layer, SnapshotRecord, Tree, Usage
+from imagefs.snapshotter.metastore import FailedPrecondition, Layer, SnapshotRecord, Tree, Usage
 from imagefs.snapshotter.start_events import NodeEvents, start_of
 from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings, redact
@@ -80,7 +79,7 @@ class _Shown(NamedTuple):
 
 
 class DaemonImages:
-    """Images of `stores`, URLs of which the first is preferred, mounted by the daemon of `client`.
+    """The `LazyImages` of `stores`, URLs of which the first is preferred, mounted by the daemon of `client`.
 
     store_at: how the store at a URL is reached. registries: whether the image's own registry is asked too, and
     plain_http: with which of them, as HOST[:PORT], plain http is spoken, beside those on this machine.
@@ -132,7 +131,6 @@ class DaemonImages:
             self._told.notify_all()
 
     def find(self, labels: Mapping[str, str]) -> LazyLayer | None:
-        """The layer of an extraction with these labels; None where no store has its image, or none can be asked."""
         manifest = labels.get(MANIFEST, "")
         if not manifest:
             return None
@@ -143,10 +141,6 @@ class DaemonImages:
         return LazyLayer(layer, tree if _is_highest(labels) else None)
 
     def tree(self, layer: Layer, depth: int, known: Tree | None) -> Tree:
-        """The newest tree of a lazy layer and all below it, `depth` layers; `known` is the last one, if there was any.
-
-        May take minutes where none is to be found and the layers are fetched.
-        """
         if known is not None:
             if known.store == self._built.url:
                 return known
@@ -154,8 +148,6 @@ class DaemonImages:
         return self._look(layer.chain, "") or self.build(layer, depth)
 
     def mount(self, layer: Layer, tree: Tree, snapshot: SnapshotRecord) -> list[str]:
-        """Lowerdirs, the nearest first, that show the tree, of the lazy layer and all below it, for this snapshot until
-        `release`. Raises BuildError for the tree of other layers, and what keeps it from being mounted."""
         deps, workload = snapshot.labels.get(DEPS, ""), snapshot.labels.get(WORKLOAD) or "default"
         wanted = (tree, deps, workload)
         with self._lock:
@@ -187,7 +179,7 @@ class DaemonImages:
         return list(held.lowerdirs)
 
     def release(self, snapshot: int) -> None:
-        """The snapshot with this id needs its trees no more, if it had any. Returns before the daemon knows."""
+        """Returns before the daemon knows."""
         with self._told:
             if snapshot in self._leased:
                 self._leased.discard(snapshot)
@@ -196,14 +188,13 @@ class DaemonImages:
                 self._told.notify_all()
 
     def forget(self, tree: Tree, needed: Callable[[], Collection[Tree]]) -> None:
-        """No snapshot is of this tree any more: its blocks leave the cache, but those that trees in `needed()` share.
-        Returns before the daemon knows."""
+        """Returns before the daemon knows."""
         with self._told:
             self._forgotten[tree] = needed
             self._told.notify_all()
 
     def mounted(self) -> set[int]:
-        """Ids of the snapshots that have trees. Raises MountError where the daemon does not answer."""
+        """Raises MountError where the daemon does not answer."""
         found = {int(held.lease.name) for held in self._client.leases(self._name)}
         with self._lock:
             self._leased |= found - self._overdue
@@ -212,8 +203,7 @@ class DaemonImages:
         return found
 
     def usage(self, tree: Tree, others: Collection[Tree]) -> Usage:
-        """Bytes and inodes in the daemon's cache that the image takes now, without the parts that `others` have too.
-        Raises MountError where the daemon does not answer."""
+        """Raises MountError where the daemon does not answer."""
         counted = self._usage_of(tree.image)
         if counted:
             shared = self._parts_of(others)
@@ -258,11 +248,11 @@ class DaemonImages:
         return [] if url.partition("?")[0] in known else [self._store_at(url)]
 
     def _is_plain(self, repository: str) -> bool:
-        """Tells whether plain http is spoken with the registry of `host/name`."""
-        return repository.partition("/")[0] in self._plain_http or _is_local(repository)
+        """Tells whether plain http is spoken with the registry of `host/name`, as containerd does on this machine."""
+        host = repository.partition("/")[0]
+        return host in self._plain_http or (host.rpartition(":")[0] or host) in ("localhost", "127.0.0.1", "[::1]")
 
     def build(self, layer: Layer, depth: int) -> Tree:
-        """Fetch these layers from the image's registry, as an image of their own. May take minutes."""
         with self._builds[layer.chain]:
             with self._told:
                 self._told.wait_for(lambda: not self._removing)
@@ -381,12 +371,6 @@ def _repository(reference: str) -> str:
     """`host/name` of `host/name:tag@digest`."""
     name, _, tag = reference.partition("@")[0].rpartition(":")
     return name if name and "/" not in tag else reference.partition("@")[0]
-
-
-def _is_local(repository: str) -> bool:
-    """Tells whether the registry is on this machine: containerd then speaks plain http with it."""
-    host = repository.partition("/")[0].rpartition(":")[0] or repository.partition("/")[0]
-    return host in ("localhost", "127.0.0.1", "[::1]")
 
 
 def _is_highest(labels: Mapping[str, str]) -> bool:

@@ -1,9 +1,9 @@
-"""The snapshotter's database: which snapshots there are, in SQLite.
+"""The snapshotter's database: which snapshots there are, in SQLite; and the errors that are told to containerd.
 
 One row a snapshot; its id names its directory and is never used again. A transaction is durable when it returns, so
 that what containerd was told outlives a crash; OSError says that there is no room for it. One connection serves all
-threads, one transaction at a time: the calls
-are small, and those that change files hold no transaction meanwhile. Names are unique among all kinds of snapshots.
+threads, one transaction at a time: the calls are small, and those that change files hold no transaction meanwhile.
+Names are unique among all kinds of snapshots. Each error is one kind of answer; `service` knows the status codes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from stripefs.errors import StripefsError
 
-__all__ = ["Kind", "Layer", "Metastore", "SnapshotRecord", "Tree", "Usage"]
+__all__ = [
+    "AlreadyExists", "FailedPrecondition", "InvalidArgument", "Kind", "Layer", "Metastore", "SnapshotNotFound",
+    "SnapshotRecord", "Tree", "Usage",
+]  # fmt: skip
 
 VERSION = 1
 """Of the schema, as `PRAGMA user_version` has it."""
@@ -53,6 +55,22 @@ CREATE TABLE label (
     PRIMARY KEY (snapshot, key)
 ) STRICT, WITHOUT ROWID;
 """
+
+
+class AlreadyExists(StripefsError):
+    """A snapshot of that name is there, or, on a Prepare for an extraction, its layer need not be fetched."""
+
+
+class SnapshotNotFound(StripefsError):
+    """There is no snapshot of that name."""
+
+
+class InvalidArgument(StripefsError):
+    """A request that no state of the snapshotter could answer."""
+
+
+class FailedPrecondition(StripefsError):
+    """A request that the snapshot's state does not allow."""
 
 
 class Kind(Enum):
@@ -135,7 +153,7 @@ class Metastore:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 5000"):
                 self._connection.execute(f"PRAGMA {pragma}")
-            self._migrate(path)
+            self._migrate()
         except sqlite3.Error as error:
             raise StripefsError(f"{path} cannot be used as the snapshotter's database: {error}") from error
         except StripefsError:
@@ -285,14 +303,14 @@ class Metastore:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
                 raise
 
-    def _migrate(self, path: Path) -> None:
+    def _migrate(self) -> None:
         with self._transaction():
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             if version == VERSION:
                 return
             if version:
                 raise StripefsError(
-                    f"{path} is of version {version}, and this program knows version {VERSION}",
+                    f"{self._path} is of version {version}, and this program knows version {VERSION}",
                     hint="run the newer imagefs again, or let containerd use another --root",
                 )
             for statement in filter(str.strip, _SCHEMA.split(";")):

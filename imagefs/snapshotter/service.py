@@ -5,6 +5,7 @@ Handlers run on a few threads; one that brings an image's metadata from a store 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -14,20 +15,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
 from imagefs.snapshotter.core import Mount, Snapshotter
-from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
-from imagefs.snapshotter.metastore import Kind, SnapshotRecord
-from imagefs.snapshotter.metrics import Calls
+from imagefs.snapshotter.metastore import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    Kind,
+    SnapshotNotFound,
+    SnapshotRecord,
+)
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
 from stripefs.errors import MountError, ServiceDown, StripefsError
 
-__all__ = ["SERVICE", "Service", "serve"]
+__all__ = ["SERVICE", "serve"]
 
 _log = logging.getLogger(__name__)
 
@@ -60,88 +67,62 @@ _CODES: tuple[tuple[type[StripefsError], grpc.StatusCode], ...] = (
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 _T = TypeVar("_T")
+_Add = Callable[[str, float, str], None]
 
 
-class Service:
-    """The ten calls, answered by `core`."""
+def _handler(core: Snapshotter, add: _Add) -> grpc.GenericRpcHandler:
+    """The ten calls, answered by `core`. add: is told of each its name, its seconds, and its status code or ""."""
 
-    def __init__(self, core: Snapshotter, calls: Calls) -> None:
-        self._core = core
-        self._calls = calls
-
-    def handler(self) -> grpc.GenericRpcHandler:
-        """For `grpc.Server.add_generic_rpc_handlers`."""
-        calls: dict[str, tuple[Any, Callable[[Any], Any]]] = {
-            "Prepare": (wire.PrepareRequest, self._prepare),
-            "View": (wire.PrepareRequest, self._view),
-            "Mounts": (wire.KeyRequest, self._mounts),
-            "Commit": (wire.CommitRequest, self._commit),
-            "Remove": (wire.KeyRequest, self._remove),
-            "Stat": (wire.KeyRequest, self._stat),
-            "Update": (wire.UpdateRequest, self._update),
-            "Usage": (wire.KeyRequest, self._usage),
-            "Cleanup": (wire.CleanupRequest, self._cleanup),
-        }
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                _answering(name, call, self._calls),
-                request_deserializer=request.FromString,
-                response_serializer=lambda answer: answer.SerializeToString(),
-            )
-            for name, (request, call) in calls.items()
-        }
-        handlers["List"] = grpc.unary_stream_rpc_method_handler(
-            _answering("List", self._list, self._calls),
-            request_deserializer=wire.ListRequest.FromString,
-            response_serializer=lambda answer: answer.SerializeToString(),
-        )
-        return grpc.method_handlers_generic_handler(SERVICE, handlers)
-
-    def _prepare(self, request: wire.PrepareRequest) -> wire.MountsResponse:
-        return _mounts(self._core.prepare(request.key, request.parent, dict(request.labels)))
-
-    def _view(self, request: wire.PrepareRequest) -> wire.MountsResponse:
-        return _mounts(self._core.view(request.key, request.parent, dict(request.labels)))
-
-    def _mounts(self, request: wire.KeyRequest) -> wire.MountsResponse:
-        return _mounts(self._core.mounts(request.key))
-
-    def _commit(self, request: wire.CommitRequest) -> Empty:
-        self._core.commit(request.name, request.key, dict(request.labels), request.parent)
+    def commit(one: wire.CommitRequest) -> Empty:
+        core.commit(one.name, one.key, dict(one.labels), one.parent)
         return Empty()
 
-    def _remove(self, request: wire.KeyRequest) -> Empty:
-        self._core.remove(request.key)
+    def remove(one: wire.KeyRequest) -> Empty:
+        core.remove(one.key)
         return Empty()
 
-    def _stat(self, request: wire.KeyRequest) -> wire.InfoResponse:
-        return wire.InfoResponse(info=_info(self._core.stat(request.key)))
+    def cleanup(_one: wire.CleanupRequest) -> Empty:
+        core.cleanup()
+        return Empty()
 
-    def _update(self, request: wire.UpdateRequest) -> wire.InfoResponse:
-        info = request.info
-        changed = self._core.update(info.name, dict(info.labels), list(request.update_mask.paths))
+    def update(one: wire.UpdateRequest) -> wire.InfoResponse:
+        changed = core.update(one.info.name, dict(one.info.labels), list(one.update_mask.paths))
         return wire.InfoResponse(info=_info(changed))
 
-    def _list(self, request: wire.ListRequest) -> Iterator[wire.ListResponse]:
-        batch: list[wire.Info] = []
-        for one in self._core.walk(list(request.filters)):
-            batch.append(_info(one))
-            if len(batch) == _BATCH:
-                yield wire.ListResponse(info=batch)
-                batch = []
-        if batch:
+    def usage(one: wire.KeyRequest) -> wire.UsageResponse:
+        found = core.usage(one.key)
+        return wire.UsageResponse(size=found.bytes, inodes=found.inodes)
+
+    def listed(one: wire.ListRequest) -> Iterator[wire.ListResponse]:
+        found = map(_info, core.walk(list(one.filters)))
+        while batch := list(islice(found, _BATCH)):
             yield wire.ListResponse(info=batch)
 
-    def _usage(self, request: wire.KeyRequest) -> wire.UsageResponse:
-        usage = self._core.usage(request.key)
-        return wire.UsageResponse(size=usage.bytes, inodes=usage.inodes)
+    calls: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+        "Prepare": (wire.PrepareRequest, lambda one: _mounts(core.prepare(one.key, one.parent, dict(one.labels)))),
+        "View": (wire.PrepareRequest, lambda one: _mounts(core.view(one.key, one.parent, dict(one.labels)))),
+        "Mounts": (wire.KeyRequest, lambda one: _mounts(core.mounts(one.key))),
+        "Commit": (wire.CommitRequest, commit),
+        "Remove": (wire.KeyRequest, remove),
+        "Stat": (wire.KeyRequest, lambda one: wire.InfoResponse(info=_info(core.stat(one.key)))),
+        "Update": (wire.UpdateRequest, update),
+        "List": (wire.ListRequest, listed),
+        "Usage": (wire.KeyRequest, usage),
+        "Cleanup": (wire.CleanupRequest, cleanup),
+    }
+    of_kind = {True: grpc.unary_stream_rpc_method_handler, False: grpc.unary_unary_rpc_method_handler}
+    handlers = {
+        name: of_kind[name == "List"](
+            _answering(name, call, add),
+            request_deserializer=request.FromString,
+            response_serializer=lambda answer: answer.SerializeToString(),
+        )
+        for name, (request, call) in calls.items()
+    }
+    return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    def _cleanup(self, request: wire.CleanupRequest) -> Empty:
-        self._core.cleanup()
-        return Empty()
 
-
-def serve(core: Snapshotter, path: Path, calls: Calls) -> Callable[[float], bool]:
+def serve(core: Snapshotter, path: Path, add: _Add) -> Callable[[float], bool]:
     """Listen at `path`, for its owner alone. Raises MountError where another one does, or nobody can.
 
     Returns the function that ends it. That takes the seconds which calls under way have to end, and tells whether all
@@ -151,7 +132,7 @@ def serve(core: Snapshotter, path: Path, calls: Calls) -> Callable[[float], bool
     _take_over(path)
     executor = ThreadPoolExecutor(_THREADS, thread_name_prefix=_THREAD)
     server = grpc.server(executor, options=(("grpc.max_receive_message_length", 16 << 20),))
-    server.add_generic_rpc_handlers((Service(core, calls).handler(),))
+    server.add_generic_rpc_handlers((_handler(core, add),))
     previous = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{path}")
@@ -190,34 +171,28 @@ def _take_over(path: Path) -> None:
     raise MountError(f"another snapshotter answers at {path}", hint="end it first, or choose another --socket")
 
 
-def _answering(name: str, call: Callable[[Any], _T], calls: Calls) -> Callable[[Any, grpc.ServicerContext], Any]:
+def _answering(name: str, call: Callable[[Any], _T], add: _Add) -> Callable[[Any, grpc.ServicerContext], Any]:
     """A handler that tells each error of `call` to containerd and never ends the server."""
 
-    def fail(error: Exception, context: grpc.ServicerContext, began: float) -> NoReturn:
-        code, text = _status(name, error)
-        calls.add(name, time.monotonic() - began, code.name)
-        context.abort(code, text)
-        raise AssertionError("abort raises")
+    @contextlib.contextmanager
+    def counted(context: grpc.ServicerContext) -> Iterator[None]:
+        began, failed = time.monotonic(), ""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  told to the client
+            code, text = _status(name, error)
+            failed = code.name
+            context.abort(code, text)  # which raises
+        finally:  # also where containerd has heard enough of a listing
+            add(name, time.monotonic() - began, failed)
 
     def answer(request: Any, context: grpc.ServicerContext) -> _T:
-        began = time.monotonic()
-        try:
-            result = call(request)
-        except Exception as error:  # noqa: BLE001  told to the client
-            fail(error, context, began)
-        calls.add(name, time.monotonic() - began)
-        return result
+        with counted(context):
+            return call(request)
 
     def answer_all(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        began = time.monotonic()
-        try:
+        with counted(context):
             yield from call(request)  # type: ignore[misc]
-        except GeneratorExit:  # containerd has heard enough
-            calls.add(name, time.monotonic() - began)
-            raise
-        except Exception as error:  # noqa: BLE001
-            fail(error, context, began)
-        calls.add(name, time.monotonic() - began)
 
     return answer_all if name == "List" else answer
 

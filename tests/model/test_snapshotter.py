@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Mount, Snapshotter
-from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
-from imagefs.snapshotter.metastore import Kind
+from imagefs.snapshotter.metastore import AlreadyExists, FailedPrecondition, InvalidArgument, Kind, SnapshotNotFound
 from stripefs.errors import MountError, StripefsError
 from tests.support.examples import examples
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages

@@ -5,7 +5,7 @@ imagefs.snapshotter.proto.build` makes it anew.
 
 The module holds the compiled description of the messages and makes their classes when it is loaded. The compiler's own
 Python code would refuse every protobuf that is older than the compiler, so a wheel would need whatever version was the
-latest when it was built.
+latest when it was built. A source distribution has the source alone.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 from setuptools import build_meta
 from setuptools.build_meta import (
+    build_sdist,
     get_requires_for_build_editable,
     get_requires_for_build_sdist,
     get_requires_for_build_wheel,
@@ -79,11 +80,6 @@ def build_editable(*args: Any, **kwargs: Any) -> str:
     """PEP 660."""
     generate()
     return str(build_meta.build_editable(*args, **kwargs))
-
-
-def build_sdist(*args: Any, **kwargs: Any) -> str:
-    """PEP 517. The source distribution has the source alone: it is compiled where it is built."""
-    return str(build_meta.build_sdist(*args, **kwargs))
 
 
 if __name__ == "__main__":

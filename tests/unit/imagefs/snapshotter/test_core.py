@@ -12,8 +12,18 @@ from pathlib import Path
 import pytest
 
 from imagefs.snapshotter.core import TARGET, Mount, Snapshotter
-from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
-from imagefs.snapshotter.metastore import Kind, Layer, Metastore, SnapshotRecord, Tree, Usage
+from imagefs.snapshotter.metastore import (
+    AlreadyExists,
+    FailedPrecondition,
+    InvalidArgument,
+    Kind,
+    Layer,
+    Metastore,
+    SnapshotNotFound,
+    SnapshotRecord,
+    Tree,
+    Usage,
+)
 from stripefs.errors import MountError, StripefsError
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
 

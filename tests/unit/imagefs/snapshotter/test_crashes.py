@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Snapshotter
-from imagefs.snapshotter.errors import AlreadyExists, SnapshotNotFound
-from imagefs.snapshotter.metastore import Kind
+from imagefs.snapshotter.metastore import AlreadyExists, Kind, SnapshotNotFound
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
 from tests.unit.imagefs.snapshotter.test_core import layers, lazy
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from imagefs.snapshotter.errors import InvalidArgument
 from imagefs.snapshotter.filters import Fields, compile_filters
+from imagefs.snapshotter.metastore import InvalidArgument
 
 FIELDS = Fields(
     "sha256:abc", "below", "committed", {"simple": "1", "containerd.io/snapshot.ref": "sha256:def", "e": ""}
