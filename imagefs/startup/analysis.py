@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from imagefs.startup.causes import advise, changes, common_causes, look, stragglers
-from imagefs.startup.critical_path import critical_path
-from imagefs.startup.evidence import Evidence
+from imagefs.startup.evidence import Evidence, critical_path
 from imagefs.startup.fleet import Gpus, compare, growth, lost, lost_together, offenders, unused_modules
 from imagefs.startup.load import Events, Problems, group_ids, load
 from imagefs.startup.report import Report, SpanRow, Start, Step, Straggler
@@ -52,9 +51,7 @@ def analyse(sides: Sequence[tuple[str, Sequence[File]]], runs: Iterable[str] = (
         [(start, _seconds(evidence)) for start, evidence in zip(starts, found, strict=True) if start.side == side]
         for side in ("before", "after")
     )
-    versions: Counter[str] = Counter()
-    for events in loaded:
-        versions.update(events.versions)
+    versions = sum((Counter(events.versions) for events in loaded), Counter[str]())
     return Report(
         sum(map(len, loaded)),
         sum(events.lines for events in loaded),

@@ -60,7 +60,8 @@ class Collector:
     def run(self) -> Collected:
         """One pass. Raises StoreErrors, after which the next pass begins anew."""
         with _folder(self._spool) as descriptor:
-            _lock(descriptor, self._spool, self._patience)
+            if not try_flock(descriptor, self._patience):  # held until the descriptor is closed
+                raise Transient(f"another collector is at work on {self._spool}", hint="it copies the same events")
             try:
                 return self._run()
             except BaseException:
@@ -183,12 +184,6 @@ def _folder(spool: str) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _lock(descriptor: int, spool: str, patience: float) -> None:
-    """Until the descriptor is closed. Raises Transient where another collector has it for too long."""
-    if not try_flock(descriptor, patience):
-        raise Transient(f"another collector is at work on {spool}", hint="it copies the same events")
 
 
 def _id_of(spool: str) -> str:

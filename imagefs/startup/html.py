@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from imagefs.startup import svg
 from imagefs.startup.report import Lost, Report, Start
 from imagefs.startup.svg import Chart, escape, seconds, unit_name
-from stripefs.osutil import write_output
 
-__all__ = ["to_html", "write_html"]
+__all__ = ["to_html"]
 
 _SHOWN = 6
 """So many starts have charts: the slowest. All are in the first table."""
@@ -43,11 +41,6 @@ th,td{border-color:#4a4a4a}}
 """  # fmt: skip
 
 
-def write_html(report: Report, path: str | os.PathLike[str]) -> None:
-    """Write the page; an older file is replaced at once. Raises OSError."""
-    write_output(path, [to_html(report)])
-
-
 def to_html(report: Report) -> str:
     """The page of a report."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
@@ -62,7 +55,7 @@ def to_html(report: Report) -> str:
                [[one.action, one.stage, f"{'at most ' if one.at_most else ''}{seconds(one.saving_s)}",
                  f"{one.saving_share:.0%}", str(one.starts), one.basis] for one in report.advice]),
         _pair(svg.comparison(report.comparison), "h2") if report.comparison else "",
-        _pair(svg.growth(report.growth), "h2") if report.growth and report.growth.groups else "",
+        _pair(svg.growth(report.growth), "h2") if report.growth else "",
         _table("Nodes and hosts that were slow in several starts",
                ("Name", "Kind", "Slow in", "Starts", "Time", "Causes"),
                [[one.name, one.kind, str(one.starts), str(one.seen), seconds(one.seconds),

@@ -20,7 +20,7 @@ __all__ = ["STYLE", "Chart", "breakdown", "comparison", "critical_path", "escape
            "standalone", "timeline", "unit_name"]  # fmt: skip
 
 _W, _BAR, _ROW, _TOP = 400.0, 12.0, 36.0, 8.0
-_UNITS_DRAWN, _STEPS_DRAWN, _TRACKS = 24, 30, 6
+_STEPS_DRAWN, _TRACKS = 30, 6
 """More are told in the table, or counted, and not drawn."""
 
 _BAD = re.compile(
@@ -113,12 +113,11 @@ def spread(start: Start) -> Chart:
 
     for stage in start.stages:
         at = drawing.row(stage.stage, f"median {seconds(stage.p50_s)}, max {seconds(stage.max_s)}")
-        if len(stage.quantiles_s) == 21:
-            low, first, middle, third, high = (stage.quantiles_s[index] for index in (0, 5, 10, 15, 20))
-            drawing.line(at + _BAR / 2, low, high, f"{stage.stage}: {seconds(low)} to {seconds(high)}")
-            told = f"{stage.stage}: half of the units take {seconds(first)} to {seconds(third)}"
-            drawing.bar(at, first, third, _class(stage.stage), told)
-            drawing.tick(at, middle)
+        low, first, middle, third, high = stage.quantiles_s[::5]
+        drawing.line(at + _BAR / 2, low, high, f"{stage.stage}: {seconds(low)} to {seconds(high)}")
+        told = f"{stage.stage}: half of the units take {seconds(first)} to {seconds(third)}"
+        drawing.bar(at, first, third, _class(stage.stage), told)
+        drawing.tick(at, middle)
     rows = [[one.stage, seconds(one.p50_s), seconds(one.p99_s), seconds(one.max_s), ratio(one), one.slowest]
             for one in start.stages]  # fmt: skip
     return drawing.chart("Spread over nodes", f"{start.units} units: range, middle half and median of each stage.",
@@ -130,9 +129,8 @@ def timeline(start: Start) -> Chart:
     units: dict[tuple[str, int | None], list[SpanRow]] = {}
     for span in start.lanes:
         units.setdefault((span.node, span.rank), []).append(span)
-    drawn = list(units.items())[:_UNITS_DRAWN]
     drawing = _Drawing(start.total_s)
-    for unit, spans in drawn:
+    for unit, spans in units.items():
         ends: list[float] = []  # of each track, so that spans that overlap are beside one another
         at = drawing.row(unit_name(*unit), "")
         for span in sorted(spans, key=lambda one: one.begin_s):
@@ -145,12 +143,11 @@ def timeline(start: Start) -> Chart:
             told = f"{span.stage} {span.name}: {seconds(span.begin_s)} to {_end(span)} {span.cause} {span.host}".strip()
             drawing.bar(at + track * (_BAR + 1), span.begin_s, end, _class(span.stage, span.kind) + state, told)
         drawing.grow(max(0, len(ends) - 1) * (_BAR + 1))
-    drawing.legend(span.stage for _, spans in drawn for span in spans)
+    drawing.legend(span.stage for span in start.lanes)
     rows = [[unit_name(one.node, one.rank), one.stage, one.name, one.kind, seconds(one.begin_s), _end(one)]
             for one in start.lanes]  # fmt: skip
-    left = len(units) - len(drawn)
-    about = f"{len(drawn)} of {start.units} units" + (f"; {left} more are in the table." if left else ".")
-    return drawing.chart("Timeline", f"Spans of {about} Pale is time of waiting.",
+    about = f"Spans of {len(units)} of {start.units} units. Pale is time of waiting."
+    return drawing.chart("Timeline", about,
                          ("Unit", "Stage", "Name", "Kind", "Begin", "End"), rows)  # fmt: skip
 
 

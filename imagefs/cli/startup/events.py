@@ -225,7 +225,7 @@ def export_command(paths: tuple[str, ...], form: str, out: str, before: tuple[st
 
 
 def _events(places: tuple[str, ...], form: str, run: str) -> Iterable[str]:
-    from imagefs.startup.event_files import read_events
+    from imagefs.startup.exports import read_events, to_otlp, to_perfetto
 
     files = read_events(places)
     notes = [f"{files.bad_lines} lines are no events and left out"] if files.bad_lines else []
@@ -233,13 +233,7 @@ def _events(places: tuple[str, ...], form: str, run: str) -> Iterable[str]:
     events = [event for event in files.events if not run or event.get("run") == run]
     if not events:
         raise FormatError(f"no events{f' of the run {run}' if run else ''} in {' '.join(places)}")
-    if form == "otlp":
-        from imagefs.startup.otlp import to_otlp
-
-        return to_otlp(events)
-    from imagefs.startup.perfetto import to_perfetto
-
-    return [to_perfetto(events) + "\n"]
+    return to_otlp(events) if form == "otlp" else [to_perfetto(events) + "\n"]
 
 
 def _picture(sides: list[tuple[str, tuple[str, ...]]], form: str, run: str, chart: str) -> str:

@@ -20,6 +20,7 @@ from imagefs.cli.common import json_flag
 from imagefs.startup.report import Comparison, Growth, Lost, Report, Start, Step
 from stripefs.cli.output import columns
 from stripefs.errors import ConfigError
+from stripefs.osutil import write_output
 from stripefs.units import parse_duration
 
 __all__ = ["report_command", "report_text"]
@@ -295,10 +296,10 @@ def report_command(
     cost = Gpus(gpus, gpus_per_node, gpu_price, parse_duration(run_length) if run_length else 0.0)
     report = analyse(sides, [*runs, *names], cost)
     if page:
-        from imagefs.startup.html import write_html
+        from imagefs.startup.html import to_html
 
         try:
-            write_html(report, page)
+            write_output(page, [to_html(report)])
         except OSError as error:
             raise ConfigError(f"{page} cannot be written: {error.strerror}") from error
     if as_json:

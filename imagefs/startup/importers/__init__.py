@@ -1,6 +1,6 @@
 """Turns data of other tools into events of docs/startup-events.md: `read(kind, files, given)`.
 
-Each module reads one kind of data and is pure: text in, events out. None of these tools tells a monotonic clock, so
+The modules are pure: text in, events out. None of these tools tells a monotonic clock, so
 imported events have `wall_ns` alone, and no `boot`, `pid` or `seq`; durations are made of the wall clock. No value is
 guessed: a row that lacks what its event needs is rejected with its line number, and a row that says nothing about
 a start is counted as passed over.
@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from imagefs.errors import FormatError
-from imagefs.startup.importers import containerd, kubernetes, otlp, slurm, systemd, table
+from imagefs.startup.importers import kubernetes, otlp, table, text
 from imagefs.startup.importers.events import Given, Imported, Rejected
 
 __all__ = ["KINDS", "Given", "Imported", "Rejected", "read"]
 
 KINDS: dict[str, Callable[[str, Imported], None]] = {
-    "containerd": containerd.read,
+    "containerd": text.read_containerd,
     "csv": table.read,
     "kubernetes": kubernetes.read,
     "otlp": otlp.read,
-    "slurm": slurm.read,
-    "systemd": systemd.read,
+    "slurm": text.read_slurm,
+    "systemd": text.read_systemd,
 }
 """The function that reads each kind: a file's text, and where its events go."""
 
@@ -34,9 +34,9 @@ def read(kind: str, files: Iterable[Path], given: Given) -> Imported:
     for file in files:
         imported.file = file
         try:
-            text = file.read_bytes().decode("utf-8-sig", "replace")
+            content = file.read_bytes().decode("utf-8-sig", "replace")
         except OSError as error:
             raise FormatError(f"{file} cannot be read: {error.strerror}") from error
-        KINDS[kind](text, imported)
+        KINDS[kind](content, imported)
     imported.events.sort(key=lambda event: event["wall_ns"])
     return imported

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from stripefs.startup_events import STAGES, VERSION
 
-__all__ = ["Given", "Imported", "Rejected", "duration_ns", "json_objects", "time_ns"]
+__all__ = ["Given", "Imported", "Rejected", "duration_ns", "json_objects", "moment_ns", "time_ns"]
 
 _TIME = re.compile(
     r"(?:[A-Z][a-z]{2} )?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9})\d*)?"
@@ -137,11 +137,15 @@ def time_ns(text: str, zone: tzinfo | None = None) -> int:
             raise ValueError(f"{text!r} names a zone by letters that several zones share")
         offset = "Z"
     moment = datetime.fromisoformat(f"{day}T{clock}{offset or ''}")
-    if offset is None:
+    return moment_ns(moment, zone) + int((fraction or "0").ljust(9, "0"))
+
+
+def moment_ns(moment: datetime, zone: tzinfo | None) -> int:
+    """Nanoseconds since 1970; a moment without a zone is in this one, None is that of this host."""
+    if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone) if zone else moment.astimezone()
-    return int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()) * 10**9 + int(
-        (fraction or "0").ljust(9, "0")
-    )
+    past = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (past.days * 86400 + past.seconds) * 10**9 + past.microseconds * 1000
 
 
 def duration_ns(text: str) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from imagefs.startup.exports import RESOURCE, plain_values
 from imagefs.startup.importers.events import Imported, json_objects
-from imagefs.startup.otlp import RESOURCE, plain_values
 
 __all__ = ["read"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from imagefs.errors import FormatError
-from imagefs.startup.importers.events import Given, Imported, time_ns
+from imagefs.startup.importers.events import Given, Imported, moment_ns, time_ns
 from stripefs.startup_events import KINDS, STAGES
 
 __all__ = ["read"]
@@ -101,11 +101,7 @@ def _time(text: str, given: Given) -> int:
         return time_ns(text, given.zone)
     if given.time_format in _UNITS:
         return _nanoseconds(text, _UNITS[given.time_format])
-    moment = datetime.strptime(text, given.time_format)
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=given.zone) if given.zone else moment.astimezone()
-    past = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (past.days * 86400 + past.seconds) * 10**9 + past.microseconds * 1000
+    return moment_ns(datetime.strptime(text, given.time_format), given.zone)
 
 
 def _nanoseconds(text: str, unit: int) -> int:

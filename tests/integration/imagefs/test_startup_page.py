@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from imagefs.startup import svg
-from imagefs.startup.html import write_html
+from imagefs.startup.html import to_html
 from tests.integration.imagefs.startup_report import report
 from tests.tools.chromium import Page, chromium
 
@@ -27,7 +27,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "report.html"
-    write_html(REPORT, path)
+    path.write_text(to_html(REPORT))
     assert [one.name for one in path.parent.iterdir()] == ["report.html"]
     return path
 

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from imagefs.cli.startup import command
-from imagefs.startup.event_files import paired, read_events
+from imagefs.startup.exports import paired, read_events, to_otlp, to_perfetto
 from imagefs.startup.importers import Given, read
-from imagefs.startup.otlp import to_otlp
-from imagefs.startup.perfetto import to_perfetto
 from stripefs.errors import StripefsError
 from stripefs.startup_events import STAGES, ProcessIdentity, Writer
 

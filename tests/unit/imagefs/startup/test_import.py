@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from imagefs.cli.startup import command
 from imagefs.startup.importers import KINDS, Given, read
 from imagefs.startup.importers.events import duration_ns, time_ns
-from imagefs.startup.importers.slurm import hosts
+from imagefs.startup.importers.text import hosts
 from stripefs.errors import ConfigError, StripefsError
 from tests.support.checkout import CHECKOUT
 from tests.unit.imagefs.startup.golden import FOLDER, IMPORTS, SAMPLES, imported
