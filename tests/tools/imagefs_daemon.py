@@ -16,11 +16,9 @@ from imagefs.build.content import scan
 from imagefs.build.image import BuildReport, build
 from imagefs.daemon.client import Client
 from imagefs.daemon.launcher import end_kept, running
-from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
 from imagefs.settings import DaemonSettings
 from stripefs.fuse import kernel
-from stripefs.store.local import LocalStore
+from tests.support.images.stores import images_in
 from tests.support.waiting import PATIENCE, eventually
 
 __all__ = ["PATIENCE", "Service", "built", "commands", "eventually"]
@@ -30,11 +28,7 @@ _KEEPER = "stripefs.fuse.keeper"
 
 def built(source: Path, store: Path, tag: str, config: dict[str, Any] | None = None) -> BuildReport:
     """The tree at `source` as an image in the directory `store`."""
-    store.mkdir(exist_ok=True)
-    root, contents = scan(str(source))
-    return build(
-        root, contents, Images(StoreRepository(LocalStore(os.fsencode(store), str(store)))), tag=tag, config=config
-    )
+    return build(*scan(str(source)), images_in(store), tag=tag, config=config)
 
 
 class Service:

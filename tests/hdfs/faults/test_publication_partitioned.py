@@ -8,8 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.soak.right import publication_hdfs
-from tests.soak.right import Context
+from tests.soak.right import Context, publication_hdfs
 from tests.soak.right.publication_hdfs import FILES, Cut
 from tests.tools.hdfs import HdfsInstance
 

@@ -18,12 +18,10 @@ from imagefs.daemon.protocol import Recording
 from imagefs.daemon.protocol import SnapshotUse as Wanted
 from imagefs.deps.engine import MountedSnapshot, mount_snapshot
 from imagefs.format.documents import Snapshot, key_digest
-from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
-from imagefs.repository.store import StoreRepository
 from imagefs.settings import TreeOptions
 from stripefs.settings import StoreSettings
-from stripefs.store.local import LocalStore
+from tests.support.images.stores import images_in
 from tests.tools.imagefs_daemon import Service
 
 __all__ = ["imported", "install", "published", "snapshots_in", "use_here"]
@@ -39,8 +37,7 @@ def install(target: Path, value: int = 7, seed: int = 1) -> Path:
 
 
 def snapshots_in(store: Path) -> Snapshots:
-    store.mkdir(exist_ok=True)
-    return Snapshots(Images(StoreRepository(LocalStore(os.fsencode(store), str(store)))))
+    return Snapshots(images_in(store))
 
 
 def published(target: Path, store: Path, *, at: Path | None = None, key: Any = None) -> str:

@@ -14,7 +14,7 @@ from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from stripefs.fuse import kernel
 
-__all__ = ["FileImage", "LocalImage", "build_layout"]
+__all__ = ["FileImage", "LocalImage", "build_layout", "device_bytes"]
 
 
 def build_layout(path: Path, images: Images, temporary: Path, tag: str = "app") -> str:
@@ -53,22 +53,20 @@ class LocalImage(FileImage):
         (folder / "meta.erofs").write_bytes(images.metadata(manifest.metadata))
         super().__init__(folder / "meta.erofs", [folder / one.tag for one in manifest.devices], folder / "mnt")
         for path, device in zip(self.devices, manifest.devices, strict=True):
-            _write_device(images, images.index(device.index), path)
+            path.write_bytes(device_bytes(images, images.index(device.index)))
 
 
-def _write_device(images: Images, index: Index, path: Path) -> None:
-    packs = [_object(images, pack.digest.hex()) for pack in index.packs]
-    with path.open("wb") as out:
-        for number in range(index.blocks):
-            place = index.place(number)
-            if place.pack != NOWHERE:
-                stored = packs[place.pack][place.offset : place.offset + place.stored]
-                data = decode(index.packs[place.pack].codec, stored, place)
-                assert data is not None
-                out.seek(number * BLOCK)
-                out.write(data)
-        out.truncate(index.device_bytes)
-
-
-def _object(images: Images, digest: str) -> bytes:
-    return bytes(images.repository.read(f"/packs/{digest[:2]}/{digest}".encode()))
+def device_bytes(images: Images, index: Index) -> bytes:
+    """The whole content of a device of a store's image."""
+    packs = []
+    for pack in index.packs:
+        name = pack.digest.hex()
+        packs.append(images.read(f"/packs/{name[:2]}/{name}".encode()))
+    data = bytearray()
+    for number in range(index.blocks):
+        place = index.place(number)
+        if place.pack != NOWHERE:
+            stored = packs[place.pack][place.offset : place.offset + place.stored]
+            data += decode(index.packs[place.pack].codec, stored, place) or b""
+        data += bytes((number + 1) * BLOCK - len(data))
+    return bytes(data[: index.device_bytes])

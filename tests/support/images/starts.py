@@ -10,11 +10,8 @@ from typing import Any
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
-from imagefs.format.codec import decode
 from imagefs.format.erofs import BLOCK, ErofsImage
 from imagefs.format.erofs.read import files
-from imagefs.format.index import BLOCK as DATA_BLOCK
-from imagefs.format.index import NOWHERE, Index
 from imagefs.format.inodes import HOLE
 from imagefs.format.trace import Trace
 from imagefs.repository.images import Images
@@ -23,6 +20,7 @@ from imagefs.trace.planner import resolve
 from imagefs.trace.recorder import Recorder
 from imagefs.trace.references import open_image
 from stripefs.store.local import LocalStore
+from tests.support.images.local_image import device_bytes
 
 __all__ = ["Stored", "build_tree", "imports", "make_tree", "open_store", "record", "trace"]
 
@@ -75,7 +73,7 @@ class Stored:
         self.manifest = images.manifest(digest)
         self.metadata = images.metadata(self.manifest.metadata)
         self.image = ErofsImage(self.metadata)
-        self.devices = [_device(images, images.index(device.index)) for device in self.manifest.devices]
+        self.devices = [device_bytes(images, images.index(device.index)) for device in self.manifest.devices]
 
     def tree(self) -> dict[bytes, tuple[Any, ...]]:
         """Content and facts of all files that have a name."""
@@ -95,21 +93,6 @@ class Stored:
     def at(self, address: int, length: int) -> bytes:
         device, at = self.devices[(address >> 32) - 1], (address & 0xFFFFFFFF) * BLOCK
         return device[at : at + length]
-
-
-def _device(images: Images, index: Index) -> bytes:
-    packs = []
-    for pack in index.packs:
-        name = pack.digest.hex()
-        packs.append(images.read(f"/packs/{name[:2]}/{name}".encode()))
-    data = bytearray()
-    for number in range(index.blocks):
-        place = index.place(number)
-        if place.pack != NOWHERE:
-            stored = packs[place.pack][place.offset : place.offset + place.stored]
-            data += decode(index.packs[place.pack].codec, stored, place) or b""
-        data += bytes((number + 1) * DATA_BLOCK - len(data))
-    return bytes(data[: index.device_bytes])
 
 
 def imports(root: Path, seed: int, packages: Iterable[int] = (3, 1, 0)) -> list[tuple[bytes, int]]:

@@ -19,7 +19,6 @@ from imagefs.snapshotter.metastore import (
     Kind,
     Layer,
     Metastore,
-    SnapshotNotFound,
     SnapshotRecord,
     Tree,
     Usage,
@@ -56,26 +55,10 @@ def files(core: Snapshotter, tmp_path: Path, name: str) -> str:
     return str(tmp_path / "root/snapshots" / str(core.stat(name).id) / "fs")
 
 
-def test_mounts_are_the_same_when_they_are_asked_for_again(core: Snapshotter, tmp_path: Path) -> None:
-    layers(core, "one", "two")
-    assert core.prepare("key", "two", {}) == core.mounts("key") == core.mounts("key")
-    assert core.prepare("first", "", {}) == [Mount("bind", files(core, tmp_path, "first"), ("rw", "rbind"))]
-
-
 def test_a_committed_snapshot_has_no_mounts(core: Snapshotter) -> None:
     layers(core, "one")
     with pytest.raises(FailedPrecondition, match="committed"):
         core.mounts("one")
-
-
-def test_a_snapshot_with_children_stays(core: Snapshotter) -> None:
-    layers(core, "one", "two")
-    with pytest.raises(FailedPrecondition, match="cannot remove one: it has the child two"):
-        core.remove("one")
-    core.remove("two")
-    core.remove("one")
-    with pytest.raises(SnapshotNotFound):
-        core.remove("one")
 
 
 def test_times_are_of_the_change(tmp_path: Path) -> None:
@@ -156,11 +139,6 @@ def test_two_clients_race_on_one_key(core: Snapshotter) -> None:
     assert len(list(core.walk(["kind==active"]))) == 20
 
 
-def test_127_layers(core: Snapshotter) -> None:
-    layers(core, *(f"layer {number}" for number in range(127)))
-    assert len(options(core.prepare("key", "layer 126", {}))["lowerdir"].split(":")) == 127
-
-
 def test_a_database_of_a_later_version_is_left_alone(tmp_path: Path, images: FakeImages) -> None:
     Snapshotter(tmp_path / "root", images).close()
     connection = sqlite3.connect(tmp_path / "root/metadata.db")
@@ -188,16 +166,6 @@ def test_a_lower_layer_is_not_taken_for_the_whole_image(core: Snapshotter, image
     assert images.built == [("chain2", 2)]
     core.prepare("another", "chain2", {})
     assert len(images.built) == 1
-
-
-def test_the_image_that_has_a_layer_as_its_highest_gives_it_a_tree(
-    core: Snapshotter, images: FakeImages, tmp_path: Path
-) -> None:
-    images.stored = {"lazy", "base"}
-    lazy(core, "chain1", "chain2", "chain3")
-    lazy(core, "chain1", "chain2", image="base")
-    assert options(core.prepare("container", "chain2", {}))["lowerdir"] == str(tmp_path / "base")
-    assert not images.built
 
 
 def test_an_image_that_is_damaged_is_fetched_from_its_registry(
