@@ -21,7 +21,7 @@ from imagefs.repository.store import StoreRepository
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
-from tests.support.images.faults import make_image, objects, sums
+from tests.support.images.faults import objects, sums
 from tests.support.waiting import eventually
 from tests.tools.imagefs_daemon import Service
 
@@ -159,25 +159,6 @@ def test_what_an_image_takes_is_told_and_goes_with_it(
     assert sums(Path(held[1].lowerdir)) == wanted[1]
     again = client.hold(StoreSettings(url=str(image[1])), "t", Lease("1", "containerd"))
     assert sums(Path(again.lowerdir)) == wanted[0]
-
-
-def test_the_cache_is_bounded_by_bytes_while_images_are_held(service: Service, tmp_path: Path, pool: Path) -> None:
-    limit = 64 * MIB
-    client = Client(service.settings._replace(cache_size=limit, background_rate=0))
-    held: list[HeldImage] = []
-    for number in range(3):
-        tree, store = make_image(tmp_path / f"image{number}", seed=number, size=40 * MIB)
-        held.append(client.hold(StoreSettings(url=str(store)), "t", Lease(str(number), "containerd")))
-        assert sums(Path(held[-1].lowerdir)) == sums(tree)
-        if number == 0:
-            client.release(Lease("0", "containerd"), at_once=True)
-
-    def sizes() -> list[int]:
-        return [sum(size for size, _ in client.usage(one.image).values()) for one in held]
-
-    eventually(lambda: client.status()["blocks"]["used"] <= limit, "the bound of the cache")
-    eventually(lambda: sum(sizes()) <= limit, "the bound with the documents written since")
-    assert sizes()[0] < sizes()[2], "blocks without a lease go first"
 
 
 def test_what_is_held_does_not_age(

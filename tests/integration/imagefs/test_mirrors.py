@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -129,25 +128,6 @@ async def test_hosts_that_start_together_fetch_each_byte_once(
     assert not any("Range" in one.headers for one in tags)  # from the store itself
 
 
-async def test_a_cache_that_is_killed_in_the_middle_costs_no_error(
-    place: Place, server: WebServer, cache: Nginx, tmp_path: Path
-) -> None:
-    with source_of(f"{server.url}/images", cache.url) as source:
-        digest, index = await trio.to_thread.run_sync(index_of, source, place)
-        async with running(tmp_path / "blocks") as blocks:
-            device = await blocks.open(digest, index, source)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(device.fetch, range(-(-device.size // BLOCK)))
-                with trio.fail_after(60):
-                    while not blocks.snapshot()["upstreams"].get(cache.url):
-                        await trio.sleep(0)
-                cache.kill()
-            assert place.content in await whole(device)
-            snapshot = blocks.snapshot()
-            assert snapshot["failures"] == 0
-            assert snapshot["upstreams"]["store"] + snapshot["upstreams"][cache.url] == place.packs
-
-
 FAULTS: tuple[Fault, ...] = (
     *("short", "stuck", "silent", "reset", "reset-body", "closed", "garbage", "whole", "shifted", "fewer", "more"),
     *("unmarked", "encoded", "401", "403", "404", "407", "416", "418", "429", "500", "503"),
@@ -184,20 +164,6 @@ async def test_a_mirror_that_misbehaves_is_left(place: Place, tmp_path: Path, fa
             mirror.fail(fault, 100)
             assert index_of(source, place)[0] == digest
             assert mirror.count("GET") <= 2
-
-
-@pytest.mark.parametrize("wrong", ["other bytes", "half", "nothing", "circle"])
-async def test_a_mirror_that_has_the_wrong_files_is_left(place: Place, tmp_path: Path, wrong: str) -> None:
-    shutil.copytree(place.store, tmp_path / "web/images")
-    with WebServer(tmp_path / "web") as mirror, source_of(str(place.store), f"{mirror.url}/images") as source:
-        for path in (tmp_path / "web/images").glob("packs/*/*"):
-            content = path.read_bytes()
-            path.write_bytes({"other bytes": bytes(len(content)), "half": content[: len(content) // 2]}.get(wrong, b""))
-            if wrong == "circle":
-                name = "/" + str(path.relative_to(tmp_path / "web"))
-                mirror.redirects[name] = name
-        snapshot = await read_all(source, place, tmp_path / "blocks")
-        assert snapshot["upstreams"]["store"] == place.packs
 
 
 async def test_a_redirect_is_followed(place: Place, tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
-"""Images mounted by the command, through the daemon, on the real kernel."""
+"""Images mounted by the command, through the daemon, on the real kernel; and the JSON that it prints of them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import re
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +18,8 @@ from imagefs.repository.store import StoreRepository
 from imagefs.trace.references import stored_traces
 from stripefs.fuse import kernel
 from stripefs.store.local import LocalStore
-from tests.support.images import nasty, small_image
-from tests.support.images.faults import sums
+from tests.support.checkout import CHECKOUT
+from tests.support.images import nasty
 from tests.tools.imagefs_daemon import Service, built, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -55,16 +58,6 @@ def test_what_is_written_goes_with_the_mount(host: Service, store: Path, nasty_t
     left = list(Path(host.settings.cache, "upper").iterdir())
     assert left == []
     assert list(Path(host.settings.runtime, "imagefs/mounts").iterdir()) == []
-
-
-def test_loop_devices_where_the_kernel_takes_no_files(host: Service, new_image: tuple[Path, Path]) -> None:
-    source, store = new_image
-    target = host.mountpoint()
-    host.ok("mount", "--erofs-backing", "loop", f"{store}#t", str(target))
-    assert kernel.find_mount(str(target)).source.startswith("/dev/loop")  # type: ignore[union-attr]
-    assert sums(target) == sums(source)
-    host.ok("umount", str(target))
-    eventually(lambda: not small_image.loops(host.folder), "no loop device")
 
 
 def test_an_image_in_use_is_not_taken_away(host: Service, store: Path) -> None:
@@ -142,3 +135,48 @@ def test_a_trace_tells_what_was_read_from_what_was_read_ahead(service: Service, 
         (found,) = stored_traces(Images(repository), "t")
     assert {touch.path for touch in found.read} == {b"b"}
     assert sum(touch.length for touch in found.read) == 3 * nasty.MIB
+
+
+# -- docs/json.md names every key that `imagefs status --json` and `imagefs ready --json` print, and no other ----------
+
+
+DOCUMENTED = (CHECKOUT / "docs/json.md").read_text().split("\n## JSON of imagefs\n")[1]
+
+
+def first_column(table: str) -> set[str]:
+    return {key for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
+
+
+def cells(command: str) -> str:
+    (line,) = re.findall(rf"^\| `{command}` \| (.*) \|$", DOCUMENTED, re.MULTILINE)
+    return str(line)
+
+
+def keys(value: object) -> Iterator[str]:
+    """Those of the objects in `value`, at any depth."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield key
+            yield from keys(inner)
+    elif isinstance(value, list):
+        for one in value:
+            yield from keys(one)
+
+
+def test_the_keys_of_status_and_ready(host: Service, image: tuple[Path, Path]) -> None:
+    _, store = image
+    where = host.mountpoint()
+    host.ok("mount", f"{store}#t", str(where))
+    try:
+        before: dict[str, Any] = json.loads(host.ok("status", "--json"))
+        ready: dict[str, Any] = json.loads(host.ok("ready", "--json", str(where)))
+        after: dict[str, Any] = json.loads(host.ok("status", "--json"))
+    finally:
+        host.ok("umount", str(where))
+    assert before["images"][0]["start"] == {}
+    assert set(ready) == set(re.findall(r"`(\w+)`", cells("ready")))
+    named = set(re.findall(r"`(\w+)`", DOCUMENTED))
+    assert set(keys([before, ready, after])) <= named
+    of_images, of_blocks = DOCUMENTED.split("\n`status` is one use of it")[1].split("\n`blocks` are figures")
+    assert set(after["images"][0]) == first_column(of_images)
+    assert set(after["blocks"]) == first_column(of_blocks)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -60,21 +61,17 @@ def shows_the_image(target: str) -> bool:
 # EROFS
 
 
-def test_files_are_mounted_as_they_are(image: SmallImage, target: str) -> None:
-    assert erofs.mount(image.metadata, [image.device], target) == "file"
+@pytest.mark.parametrize(("asked", "backing"), [("auto", "file"), ("loop", "loop")])
+def test_files_or_loop_devices_are_mounted_and_go_with_the_mount(
+    image: SmallImage, target: str, asked: Literal["auto", "loop"], backing: erofs.Backing
+) -> None:
+    folder = Path(image.metadata).parent
+    assert erofs.mount(image.metadata, [image.device], target, asked) == backing
     assert shows_the_image(target)
-    assert [one for one in erofs.mounted() if one.path == target] == [erofs.ErofsMount(target, image.metadata, "file")]
+    assert len(loops(folder)) == (2 if backing == "loop" else 0)
+    assert [one for one in erofs.mounted() if one.path == target] == [erofs.ErofsMount(target, image.metadata, backing)]
     unmount(target)
     assert kernel.find_mount(target) is None
-
-
-def test_loop_devices_go_with_the_mount(image: SmallImage, target: str) -> None:
-    folder = Path(image.metadata).parent
-    assert erofs.mount(image.metadata, [image.device], target, "loop") == "loop"
-    assert shows_the_image(target)
-    assert len(loops(folder)) == 2
-    assert [one for one in erofs.mounted() if one.path == target] == [erofs.ErofsMount(target, image.metadata, "loop")]
-    unmount(target)
     assert wait_for(lambda: not loops(folder))
 
 
@@ -280,3 +277,17 @@ def test_a_lower_that_is_not_there(tmp_path: Path, target: str) -> None:
         mounts.mount_overlay([str(tmp_path / "nothing")], str(tmp_path / "rw"), target)
     with pytest.raises(MountError, match=os.strerror(errno.ENOENT)):
         mounts.mount_read_only_overlay([str(tmp_path), str(tmp_path / "nothing")], target)
+
+
+# Copies
+
+
+def test_a_descriptor_of_something_else_is_not_taken(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_PATH)
+    try:
+        with pytest.raises(FileNotFoundError):
+            mounts.copy(f"/proc/self/fd/{descriptor}", "0:1")
+        with pytest.raises(FileNotFoundError):
+            mounts.copy(f"/proc/self/fd/{descriptor + 1000}", "0:1")
+    finally:
+        os.close(descriptor)

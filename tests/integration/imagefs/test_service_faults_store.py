@@ -16,7 +16,6 @@ from imagefs.daemon.client import Client
 from imagefs.format.trace import Plan, PlanRun
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
-from imagefs.repository.traces import Traces
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
 from stripefs.store.local import LocalStore
@@ -153,18 +152,6 @@ def test_everything_here_and_no_store(service: Service, image: tuple[Path, Path]
         assert refused(service, "mount", f"{url}#unknown", str(target))[0] == 3
 
 
-def test_a_mirror_takes_over(host: Service, new_image: tuple[Path, Path]) -> None:
-    """The image is mounted from a store that dies, then from another one: both mounts are read from there."""
-    source, store = new_image
-    first, second = host.mountpoint("first"), host.mountpoint("second")
-    with FickleServer(store) as server:
-        mount_here(host, server.url, first)
-    mount_here(host, store, second)
-    assert sums(first) == sums(second) == sums(source)
-    for target in (second, first):
-        umount_here(host, target)
-
-
 # -- damaged -------------------------------------------------------------------------------------------------------
 
 _CODES = {"tags": {3, 5}, "images": {5}, "indexes": {5}, "metadata": {5}}
@@ -252,26 +239,3 @@ def test_plans_that_are_of_no_use(host: Service, new_image: tuple[Path, Path]) -
         assert sums(host.mountpoint()) == sums(source)
         umount_here(host, host.mountpoint())
     assert host.status()["restarts"] == 0
-
-
-def test_a_store_that_cannot_be_written(service: Service, tmp_path: Path) -> None:
-    """Traces and plans of starts are kept on this machine, and used here."""
-    source, store = make_image(tmp_path / "image")
-    read_only = tmp_path / "read-only"
-    read_only.mkdir()
-    subprocess.run(["mount", "--bind", str(store), str(read_only)], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(read_only)], check=True)
-    target = service.mountpoint()
-    ensure(service)
-    start(service, read_only, target)
-    eventually(lambda: "plan_traces" in service.log(), "the trace")
-    local = StoreRepository(LocalStore(os.fsencode(Path(service.settings.cache, "traces"))))
-    digest = Images(StoreRepository(LocalStore(os.fsencode(store)))).resolve("t")
-    assert len(Traces(local).names(digest, "default")) == 1
-    assert objects(store, "traces") == objects(store, "plans") == []
-    mount_here(service, read_only, target, record=True)
-    eventually(lambda: service.status()["images"][0]["planned_blocks"], "the plan")
-    assert sums(target) == sums(source)
-    umount_here(service, target)
-    service.stop()
-    subprocess.run(["umount", str(read_only)], check=True)

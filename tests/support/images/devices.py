@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -18,7 +19,7 @@ from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.format.codec import encode
 from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack, write
 
-__all__ = ["MIB", "FakeSource", "Made", "eventually", "make", "noise", "running", "settled"]
+__all__ = ["MIB", "FakeSource", "Made", "eventually", "make", "noise", "opened", "running", "settled"]
 
 MIB = 1 << 20
 
@@ -118,6 +119,19 @@ async def running(
             yield blocks
         finally:
             nursery.cancel_scope.cancel()
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    folder: Path, made: Made, *sources: FakeSource, **options: Any
+) -> AsyncIterator[tuple[BlockStore, BlockDevice]]:
+    """A store that runs, and the device with these sources, the preferred one first; one that has all by default."""
+    async with running(folder / "blocks", **options) as blocks:
+        preferred, *others = sources or (FakeSource(made),)
+        device = await blocks.open(made.digest, made.index, preferred)
+        for other in others:
+            blocks.add_source(device, other)
+        yield blocks, device
 
 
 async def eventually(condition: Callable[[], bool], what: str = "") -> None:

@@ -1,13 +1,16 @@
-"""Files of blocks on local disk: marks, and the end."""
+"""Files and tables of blocks on local disk, and the blocks of all devices by their digests."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 from pathlib import Path
 
 import pytest
 import xxhash
 
+from imagefs.blocks.block_table import COARSE, ROW, BlockTable, PeerTable, oldest, rows_here
 from imagefs.blocks.cachefile import LocalDevice
 from imagefs.format.index import BLOCK
 from stripefs.errors import StoreError
@@ -94,3 +97,161 @@ def test_removing_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(StoreError, match="closed"):
         device.read(0, bytearray(1))
+
+
+# -- tables, compared with plain dictionaries --------------------------------------------------------------------------
+
+
+TODAY = 1_800_000_000
+
+
+def random_table(chance: random.Random, blocks: int) -> tuple[BlockTable, dict[int, int]]:
+    """A table after some thousand changes, and the time of use of each block that is in it."""
+    table, model = BlockTable(bytearray(ROW * blocks)), dict[int, int]()
+    now = TODAY
+    for _ in range(4 * blocks):
+        now += chance.choice((0, 1, 20, 300))
+        block = chance.randrange(blocks)
+        match chance.choice(("settle", "settle", "touch", "clear")):
+            case "settle":
+                table.settle(block, block + 1, now)
+                model[block] = now
+            case "touch":
+                table.touch(block, now)
+                if block in model and now >= model[block] + COARSE:
+                    model[block] = now
+            case "clear":
+                assert table.clear(block) == (block in model)
+                model.pop(block, None)
+    return table, model
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("again", [False, True])
+def test_a_table_holds_what_a_dictionary_does(seed: int, again: bool) -> None:
+    table, model = random_table(random.Random(seed), 700)
+    if again:  # as the next process reads it
+        table = BlockTable(bytearray(table.rows()))
+    assert sorted(table.blocks()) == sorted(model)
+    assert (table.present, table.bound <= min(model.values())) == (len(model), True)
+    assert all(table.checksum(block) == (block + 1 if block in model else None) for block in range(700))
+    began = 1577836800
+    assert {block: when + began for block, when in rows_here(table.rows())} == model
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("count", [0, 1, 17, 300, 10_000])
+def test_the_longest_unused_are_given_up(seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    made = [random_table(chance, blocks) for blocks in (700, 30, 256)]
+    tables, times = [table for table, _ in made], dict[tuple[int, int], int]()
+    for number, (_, model) in enumerate(made):
+        times |= {(number, block): when for block, when in model.items()}
+    victims = []
+    for number, blocks in oldest(tables, count, TODAY + 10_000_000):
+        for block in blocks:
+            assert tables[number].clear(block)
+            victims.append((number, block))
+    assert len(set(victims)) == len(victims) == min(count, len(times))
+    kept = [when for one, when in times.items() if one not in set(victims)]
+    if victims and kept:
+        slack = max(COARSE, (TODAY + 10_000_000 - min(times.values())) // 16)
+        assert max(times[one] for one in victims) <= min(kept) + slack
+        if count > 1:
+            assert sum(times[one] for one in victims) / len(victims) < sum(kept) / len(kept)
+
+
+def test_the_order_of_recent_uses_is_exact_to_a_minute() -> None:
+    table = BlockTable(bytearray(ROW * 2048))
+    for block in range(2048):
+        table.settle(block, 1, TODAY + 100 * (block * 7 % 2048))
+    victims = []
+    for _, blocks in oldest([table], 100, TODAY):
+        for block in blocks:
+            table.clear(block)
+        victims += blocks
+    assert sorted(block * 7 % 2048 for block in victims) == list(range(100))
+
+
+def test_what_was_spared_is_found_again() -> None:
+    table, model = random_table(random.Random(1), 700)
+    _, spared = next(step for step in oldest([table], 10, TODAY) if step[1])
+    table.restore(spared)
+    assert table.bound <= min(model.values()) - 1577836800
+    assert next(step for step in oldest([table], 10, TODAY) if step[1])[1] == spared
+
+
+def test_a_use_right_after_another_is_not_worth_a_write() -> None:
+    table = BlockTable(bytearray(ROW))
+    table.settle(0, 1, TODAY)
+    for later, pages in ((0, 1), (COARSE - 1, 0), (COARSE, 1)):
+        table.touch(0, TODAY + later)
+        assert (table.dirty, len(table.take_dirty())) == (bool(pages), pages)
+
+
+def test_an_eviction_looks_at_few_pages_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = 1 << 16
+    table = BlockTable(bytearray(ROW * blocks))
+    for block in range(blocks):
+        table.settle(block, 1, TODAY + block)
+    looks = []
+    page = BlockTable._page
+    monkeypatch.setattr(BlockTable, "_page", lambda self, number: looks.append(number) or page(self, number))
+    for _ in range(4):
+        victims = [block for _, some in oldest([table], 512, TODAY + blocks) for block in some]
+        for block in victims:
+            table.clear(block)
+    assert table.present == blocks - 4 * 512
+    assert len(looks) <= 4 * 512 // 256 + 8
+
+
+# -- blocks of all devices by their digests --------------------------------------------------------------------------
+
+
+def digest(number: int) -> bytes:
+    return hashlib.sha256(number.to_bytes(4, "big")).digest()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_lookup_finds_what_a_search_of_all_devices_finds(seed: int) -> None:
+    chance = random.Random(seed)
+    table: PeerTable[str] = PeerTable()
+    firsts: dict[str, int] = {}
+    model: dict[str, dict[int, int]] = {}  # by device: which content each block has
+    for step in range(4000):
+        if not firsts or chance.random() < 0.01:
+            firsts[f"device{step}"] = table.add_device(f"device{step}", 50)
+            model[f"device{step}"] = {}
+        device = chance.choice(list(firsts))
+        block, content = chance.randrange(50), chance.randrange(300)
+        if chance.random() < 0.02:
+            for at, what in model.pop(device).items():
+                table.discard(digest(what), firsts[device] + at)
+            table.remove_device(firsts.pop(device))
+        elif (known := model[device].get(block)) is not None and chance.random() < 0.5:
+            table.discard(digest(known), firsts[device] + block)
+            del model[device][block]
+        elif known is None:
+            for _ in range(chance.choice((1, 2))):
+                table.add(digest(content), firsts[device] + block)
+            model[device][block] = content
+    assert len(table) == sum(map(len, model.values()))
+    for content in range(300):
+        there = {(device, at) for device, blocks in model.items() for at, what in blocks.items() if what == content}
+        assert set(table.find(digest(content))) == there
+
+
+def test_what_a_dismissed_device_left_is_no_block_of_another() -> None:
+    table: PeerTable[str] = PeerTable()
+    table.add_device("first", 10)
+    second = table.add_device("second", 10)
+    table.add(digest(1), second + 3)
+    table.remove_device(second)
+    table.add_device("third", 10)
+    assert list(table.find(digest(1))) == []
+
+
+def test_locations_have_an_end() -> None:
+    table: PeerTable[str] = PeerTable()
+    with pytest.raises(OverflowError):
+        table.add_device("too large", 1 << 41)

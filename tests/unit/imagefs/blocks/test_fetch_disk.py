@@ -17,8 +17,7 @@ from imagefs.blocks import store
 from imagefs.blocks.cachefile import LocalDevice
 from imagefs.blocks.store import BlockStore
 from imagefs.format.index import BLOCK
-from tests.support.images.devices import MIB, FakeSource, Made, eventually, make, noise, running, settled
-from tests.unit.imagefs.blocks.opening import opened
+from tests.support.images.devices import MIB, FakeSource, Made, eventually, make, noise, opened, running, settled
 
 
 def on_disk(folder: Path) -> int:

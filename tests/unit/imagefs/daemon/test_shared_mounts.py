@@ -1,4 +1,4 @@
-"""One mount for all users of a snapshot, whatever comes in between: who is told that it is there finds it there."""
+"""File systems that many show: one mount for all users of a snapshot, or of a lazy image, whatever comes in between."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from imagefs.daemon import mount_pool
 from imagefs.daemon import shared_mounts as module
+from imagefs.daemon.mount_pool import ClientMount, ClientMounts
 from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.shared_mounts import SharedMounts
+from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject
 from stripefs.errors import MountError, NotFound, ServiceDown, StripefsError
 from tests.support.examples import examples
@@ -244,3 +247,119 @@ async def test_a_store_that_is_away_says_nothing_of_its_blocks(tmp_path: Path) -
     async with running(tmp_path) as shares:
         shares.failed("b" * 64, error)
         shares.check_undamaged("c" * 64, ["b" * 64])
+
+
+# -- lazy images: one client mounts, and who comes meanwhile waits for that, for a moment ------------------------------
+
+
+class Lazy(FakeHost):
+    def add(self, name: str, metadata: str = "/m", namespace: int = 1, index: str = "i") -> Attachment:
+        devices = (DeviceUse("cold", 1, index),)
+        one = self.known[name] = attachment(name, metadata=metadata, devices=devices, namespace=namespace)
+        return one
+
+
+async def test_others_wait_for_the_first_and_copy_its_mount(autojump_clock: MockClock) -> None:
+    uses = Lazy()
+    mounts = ClientMounts(uses)
+    first = uses.add("1")
+    assert await mounts.of(first) is None
+    found: list[ClientMount | None] = []
+
+    async def ask(name: str) -> None:
+        found.append(await mounts.of(uses.add(name)))
+
+    async with trio.open_nursery() as nursery:
+        for name in "23":
+            nursery.start_soon(ask, name)
+        await trio.sleep(0.5)
+        assert found == []
+        await mounts.shown({"id": "1", "path": "/proc/7/fd/8", "device": "0:9"})
+    assert found == 2 * [ClientMount("/proc/7/fd/8", "0:9")]
+    assert trio.current_time() == 0.5
+    await mounts.shown({"id": "3", "path": "/proc/9/fd/8", "device": "0:9"})
+    assert await mounts.of(uses.add("4")) == ClientMount("/proc/9/fd/8", "0:9")
+    del uses.known["3"]
+    assert await ClientMounts(uses).of(uses.add("5")) == ClientMount("/proc/7/fd/8", "0:9")  # the next worker
+
+
+async def test_when_the_first_gives_up_the_next_one_mounts(autojump_clock: MockClock) -> None:
+    uses = Lazy()
+    mounts = ClientMounts(uses)
+    first = uses.add("1")
+    assert await mounts.of(first) is None
+    found: list[ClientMount | None] = []
+
+    async def ask(name: str) -> None:
+        one = uses.add(name)
+        found.append(await mounts.of(one))
+        mounts.tell(one, f"/{name}", "0:1")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, "2")
+        await trio.sleep(0.2)
+        del uses.known["1"]
+        mounts.over(first)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(ask, "3")
+    assert found == [None, ClientMount("/2", "0:1")]
+    assert trio.current_time() == 0.2
+
+
+async def test_nobody_waits_long_or_for_something_else(autojump_clock: MockClock) -> None:
+    uses = Lazy()
+    mounts = ClientMounts(uses)
+    assert await mounts.of(uses.add("1")) is None
+    for other in ({"metadata": "/n"}, {"namespace": 2}, {"index": "j"}):
+        assert await mounts.of(uses.add(repr(other), **other)) is None  # type: ignore[arg-type]
+    assert trio.current_time() == 0
+    assert await mounts.of(uses.add("2")) is None
+    assert trio.current_time() == 1
+    for name in "12":
+        mounts.tell(uses.known[name], "/where", "")  # an overlay, of which nobody can copy anything
+    assert await mounts.of(uses.add("3")) is None
+    assert trio.current_time() == 1
+
+
+async def test_a_mount_of_an_image_that_is_whole_here_is_kept_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    made: list[int] = []
+
+    def make(metadata: str, devices: object) -> int:
+        made.append(os.open(tmp_path, os.O_PATH))
+        return os.dup(made[-1])
+
+    monkeypatch.setattr(mount_pool.mounts, "make", make)
+    monkeypatch.setattr(mount_pool.mounts, "copy", lambda path, device: os.open(tmp_path, os.O_PATH))
+    device = tmp_path / "device"
+    device.write_bytes(b"1")
+    in_use = {"image"}
+    held = mount_pool.MountPool(lambda: in_use)
+    try:
+        first = await held.of("image", "metadata", [str(device)])
+        assert first is not None
+        assert await held.of("image", "metadata", [str(device)]) is first
+        in_use.clear()
+        await held.tidy(trio.current_time())
+        mock_clock.jump(mount_pool.LINGER)
+        await held.tidy(trio.current_time())
+        assert len(held) == 1
+        mock_clock.jump(1)
+        await held.tidy(trio.current_time())
+        assert len(held) == 0
+        await held.of("image", "metadata", [str(device)])
+        device.write_bytes(b"2")  # bytes read of it before may be in memory
+        os.utime(device, ns=(1, 1))
+        await held.of("image", "metadata", [str(device)])
+        assert len(held) == 2
+        assert len(made) == 3
+    finally:
+        mock_clock.jump(mount_pool.LINGER + 1)
+        in_use.clear()
+        for _ in range(2):
+            await held.tidy(trio.current_time())
+            mock_clock.jump(mount_pool.LINGER + 1)
+        for descriptor in made:
+            os.close(descriptor)

@@ -66,22 +66,6 @@ def test_a_device_is_known_while_it_is_in_use_and_no_longer(records: list[dict[s
         assert all(state.in_use(index) == (index in state.known) for index in INDEXES)
 
 
-def test_a_call_that_is_answered_twice_holds_too_much_until_the_kernel_forgets() -> None:
-    """The worker that answered died before the kernel heard."""
-    state = DaemonState()
-    state.apply({"attach": attachment("one", INDEXES[:1]).to_json()})
-    state.apply({"lookup": INDEXES[0]})
-    state.apply({"open": [1, INDEXES[0]]})
-    state.apply({"open": [2, INDEXES[0]]})
-    state.apply({"pages": INDEXES[0]})
-    state.apply({"detach": "one"})
-    for _ in range(2):
-        state.apply({"release": 2})
-        assert state.holders(INDEXES[0]) == 1
-    state.apply({"forget": [INDEXES[0], 1]})
-    assert (state.handles, state.pages, state.known) == ({}, set(), {})
-
-
 def test_the_store_that_was_first_counts_until_another_is_told() -> None:
     state = DaemonState()
     state.apply({"attach": attachment("one", INDEXES[:1]).to_json()})

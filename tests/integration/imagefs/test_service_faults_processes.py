@@ -1,4 +1,4 @@
-"""Workers and supervisors of the service that die: readers wait or get EIO, and never anything else."""
+"""Processes of the service and its clients that come together or die: readers wait or get EIO, and nothing is left."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from imagefs.daemon.client import Client
+from stripefs.fuse import kernel
 from tests.support.images.faults import (
     drop_pages,
     ensure,
@@ -22,12 +24,182 @@ from tests.support.images.faults import (
     start_reader,
     sums,
     umount_here,
+    until_nothing_is_left,
 )
-from tests.tools.imagefs_daemon import Service, eventually
+from tests.tools.containers import fill
+from tests.tools.imagefs_daemon import Service, built, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
 
 SETTINGS = {"background_rate": "0", "io_timeout": "20"}
+
+
+# -- together ------------------------------------------------------------------------------------------------------
+
+
+def test_many_first_mounts_after_a_crash(service: Service, image: tuple[Path, Path]) -> None:
+    """All at once, while the card, the socket and the mount of a killed daemon lie there. One daemon is started."""
+    source, store = image
+    service.ok("mount", f"{store}#t", str(service.mountpoint()))
+    kill_supervisor(service)
+    eventually(lambda: not service.processes(), "the end of its worker")
+    targets = [service.mountpoint(f"mnt{number}") for number in range(8)]
+    for process in [service.start("mount", f"{store}#t", str(target)) for target in targets]:
+        assert process.communicate(timeout=60) == ("", "")
+        assert process.returncode == 0
+    assert service.processes() == [service.worker()]
+    assert len(service.status()["images"]) == len(targets)
+    assert sums(targets[3]) == sums(source)
+    for target in targets:
+        umount_here(service, target)
+
+
+def test_two_at_one_mountpoint(host: Service, new_image: tuple[Path, Path]) -> None:
+    source, store = new_image
+    target = host.mountpoint()
+    processes = [host.start("mount", "--rw", f"{store}#t", str(target)) for _ in range(3)]
+    told = [process.communicate(timeout=60)[1] for process in processes]
+    assert sorted(process.returncode for process in processes) == [0, 32, 32]
+    assert all("already" in line for line in told if line)
+    assert [mount.path for mount in kernel.mounts()].count(str(target)) == 1
+    assert sums(target) == sums(source)
+    host.ok("umount", str(target))
+    until_nothing_is_left(host)
+
+
+# -- killed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [(), ("--plane", "tree", "--rw")], ids=str)
+def test_mounts_that_are_killed(host: Service, new_image: tuple[Path, Path], options: tuple[str, ...]) -> None:
+    """At many moments. A mount made by then stays, and can be used and unmounted; nothing stays of the others."""
+    source, store = new_image
+    mount = ("mount", *options, f"{store}#t")
+    whole, chance = time_of(lambda: host.ok(*mount, str(host.mountpoint()))), random.Random(7)
+    umount_here(host, host.mountpoint())
+    targets = [host.mountpoint(f"mnt{number}") for number in range(6)]
+    for number, target in enumerate(targets):
+        kill_after(whole * (number + chance.random()) / len(targets), host, *mount, str(target))
+    eventually(lambda: stays_settled(host), "every mount to be reported, or gone")
+    for target in targets:
+        if kernel.find_mount(str(target)) is not None:
+            assert sums(target) == sums(source)
+            umount_here(host, target)
+    until_nothing_is_left(host)
+
+
+def time_of(call: Callable[[], object]) -> float:
+    """Seconds."""
+    begun = time.monotonic()
+    call()
+    return time.monotonic() - begun
+
+
+def kill_after(seconds: float, service: Service, *arguments: str) -> None:
+    """A command, though not what it has started."""
+    process = service.start(*arguments, start_new_session=True)
+    time.sleep(seconds)
+    process.kill()
+    process.communicate()
+
+
+def stays_settled(service: Service) -> bool:
+    """Seen several times: the daemon may yet come to what it was asked by clients that are gone."""
+    for _ in range(3):
+        if not settled(service):
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def settled(service: Service) -> bool:
+    """True if no use belongs to a process any more, and each process is one of a mount's."""
+    images = service.status()["images"]
+    mounts = [mount for mount in kernel.mounts() if Path(mount.path).is_relative_to(service.folder)]
+    trees = [mount for mount in mounts if mount.fstype == "fuse.imagefs"]
+    shown_by_trees = [image for image in images if image["plane"] != "erofs"]
+    at_least = {mount.path for mount in mounts if Path(mount.path).parent == service.folder}
+    known = {image["mountpoint"] for image in images}
+    owned = any(image["owner"] for image in images)
+    return not owned and at_least == known and len(trees) <= len(shown_by_trees) + 1
+
+
+@pytest.fixture(scope="module")
+def containers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root, store = tmp_path_factory.mktemp("root") / "root", tmp_path_factory.mktemp("store")
+    fill(root)
+    built(root, store, "t", {"config": {"Env": ["PATH=/bin"], "Cmd": ["sh", "-c", "echo begun; sleep 1000"]}})
+    return store
+
+
+@pytest.mark.parametrize("options", [("--rw",), ("--plane", "tree")], ids=str)
+def test_runs_that_are_killed(service: Service, containers: Path, options: tuple[str, ...]) -> None:
+    begun = time.monotonic()
+    process = service.start("run", *options, f"{containers}#t")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    whole = time.monotonic() - begun
+    process.kill()
+    process.communicate()
+    until_nothing_is_left(service)
+    for part in (0.6, 0.9):
+        kill_after(whole * part, service, "run", *options, f"{containers}#t")
+    service.ok("run", f"{containers}#t", "--", "sh", "-c", "exit 0")  # sweeps away what was written
+    until_nothing_is_left(service)
+    assert os.listdir(Path(service.settings.runtime, "imagefs/runs")) == [".lock"]
+
+
+def test_a_container_outlives_the_daemon(service: Service, containers: Path) -> None:
+    """The next one serves what it reads through the tree plane, and leaves what it needs where it is."""
+    script = "echo begun; read line; touch $IMAGEFS_READY && cat /bin/* > /dev/null && echo done"
+    process = service.start("run", "--plane", "tree", f"{containers}#t", "--", "sh", "-c", script, stdin=-1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    kill_supervisor(service)
+    dead = Path(service.settings.runtime, "imagefs/runs/zombie")  # the last one to be removed, by its name
+    dead.mkdir()
+    ensure(service)
+    eventually(lambda: not dead.exists(), "the daemon to look for what was left")
+    target = service.mountpoint()
+    mount_here(service, containers, target)
+    out, err = process.communicate("\n", timeout=60)
+    assert (out, process.returncode) == ("done\n", 0), err
+    umount_here(service, target)
+    until_nothing_is_left(service)
+
+
+def test_first_mounts_that_are_killed(service: Service, image: tuple[Path, Path]) -> None:
+    """While they start the daemon: it is there as a whole, or not at all. The next client never meets half of one."""
+    source, store = image
+    target = service.mountpoint()
+    mount = ("mount", "--rw", f"{store}#t", str(target))
+    whole = time_of(lambda: service.ok(*mount))
+    for part in (0.0, 0.6, 0.9):
+        umount_here(service, target)
+        until_nothing_is_left(service)
+        service.stop()
+        eventually(lambda: not mounts_below(service), "the end of its mount")
+        if part:
+            kill_after(whole * part, service, *mount)
+        else:
+            process = service.start(*mount)
+            eventually(lambda client=process.pid: starts_a_daemon(client), "its daemon to be started")  # type: ignore[misc]
+            process.kill()
+            process.communicate()
+        if kernel.find_mount(str(target)) is None:
+            service.ok(*mount)
+        assert service.processes() == [service.worker()]
+        assert sums(target) == sums(source)
+    umount_here(service, target)
+    until_nothing_is_left(service)
+
+
+def starts_a_daemon(client: int) -> bool:
+    children = Path(f"/proc/{client}/task/{client}/children").read_text().split()
+    return any(b"stripefs.fuse.daemonize" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+
+
+# -- workers and supervisors that die ----------------------------------------------------------------------------------
 
 
 def test_workers_killed_at_random_moments(host: Service, new_image: tuple[Path, Path]) -> None:
@@ -99,21 +271,6 @@ def test_requests_while_workers_are_killed(host: Service, new_image: tuple[Path,
     assert status["images"][0]["mountpoint"] == str(first)
     assert mounts_below(host) == sorted([str(first), host.settings.devices])
     umount_here(host, first)
-
-
-def test_hup_replaces_the_worker_as_often_as_one_likes(host: Service, image: tuple[Path, Path]) -> None:
-    source, store = image
-    target = host.mountpoint()
-    mount_here(host, store, target, rw=True)
-    (target / "new").write_text("new")
-    client = Client(host.settings)
-    for _ in range(4):
-        status = client.status()
-        os.kill(status["supervisor_pid"], signal.SIGHUP)
-        eventually(lambda then=status["restarts"]: client.status()["restarts"] > then, "the next worker")  # type: ignore[misc]
-    (target / "new").unlink()
-    assert sums(target) == sums(source)
-    umount_here(host, target)
 
 
 def test_a_worker_finds_its_index_gone(service: Service, image: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Lazy images: the first who uses one mounts it, and all others show that same file system."""
+"""One file system for all who show an image, whether it is whole here or the first who uses it has mounted it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
-from tests.support.images.faults import ensure, make_image, mount_here, sums, umount_here
+from tests.support.images.faults import ensure, make_image, mount_here, mounts_below, sums, umount_here
 from tests.tools.containers import fill
 from tests.tools.imagefs_daemon import Service, built, eventually
 
@@ -73,3 +73,39 @@ def test_containers_that_start_together_show_one_file_system(service: Service, t
     for process in (processes[2], later):
         assert process.communicate("\n", timeout=60) == (number, "")
     eventually(lambda: service.status()["blocks"]["devices"] == [], "the devices to be closed")
+
+
+@pytest.mark.slow
+def test_all_who_use_an_image_look_at_one_file_system(service: Service, image: tuple[Path, Path]) -> None:
+    """But for those who write, and for loop devices, which are nobody else's. It outlives the worker."""
+    tree, store = image
+    name = f"{store}#t"
+    service.environment["IMAGEFS_BACKGROUND_RATE"] = "1GB/s"
+    service.ok("mount", name, str(service.mountpoint()))
+    service.ok("ready", str(service.mountpoint()))
+
+    def whole() -> bool:
+        (one,) = service.status()["images"]
+        return all(device["complete"] for device in one["devices"])
+
+    eventually(whole, "the image to be whole")
+    service.ok("umount", str(service.mountpoint()))
+    loop = ["--erofs-backing", "loop"]
+    kinds = {"plain": [], "file": ["--erofs-backing", "file"], "writable": ["--rw"], "loop": loop, "other loop": loop}
+    targets = {kind: service.mountpoint(kind) for kind in [*kinds, "later"]}
+    for kind, options in kinds.items():
+        service.ok("mount", name, str(targets[kind]), *options)
+    service.kill_worker()
+    service.ok("mount", name, str(targets["later"]))
+    numbers = {kind: os.stat(target).st_dev for kind, target in targets.items()}
+    assert numbers["plain"] == numbers["file"]
+    assert len({numbers[kind] for kind in kinds}) == 4
+    for target in targets.values():
+        assert sums(target) == sums(tree)
+    (targets["writable"] / "new").write_text("new")
+    assert not (targets["plain"] / "new").exists()
+    with pytest.raises(OSError, match="Read-only"):
+        (targets["plain"] / "new").write_text("new")
+    for target in targets.values():
+        service.ok("umount", str(target))
+    assert mounts_below(service) == [service.settings.devices]
