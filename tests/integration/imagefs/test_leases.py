@@ -155,7 +155,7 @@ def test_what_an_image_takes_is_told_and_goes_with_it(
     eventually(lambda: not os.path.exists(held[0].lowerdir), "the end of the mount, which did not linger")
     eventually(lambda: not client.usage(held[0].image), "the end of its documents")
     blocks = Path(service.settings.cache, "blocks")
-    assert not [path for path in blocks.iterdir() if path.stem in parts]
+    eventually(lambda: not [path for path in blocks.iterdir() if path.stem in parts], "the end of its blocks")
     assert sums(Path(held[1].lowerdir)) == wanted[1]
     again = client.hold(StoreSettings(url=str(image[1])), "t", Lease("1", "containerd"))
     assert sums(Path(again.lowerdir)) == wanted[0]

@@ -163,16 +163,16 @@ def keys(value: object) -> Iterator[str]:
             yield from keys(one)
 
 
-def test_the_keys_of_status_and_ready(host: Service, image: tuple[Path, Path]) -> None:
+def test_the_keys_of_status_and_ready(service: Service, image: tuple[Path, Path]) -> None:
     _, store = image
-    where = host.mountpoint()
-    host.ok("mount", f"{store}#t", str(where))
+    where = service.mountpoint()
+    service.ok("mount", f"{store}#t", str(where))
     try:
-        before: dict[str, Any] = json.loads(host.ok("status", "--json"))
-        ready: dict[str, Any] = json.loads(host.ok("ready", "--json", str(where)))
-        after: dict[str, Any] = json.loads(host.ok("status", "--json"))
+        before: dict[str, Any] = json.loads(service.ok("status", "--json"))
+        ready: dict[str, Any] = json.loads(service.ok("ready", "--json", str(where)))
+        after: dict[str, Any] = json.loads(service.ok("status", "--json"))
     finally:
-        host.ok("umount", str(where))
+        service.ok("umount", str(where))
     assert before["images"][0]["start"] == {}
     assert set(ready) == set(re.findall(r"`(\w+)`", cells("ready")))
     named = set(re.findall(r"`(\w+)`", DOCUMENTED))

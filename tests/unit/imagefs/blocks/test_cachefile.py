@@ -38,10 +38,6 @@ def read(device: LocalDevice, block: int) -> bytes:
     return bytes(buffer)
 
 
-def is_marked(device: LocalDevice) -> bool:
-    return device.marked
-
-
 def test_one_is_found_without_its_index(tmp_path: Path) -> None:
     device = opened(tmp_path)
     write(device, 2)
@@ -60,22 +56,22 @@ def test_a_mark_holds_as_long_as_the_data_is_the_same(tmp_path: Path) -> None:
     device = opened(tmp_path)
     for block in BLOCKS:
         write(device, block)
-    assert not is_marked(device)
+    assert not device.marked
     assert device.mark(device.sync())
     device.close()
     device = opened(tmp_path)
-    assert is_marked(device)
+    assert device.marked
     device.clear(2)
-    assert not is_marked(device)
+    assert not device.marked
     device.close()
     device = opened(tmp_path)
-    assert is_marked(device)  # it was cleared in memory only
+    assert device.marked  # it was cleared in memory only
     stamp = device.sync()
     os.utime(device.path)
     assert not device.mark(stamp)
     device.close()
     device = opened(tmp_path)
-    assert not is_marked(device)
+    assert not device.marked
     assert not (tmp_path / f"{NAME}.complete").exists()
     assert device.mark(device.sync())
     device.unmark()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import random
 import subprocess
@@ -89,9 +88,18 @@ async def test_blocks_of_other_devices_are_reused(tmp_path: Path) -> None:
 
 async def test_opening_twice_is_the_same_device(tmp_path: Path) -> None:
     made = make(noise(2))
-    async with opened(tmp_path, made, FakeSource()) as (blocks, first):
-        second = await blocks.open(made.digest, made.index, FakeSource(made))
+    async with running(tmp_path / "blocks") as blocks:
+        found: list[BlockDevice] = []
+
+        async def open_it() -> None:
+            found.append(await blocks.open(made.digest, made.index, FakeSource(made)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_it)
+            nursery.start_soon(open_it)
+        first, second = found
         assert first is second
+        assert (first.users, len(blocks.cache.devices)) == (2, 1)
         assert bytes(await first.read(0, 10)) == made.content[:10]
         assert len(blocks.snapshot()["devices"]) == 1
         first.close()
@@ -157,11 +165,7 @@ async def test_one_process_at_a_time(tmp_path: Path) -> None:
         BlockStore(folder, limit=MIB, memory=MIB, io_timeout=1)
     assert caught.value.errno == errno.EBUSY
     blocks.close()
-    with (folder / "lock").open("r+") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        BlockStore(folder, limit=MIB, memory=MIB, io_timeout=1, lock=held.fileno()).close()
-        with pytest.raises(CacheInUse):
-            BlockStore(folder, limit=MIB, memory=MIB, io_timeout=1)
+    BlockStore(folder, limit=MIB, memory=MIB, io_timeout=1).close()
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="cannot be kept"):
         BlockStore(tmp_path / "file", limit=MIB, memory=MIB, io_timeout=1)

@@ -39,7 +39,7 @@ from imagefs.daemon.worker import DaemonBackend
 from imagefs.errors import BlockUnavailable
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
-from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
+from stripefs.fuse.state_memory import MemoryJournal
 from tests.support.images.devices import FakeSource, eventually, make, noise, opened, running, settled
 from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
 
@@ -60,20 +60,13 @@ class Fails:
 
 
 @asynccontextmanager
-async def daemon(folder: Path) -> AsyncIterator[Attachments]:
-    memory = make_memory()
-    try:
-        counters, *slots = memory
-        journal = MemoryJournal(CounterPage(counters), (slots[0], slots[1]))
-        settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), background_rate=0)
-        host = Attachments(settings, journal)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(host.run)
-            yield host
-            nursery.cancel_scope.cancel()
-    finally:
-        for descriptor in memory:
-            os.close(descriptor)
+async def daemon(folder: Path, journal: MemoryJournal) -> AsyncIterator[Attachments]:
+    settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), background_rate=0)
+    host = Attachments(settings, journal)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(host.run)
+        yield host
+        nursery.cancel_scope.cancel()
 
 
 LOOPS = [
@@ -99,12 +92,13 @@ ONCE = [
 
 
 async def test_what_fails_in_the_daemon_ends_nothing_else_and_loops_run_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: MockClock
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: MockClock,
+    journal: MemoryJournal,
+) -> None:  # fmt: skip
     loops, once = ({one: Fails() for one in each} for each in (LOOPS, ONCE))
     for (owner, name), work in {**loops, **once}.items():
         monkeypatch.setattr(owner, name, work)
-    async with daemon(tmp_path) as host:
+    async with daemon(tmp_path, journal) as host:
         for work in loops.values():
             await work.again.wait()
         await trio.sleep(1)
@@ -113,9 +107,9 @@ async def test_what_fails_in_the_daemon_ends_nothing_else_and_loops_run_again(
     assert caplog.text.count("please report this") == caplog.text.count("RuntimeError: injected") == len(LOOPS + ONCE)
 
 
-async def test_a_daemon_without_work_rests(tmp_path: Path, clock: MockClock) -> None:
+async def test_a_daemon_without_work_rests(tmp_path: Path, journal: MemoryJournal, clock: MockClock) -> None:
     """The clock jumps only while no task runs."""
-    async with daemon(tmp_path):
+    async with daemon(tmp_path, journal):
         await trio.sleep(5)
 
 
@@ -220,13 +214,13 @@ async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.M
 
 
 async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock, journal: MemoryJournal
 ) -> None:
     fetching, learning = Fails(), Fails()
     monkeypatch.setattr(Sessions, "_fetch", fetching)
     monkeypatch.setattr(TraceMaker, "make_trace", learning)
     made = make(noise(1))
-    async with daemon(tmp_path) as host, running(tmp_path / "blocks") as blocks:
+    async with daemon(tmp_path, journal) as host, running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))
         use = DeviceUse("cold", made.index.device_bytes, made.digest)
         one = attachment("1", devices=(use,))
@@ -363,22 +357,6 @@ async def test_other_tasks_run_while_the_table_of_a_device_is_read(
         assert bytes(await device.read(0, device.size)) == made.content
 
 
-async def test_two_who_open_one_device_share_its_table(tmp_path: Path) -> None:
-    made = make(noise(2))
-    async with running(tmp_path / "blocks") as blocks:
-        found = []
-
-        async def open_it() -> None:
-            found.append(await blocks.open(made.digest, made.index, FakeSource(made)))
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(open_it)
-        assert found[0] is found[1] is found[2]
-        assert found[0].users == 3
-        assert len(blocks.cache.devices) == 1
-
-
 async def test_a_device_whose_disk_hangs_is_read_through_and_taken_up_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock, hanging: Callable[..., Hanging]
 ) -> None:
@@ -406,35 +384,25 @@ async def test_a_device_whose_disk_hangs_is_read_through_and_taken_up_later(
         await eventually(lambda: device.local is not None)
 
 
-def backend(folder: Path, memory: tuple[int, ...]) -> DaemonBackend:
-    counters, *slots = memory
-    journal = MemoryJournal(CounterPage(counters), (slots[0], slots[1]))
+def backend(folder: Path, journal: MemoryJournal) -> DaemonBackend:
     settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), io_timeout=7.0)
     return DaemonBackend(SimpleNamespace(payload=settings.to_json(), journal=journal))  # type: ignore[arg-type]
 
 
-@pytest.fixture
-def memory() -> Iterator[tuple[int, ...]]:
-    made = make_memory()
-    yield tuple(made)
-    for descriptor in made:
-        os.close(descriptor)
-
-
 async def test_a_daemon_whose_cache_does_not_answer_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock, memory: tuple[int, ...],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock, journal: MemoryJournal,
     hanging: Callable[..., Hanging],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(os, "statvfs", hanging(os.statvfs))
     with pytest.raises(ServiceDown, match=r"opening the cache .*: no answer within 7 s"):
-        await backend(tmp_path, memory).open()
+        await backend(tmp_path, journal).open()
 
 
 async def test_a_cache_that_does_not_answer_is_not_taken_for_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock, memory: tuple[int, ...],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock, journal: MemoryJournal,
     hanging: Callable[..., Hanging],
 ) -> None:  # fmt: skip
-    made = backend(tmp_path, memory)
+    made = backend(tmp_path, journal)
     jumps, clock.autojump_threshold = clock.autojump_threshold, math.inf
     await made.open()  # in a thread, by a disk that may be slow
     clock.autojump_threshold = jumps

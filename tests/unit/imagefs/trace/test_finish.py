@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -297,13 +298,9 @@ def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     def bug(_facts: RecordingFacts) -> dict[str, Any]:
         raise ZeroDivisionError("by\nnought")
 
-    class Input:
-        def read(self) -> str:
-            return "{}"
-
     monkeypatch.setattr(module, "finish", bug)
     monkeypatch.setattr(RecordingFacts, "from_json", lambda _text: None)
-    monkeypatch.setattr(sys, "stdin", Input())
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert module.main() == 1
     assert capsys.readouterr().err == "imagefs.trace.finish: internal error: ZeroDivisionError: by nought\n"
 
