@@ -41,7 +41,7 @@ from stripefs.executor import Lane
 from stripefs.retry import Backoff, Seldom
 from stripefs.store.common import InUse
 
-__all__ = ["CacheDisk", "LocalDevice", "Stamp", "mark_of", "matches"]
+__all__ = ["CacheDisk", "LocalDevice", "Stamp", "mark_of", "matches", "neighbours"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -193,8 +193,8 @@ class LocalDevice:
     def punch(self, blocks: Sequence[int]) -> None:
         """Give the room of blocks back, whose rows were cleared. `blocks` ascend."""
         with self._in_use.reading():
-            for first, count in _runs(blocks):
-                _punch(self._data, first * BLOCK, count * BLOCK)
+            for run in neighbours(blocks):
+                _punch(self._data, run.start * BLOCK, len(run) * BLOCK)
 
     def trim(self) -> None:
         """Give back the room of what is in the file and in no row: a crash came between the two."""
@@ -340,12 +340,12 @@ def _write_at(descriptor: int, data: bytes, at: int) -> None:
         view, at = view[count:], at + count
 
 
-def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """First and count of each row of neighbours."""
+def neighbours(blocks: Sequence[int]) -> Iterator[range]:
+    """`blocks`, which ascend, as ranges."""
     first = 0
     for position in range(1, len(blocks) + 1):
         if position == len(blocks) or blocks[position] != blocks[position - 1] + 1:
-            yield blocks[first], position - first
+            yield range(blocks[first], blocks[position - 1] + 1)
             first = position
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import trio
 import xxhash
 
-from imagefs.blocks.cachefile import LocalDevice, matches
+from imagefs.blocks.cachefile import LocalDevice, matches, neighbours
 from imagefs.blocks.eviction import CachedDevice
 from imagefs.blocks.fetcher import BlockFetch
-from imagefs.blocks.prefetch import FetchReport, fetch_ahead
-from imagefs.blocks.prefetch_policy import Run
+from imagefs.blocks.prefetch import FetchReport, Run, fetch_ahead
 from imagefs.blocks.source import Arrived
 from imagefs.blocks.upstream import Upstream, Upstreams
 from imagefs.errors import BlockUnavailable
@@ -252,7 +250,7 @@ class BlockDevice:
             else:
                 lacking.append((block, place))
         fetches = self._request(lacking)
-        for group in _neighbours(cached):
+        for group in neighbours(cached):
             if not await self._read_pieces(group, pieces):
                 for block in group:
                     if not await self._read_pieces(range(block, block + 1), pieces):
@@ -375,13 +373,6 @@ def _cause(fetches: Sequence[BlockFetch[BlockDevice]], *, busy: bool) -> tuple[s
         return "disk", ""
     host = from_store.last_upstream.host if from_store.last_upstream is not None else ""
     return ("link" if busy else "store"), host
-
-
-def _neighbours(blocks: Sequence[int]) -> Iterator[range]:
-    """`blocks`, which ascend, as ranges."""
-    for _, group in itertools.groupby(enumerate(blocks), key=lambda each: each[1] - each[0]):
-        same = [block for _, block in group]
-        yield range(same[0], same[-1] + 1)
 
 
 def _cut(pieces: dict[int, Buffer], offset: int, end: int) -> Buffer:

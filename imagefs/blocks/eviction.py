@@ -101,7 +101,9 @@ class DeviceCache:
             with trio.move_on_after(LOADS_WITHIN) as limit:
                 async with self._turns[name]:
                     if name not in self.devices:
-                        cached = await self._disk.load(_load, self._disk.folder, name, index, late=_unload)
+                        cached = await self._disk.load(
+                            _load, self._disk.folder, name, index, late=lambda late: late.local.close()
+                        )
                         self._strays.pop(name, None)
                         self.devices[name] = cached
             if limit.cancelled_caught:
@@ -160,7 +162,7 @@ class DeviceCache:
         with self._disk.tolerant("a device cannot be measured"):
             for cached in several:
                 if not cached.local.closed:
-                    cached.usage = await self._disk.thread(_usage, cached.local)
+                    cached.usage = await self._disk.thread(getattr, cached.local, "usage")
 
     async def make(self, need: int, *, demand: bool) -> bool:
         """Give blocks up until `need` bytes fit; whether they do. demand: also blocks that somebody may use."""
@@ -295,10 +297,6 @@ def _strays(folder: Path) -> dict[str, int]:
 def _delete(folder: Path, name: str) -> None:
     for suffix in ("complete", "table", "data"):
         (folder / f"{name}.{suffix}").unlink(missing_ok=True)
-
-
-def _usage(local: LocalDevice) -> int:
-    return local.usage
 
 
 def _punch(local: LocalDevice, pages: Sequence[tuple[int, bytes]], blocks: Sequence[int]) -> None:

@@ -20,7 +20,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from imagefs.blocks.prefetch_policy import Run
+from imagefs.blocks.prefetch import Run
 from imagefs.blocks.source import Arrived, Copy, load, read_copies
 from imagefs.blocks.stats import BlockStats
 from imagefs.blocks.upstream import SWITCH_AFTER, MirrorUpstream, Upstream, Upstreams

@@ -29,9 +29,9 @@ from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Buffer
 
 if TYPE_CHECKING:
-    from imagefs.blocks.upstream import Mirrors
+    from imagefs.blocks.upstream import Mirror, Mirrors
 
-__all__ = ["Arrived", "BlockSource", "Copy", "MirrorSource", "PackSource", "load", "read_copies"]
+__all__ = ["Arrived", "BlockSource", "Copy", "PackSource", "load", "read_copies"]
 
 PACKS = 64
 """Open at once: 2 GiB of them. Each may be a descriptor or a connection."""
@@ -53,7 +53,7 @@ class BlockSource(Protocol):
     @property
     def url(self) -> str: ...
     @property
-    def mirrors(self) -> Sequence[MirrorSource]: ...
+    def mirrors(self) -> Sequence[Mirror]: ...
 
     def read(self, pack: Pack, offset: int, length: int) -> Buffer:
         """`length` bytes of the pack, unchecked. Raises StoreErrors; Transient ones are worth another try."""
@@ -61,28 +61,6 @@ class BlockSource(Protocol):
     def report_damage(self, pack: Pack) -> None:
         """The bytes that were read of the pack are wrong: the next read is to look for it anew, it may have been
         mended."""
-
-
-class MirrorSource(BlockSource, Protocol):
-    """A place of copies that may be wrong, late or gone. The other methods answer at once."""
-
-    @property
-    def healthy(self) -> bool:
-        """True when no failure of the mirror is known."""
-
-    @property
-    def on_probation(self) -> bool:
-        """True when the mirror failed and is worth a probe again."""
-
-    @property
-    def avoided(self) -> tuple[float, str]:
-        """Seconds for which it is avoided from now on, and the failure for which it is not used, "" for none."""
-
-    def failed(self, reason: str) -> None:
-        """Avoid it for a while."""
-
-    def answered(self) -> None:
-        """A probe was right: use it again."""
 
 
 class PackSource:
@@ -100,7 +78,7 @@ class PackSource:
         mirrors: Mirrors | None = None,
     ) -> None:
         self.url = redact(settings.url)
-        self.mirrors: Sequence[MirrorSource] = mirrors.all if mirrors is not None else ()
+        self.mirrors: Sequence[Mirror] = mirrors.all if mirrors is not None else ()
         self._mirrors = mirrors
         self._settings = settings
         self._connect = connect

@@ -18,6 +18,7 @@ import errno
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,10 @@ class BlockStore:
     """The blocks below `folder`, which one process at a time may use. Devices may be opened before `run` starts.
 
     limit: bytes on disk. memory: bytes held and under way. io_timeout: seconds that a read waits for a store that is
-    away. lock: a descriptor that holds the folder's lock already. Raises CacheInUse, ConfigError.
+    away. Raises CacheInUse, ConfigError.
     """
 
-    def __init__(self, folder: Path, *, limit: int, memory: int, io_timeout: float, lock: int | None = None) -> None:
+    def __init__(self, folder: Path, *, limit: int, memory: int, io_timeout: float) -> None:
         self.folder = folder
         self.changed = trio.lowlevel.ParkingLot()
         self.stats = BlockStats()
@@ -79,7 +80,7 @@ class BlockStore:
         with contextlib.ExitStack() as undo:
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._lock = os.dup(lock) if lock is not None else _locked(folder)
+                self._lock = _locked(folder)
                 undo.callback(os.close, self._lock)
                 self.cache = DeviceCache(self.disk, limit, self.stats)
             except OSError as error:
@@ -242,7 +243,7 @@ class BlockStore:
             with contextlib.suppress(DocumentUnreadable):  # then a store has it
                 place = cached.index.place(block)
                 if place.digest == digest:
-                    return _LocalCopy(cached.local, block * BLOCK, place.length)
+                    return partial(_read_copy, cached.local, block * BLOCK, place.length)
         return None
 
     def _filled(self, cached: CachedDevice) -> None:
@@ -287,18 +288,11 @@ class BlockStore:
                     await device.fetch(bad)
 
 
-class _LocalCopy:
-    """Reads a block from a local file; whether it is right the caller sees."""
-
-    def __init__(self, local: LocalDevice, offset: int, length: int) -> None:
-        self._local = local
-        self._offset = offset
-        self._length = length
-
-    def __call__(self) -> bytes:
-        buffer = bytearray(self._length)
-        self._local.read(self._offset, buffer)
-        return bytes(buffer)
+def _read_copy(local: LocalDevice, offset: int, length: int) -> bytes:
+    """A block of a local file; whether it is right the caller sees."""
+    buffer = bytearray(length)
+    local.read(offset, buffer)
+    return bytes(buffer)
 
 
 def _locked(folder: Path) -> int:

@@ -26,8 +26,8 @@ from urllib.parse import urlsplit
 
 import trio
 
-from imagefs.blocks.prefetch_policy import Link
-from imagefs.blocks.source import BlockSource, MirrorSource, PackSource, load
+from imagefs.blocks.prefetch import Link
+from imagefs.blocks.source import BlockSource, PackSource, load
 from imagefs.format.index import BlockLocation, Pack
 from imagefs.repository.images import object_path
 from stripefs import retry
@@ -134,9 +134,9 @@ class Mirror:
 class Mirrors:
     """Those of the store that `settings` describe, in their order. Nothing is asked before the first read."""
 
-    def __init__(self, settings: StoreSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, settings: StoreSettings) -> None:
         health = HostHealth()
-        self.all = tuple(Mirror(url, _reader(settings, url), health, clock) for url in settings.mirrors)
+        self.all = tuple(Mirror(url, _reader(settings, url), health, time.monotonic) for url in settings.mirrors)
 
     def document(self, path: bytes, digest: str) -> bytes | None:
         """The object at `path` with that SHA-256 from the first mirror that has it; None where none has."""
@@ -259,7 +259,7 @@ class Upstream:
 class MirrorUpstream(Upstream):
     """One mirror of a store."""
 
-    def __init__(self, source: MirrorSource, most: int) -> None:
+    def __init__(self, source: Mirror, most: int) -> None:
         super().__init__(source, most)
         self.least = min(MIRROR_RANGE, most)
         self.label = source.url

@@ -28,7 +28,7 @@ from typing import Any
 
 import trio
 
-from imagefs.blocks.prefetch_policy import following
+from imagefs.blocks.prefetch import following
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice, BlockStore, Reads
 from imagefs.daemon.documents import Documents

@@ -50,15 +50,13 @@ class Touched(NamedTuple):
 class Recorder:
     """A record of a mount whose devices, numbered from 1, have these sizes in bytes.
 
-    `started` is when it was mounted, in seconds of the clock that `touch` is given. Raises FormatError for sizes that
-    no device has.
+    Raises FormatError for sizes that no device has.
     """
 
-    def __init__(self, sizes: Sequence[int], started: float = 0.0) -> None:
+    def __init__(self, sizes: Sequence[int]) -> None:
         if len(sizes) > _DEVICES or not all(0 <= size <= _DEVICE_LIMIT for size in sizes):
             raise FormatError("no image has devices of these sizes")
         self.sizes = tuple(sizes)
-        self.started = started
         self.full = False
         """Tells whether touches were left out because there were more than RUN_LIMIT runs."""
         self._pages = [-(-size // PAGE) for size in self.sizes]
@@ -70,7 +68,7 @@ class Recorder:
         return len(self._ms)
 
     def touch(self, device: int, offset: int, length: int, now: float) -> None:
-        """Bytes [offset, offset + length) of a device were read; what lies outside of it does not count."""
+        """Bytes [offset, offset + length) of a device were read `now` seconds after the start; others do not count."""
         first = offset // PAGE
         end = min(-(-(offset + length) // PAGE), self._pages[device - 1])
         for at in range(first, end, _RUN_PAGES):  # one round for anything that a kernel asks for
@@ -108,7 +106,7 @@ class Recorder:
         return header + sizes + b"".join(map(_little, (self._ms, self._first, self._count, self._device)))
 
     @classmethod
-    def from_bytes(cls, data: bytes, started: float = 0.0) -> Recorder:
+    def from_bytes(cls, data: bytes) -> Recorder:
         """The inverse of `to_bytes`; the recorder goes on where it was. Raises FormatError."""
         if len(data) < _HEADER.size:
             raise FormatError(f"a record of {len(data)} bytes is too short for its header")
@@ -118,7 +116,7 @@ class Recorder:
         at = _HEADER.size + _SIZE.size * devices
         if devices > _DEVICES or runs > RUN_LIMIT or len(data) != at + 14 * runs:
             raise FormatError("the record of touches is shorter or longer than its header says")
-        recorder = cls([size for (size,) in _SIZE.iter_unpack(data[_HEADER.size : at])], started)
+        recorder = cls([size for (size,) in _SIZE.iter_unpack(data[_HEADER.size : at])])
         recorder.full = bool(full)
         columns = []
         for code, width in (("I", 4), ("I", 4), ("I", 4), ("H", 2)):
@@ -137,7 +135,7 @@ class Recorder:
 
     def _add(self, device: int, at: int, new: int, now: float) -> None:
         """Append a run for each row of ones in `new`, whose lowest bit stands for the page `at`."""
-        ms = min(max(0, int((now - self.started) * 1000), self._ms[-1] if self._ms else 0), 0xFFFFFFFF)
+        ms = min(max(0, int(now * 1000), self._ms[-1] if self._ms else 0), 0xFFFFFFFF)
         while new:
             gap = (new & -new).bit_length() - 1
             new >>= gap

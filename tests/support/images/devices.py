@@ -14,8 +14,8 @@ from typing import Any
 
 import trio
 
-from imagefs.blocks.source import MirrorSource
 from imagefs.blocks.store import BlockDevice, BlockStore
+from imagefs.blocks.upstream import Mirror
 from imagefs.format.codec import encode
 from imagefs.format.index import BLOCK, NOWHERE, BlockLocation, Index, Pack, write
 
@@ -80,7 +80,7 @@ class FakeSource:
     def __init__(self, *made: Made, fault: Fault | None = None) -> None:
         self.packs = {digest: data for one in made for digest, data in one.packs.items()}
         self.fault = fault
-        self.mirrors: Sequence[MirrorSource] = ()
+        self.mirrors: Sequence[Mirror] = ()
         self.url = "memory://server:1/store"
         self.gate = threading.Event()
         self.gate.set()

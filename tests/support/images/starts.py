@@ -112,13 +112,13 @@ def record(images: Images, digest: str, reads: Iterable[tuple[bytes, int]]) -> R
     """The record that the daemon would have made of a mount of that image, without read-ahead."""
     stored = Stored(images, digest)
     inodes = dict(files(stored.image))
-    recorder = Recorder([device.size for device in stored.manifest.devices], started=100.0)
+    recorder = Recorder([device.size for device in stored.manifest.devices])
     for number, (path, offset) in enumerate(reads):
         chunks = stored.image.chunks(inodes[path])
         assert chunks is not None, path
         address = list(chunks[1])[offset // chunks[0]]
         length = min(chunks[0], inodes[path].size - offset)
-        recorder.touch(address >> 32, (address & 0xFFFFFFFF) * BLOCK, length, 100 + number / 8)
+        recorder.touch(address >> 32, (address & 0xFFFFFFFF) * BLOCK, length, number / 8)
     return recorder
 
 

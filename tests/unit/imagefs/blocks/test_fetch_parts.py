@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.blocks.prefetch_policy import FIRST_WINDOW, LEAST_WINDOW, FetchOrder, Link, Pace, following
+from imagefs.blocks.prefetch import FIRST_WINDOW, LEAST_WINDOW, FetchOrder, Link, Pace, following
 from imagefs.blocks.writeback import BlockMemory
 from imagefs.format.index import BLOCK, NOWHERE
 from tests.support.images.devices import MIB, make, noise
