@@ -21,7 +21,7 @@ import trio
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.daemon import leftovers, processes
-from imagefs.daemon.devicefs import ServedDevices
+from imagefs.daemon.devicefs import DeviceTree
 from imagefs.daemon.documents import CacheUpkeep, Documents, first_error
 from imagefs.daemon.helpers import Sweeper
 from imagefs.daemon.leases import Leases
@@ -74,7 +74,7 @@ class Attachments:
         self.leases = Leases(settings, self)
         self.sources = SourceLookup(self._image_from, self._devices.keep_open)
         self.early_answers = EarlyAnswers(self._resolve, self._devices.keep_open, self._documents_of)
-        self.served_devices = ServedDevices(
+        self.device_tree = DeviceTree(
             self._journal,
             self._devices,
             self._sessions.record_read,

@@ -46,6 +46,7 @@ __all__ = ["CacheUpkeep", "Documents"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_Other = TypeVar("_Other")
 _Args = TypeVarTuple("_Args")
 _LIGHT = ("http",)
 """Schemes whose clients are loaded ahead wherever a daemon runs: 9 MiB; S3's takes 42."""
@@ -93,10 +94,8 @@ class Documents:
             _log.warning("%s; taking %s for what it was: %s", error, name, remembered[:12])
             return remembered, True
         if digest != remembered:
-            try:
-                await self._local(self._cache.remember, source.url, name, digest)
-            except (OSError, ServiceDown) as error:
-                _log.warning("what %s stands for is not remembered: %s", name, error)
+            what = f"what {name} stands for is not remembered"
+            await self._tolerant(what, None, self._cache.remember, source.url, name, digest)
         return digest, False
 
     async def manifest(self, digest: str, source: PackSource) -> Manifest:
@@ -150,30 +149,20 @@ class Documents:
 
     async def cached_index(self, digest: str) -> Index | None:
         """The block index if it is here; no store is asked."""
-        try:
-            return await self._local(self._cache.cached_index, digest)
-        except (OSError, StripefsError) as error:
-            _log.warning("the block index %s cannot be used: %s", digest[:12], error)
-            return None
+        what = f"the block index {digest[:12]} cannot be used"
+        return await self._tolerant(what, None, self._cache.cached_index, digest)
 
     async def indexes(self) -> list[str]:
         """The digests of the block indexes that are here, those that came last first."""
-        try:
-            return await self._local(self._cache.indexes)
-        except (OSError, ServiceDown) as error:
-            _log.warning("what is kept of other images is not used: %s", error)
-            return []
+        return await self._tolerant("what is kept of other images is not used", [], self._cache.indexes)
 
     async def evict(self, most: int, in_use: Collection[str]) -> int | None:
         """Remove what was not used for longest until documents take at most `most` bytes; how many they take then.
 
         in_use: names of files that stay. None where the disk does not say.
         """
-        try:
-            return await self._local(self._cache.evict, most, in_use)
-        except (OSError, ServiceDown) as error:
-            _log.warning("the documents in %s cannot be evicted: %s", self._cache.folder, error)
-            return None
+        what = f"the documents in {self._cache.folder} cannot be evicted"
+        return await self._tolerant(what, None, self._cache.evict, most, in_use)
 
     async def files(self, image: str) -> dict[str, tuple[int, int]]:
         """Bytes and inodes of each part of an image, as `MetadataCache.files` has them. Raises MountError."""
@@ -196,21 +185,14 @@ class Documents:
 
     async def unused_devices(self, age: float, in_use: Collection[str]) -> list[str]:
         """Devices here that nobody used for `age` seconds; none where the disk does not say. in_use: others."""
-        try:
-            return await self._local(self._cache.unused_devices, time.time() - age, in_use)
-        except (OSError, ServiceDown) as error:
-            _log.warning("blocks in %s that nobody uses stay: %s", self._cache.folder, error)
-            return []
+        what = f"blocks in {self._cache.folder} that nobody uses stay"
+        return await self._tolerant(what, [], self._cache.unused_devices, time.time() - age, in_use)
 
     async def expire(self, age: float, in_use: Collection[str]) -> None:
         """Remove documents, plans and traces that nobody used for `age` seconds. in_use: those that stay."""
-        try:
-            removed = await self._local(self._cache.expire, time.time() - age, in_use)
-        except (OSError, ServiceDown) as error:
-            _log.warning("documents in %s that nobody uses stay: %s", self._cache.folder, error)
-        else:
-            if removed:
-                _log.info("%d documents that nobody used for %g days are removed", removed, age / 86400)
+        what = f"documents in {self._cache.folder} that nobody uses stay"
+        if removed := await self._tolerant(what, 0, self._cache.expire, time.time() - age, in_use):
+            _log.info("%d documents that nobody used for %g days are removed", removed, age / 86400)
 
     async def once(self, key: object, call: Callable[[], Awaitable[_T]]) -> _T:
         """`await call()`, or what becomes of the one under way for an equal `key`."""
@@ -232,6 +214,16 @@ class Documents:
     async def _local(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
         """`function(*args)` in a thread. Raises what that raises, and ServiceDown where the cache's disk hangs."""
         return await self._disk.run("the cache's documents", function, *args, timeout=self._timeout)
+
+    async def _tolerant(
+        self, what: str, otherwise: _Other, function: Callable[[*_Args], _T], *args: *_Args
+    ) -> _T | _Other:
+        """As `_local`; where that fails, `what` is logged, and this is the answer."""
+        try:
+            return await self._local(function, *args)
+        except (OSError, StripefsError) as error:
+            _log.warning("%s: %s", what, error)
+            return otherwise
 
     async def _fetch(self, what: str, source: PackSource, call: Callable[[], _T]) -> _T:
         try:

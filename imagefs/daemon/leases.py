@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import trio
@@ -82,17 +82,6 @@ class Leases:
                     await run_helper("imagefs.daemon.mount_helper", facts, _MOUNT_WITHIN)
                 except OSError as error:
                     _log.warning("%s stays: %s", target, error)
-
-    @property
-    def requests(self) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]]:
-        """The handler of each operation of `imagefs.daemon.protocol`."""
-        return {
-            "hold": self.hold,
-            "release": self.release,
-            "leases": self.leases,
-            "discard": self.discard,
-            "capabilities": self.capabilities,
-        }
 
     async def capabilities(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {"version": VERSION, "capabilities": list(CAPABILITIES)}

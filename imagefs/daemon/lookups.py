@@ -72,21 +72,21 @@ class _Answers(Generic[_Found]):
         ask: Callable[[StoreSettings, str], Awaitable[_Found]],
         hold: Callable[[_Answer[_Found]], Awaitable[None]],
     ) -> None:
-        self.by_key: dict[object, _Answer[_Found]] = {}
+        self._by_key: dict[object, _Answer[_Found]] = {}
         self._kept_open = kept_open
         self._ask = ask
         self._hold = hold
         self._nursery: trio.Nursery
 
-    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
 
-    def begin(self, key: object, store: StoreSettings, name: str, purpose: str) -> _Answer[_Found]:
+    def _begin(self, key: object, store: StoreSettings, name: str, purpose: str) -> _Answer[_Found]:
         """Ask the store. purpose: as the log says it."""
-        answer = self.by_key[key] = _Answer[_Found](store, name)
+        answer = self._by_key[key] = _Answer[_Found](store, name)
         self._nursery.start_soon(contain, purpose, self._look, key, answer)
         return answer
 
@@ -101,11 +101,11 @@ class _Answers(Generic[_Found]):
                 await self._hold(answer)
         finally:
             answer.known.set()
-            if self.by_key.get(key) is answer:
-                del self.by_key[key]
+            if self._by_key.get(key) is answer:
+                del self._by_key[key]
 
 
-class EarlyAnswers:
+class EarlyAnswers(_Answers[tuple[str, bool]]):
     """The answers about announced images of one worker, by the id of their attachment. resolve: asks a store what a tag
     stands for, as `Documents.resolve` does."""
 
@@ -115,14 +115,9 @@ class EarlyAnswers:
         kept_open: KeptOpen,
         documents: Documents,
     ) -> None:
-        self._resolve = resolve
+        super().__init__(kept_open, resolve, self._fetch)
         self._documents = documents
         self._stores: dict[str, StoreSettings] = {}  # by URL, as they were used last
-        self._answers = _Answers(kept_open, resolve, self._fetch)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
-        await self._answers.run(task_status=task_status)
 
     async def announce(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """An image will be attached under this id soon. Raises ConfigError for what names none."""
@@ -130,23 +125,23 @@ class EarlyAnswers:
         store = self._stores.get(reference.store)
         if store is None and request.get("plain") is True:
             store = StoreSettings(url=reference.store)
-        if store is not None and len(self._answers.by_key) < _MOST:
+        if store is not None and len(self._by_key) < _MOST:
             purpose = f"asking {redact(store.url)} for {reference.name}"
-            self._answers.begin(str(request["id"]), store, reference.name, purpose)
+            self._begin(str(request["id"]), store, reference.name, purpose)
         return {}
 
     async def resolve(self, identifier: str, store: StoreSettings, name: str) -> tuple[str, bool]:
         """The answer of the store for this attachment: that to its announcement, or to a question now. Raises what the
         store raises."""
         self._stores[store.url] = store
-        answer = self._answers.by_key.pop(identifier, None)
+        answer = self._by_key.pop(identifier, None)
         if answer is not None and (answer.store, answer.name) == (store, name):
             await answer.known.wait()
             if answer.error is not None:
                 raise answer.error
             if answer.found is not None:
                 return answer.found
-        return await self._resolve(store, name)
+        return await self._ask(store, name)
 
     async def _fetch(self, answer: _Answer[tuple[str, bool]]) -> None:
         """Fetch the documents of the image, and keep its devices open for its attachment."""
@@ -160,16 +155,12 @@ class EarlyAnswers:
             _log.info("the documents of %s are not here yet: %s", answer.name, errors.exceptions[0])
 
 
-class SourceLookup:
+class SourceLookup(_Answers[str]):
     """Asks stores by `ask(store, source)`, which raises NoSuchImage and StoreErrors, and remembers their answers."""
 
     def __init__(self, ask: Callable[[StoreSettings, str], Awaitable[str]], kept_open: KeptOpen) -> None:
-        self._ask = ask
-        self._answers = _Answers(kept_open, self._image, self._remember)
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
-        await self._answers.run(task_status=task_status)
+        super().__init__(kept_open, self._image, self._remember)
+        self._image_of = ask
 
     async def find(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answers a `FindRequest`: the digest of an image, "" where no store is known to have it, and the number of the
@@ -189,14 +180,14 @@ class SourceLookup:
 
     def _answer(self, store: StoreSettings, source: str) -> _Answer[str]:
         """The remembered answer to a question; starts a look-up where there is none."""
-        found = self._answers.by_key.get((store, source))
+        found = self._by_key.get((store, source))
         purpose = f"looking for {source[:19]} in {redact(store.url)}"
-        return found or self._answers.begin((store, source), store, source, purpose)
+        return found or self._begin((store, source), store, source, purpose)
 
     async def _image(self, store: StoreSettings, source: str) -> str:
         """The digest of the image in one store, "" for none."""
         try:
-            return await self._ask(store, source)
+            return await self._image_of(store, source)
         except NoSuchImage:
             return ""
 

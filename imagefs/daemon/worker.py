@@ -12,7 +12,6 @@ from typing import Any
 import trio
 
 from imagefs.daemon.attachments import Attachments
-from imagefs.daemon.devicefs import DeviceTree
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, ServiceDown
 from stripefs.executor import Lane
@@ -59,8 +58,11 @@ class DaemonBackend:
             "detach": host.detach,
             "find": host.sources.find,
             "usage": host.upkeep.usage,
-            **host.leases.requests,
             "hold": self._hold,
+            "release": host.leases.release,
+            "leases": host.leases.leases,
+            "discard": host.leases.discard,
+            "capabilities": host.leases.capabilities,
         }
 
     async def open(self) -> None:
@@ -82,7 +84,7 @@ class DaemonBackend:
     async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._host.run)
-            task_status.started(DeviceTree(self._host.served_devices, os.geteuid(), os.getegid()))
+            task_status.started(self._host.device_tree)
 
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         await self._need_cache()

@@ -18,7 +18,6 @@ import trio
 from imagefs.daemon import processes
 from imagefs.daemon.attachments import Attachments
 from imagefs.daemon.client import new_identifier
-from imagefs.daemon.devicefs import DeviceTree
 from imagefs.daemon.protocol import Recording
 from imagefs.repository.images import Images
 from imagefs.settings import DaemonSettings
@@ -96,7 +95,7 @@ async def test_80_uses_leave_nothing(
     monkeypatch.setattr("stripefs.executor.IDLE", 0.01)  # threads of stores that are not used any more end at once
     prepare("http")  # as a thread does meanwhile, which may take longer than the first uses
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host.served_devices, 0, 0)
+        tree = host.device_tree
 
         async def use(number: int) -> None:
             # Each store is another one, though it is the same folder.
@@ -249,7 +248,7 @@ async def test_clocks_that_jump(tmp_path: Path, store: Path, memory: Memory, mon
 async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: Path, memory: Memory) -> None:
     """Calls that a worker answered before it died, unheard, are asked again."""
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host.served_devices, 0, 0)
+        tree = host.device_tree
         answer = await host.attach(request(store))
         index = answer["devices"][0]["path"].rpartition("/")[2]
         node = (await tree.lookup(1, index.encode())).id
@@ -257,12 +256,12 @@ async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: P
         expected = bytes(await tree.read(unheard, 0, 1000))
         await host.detach({"id": answer["id"]})
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host.served_devices, 0, 0)
+        tree = host.device_tree
         handle = await tree.open(node)
         assert handle != unheard
         await tree.release(handle)
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host.served_devices, 0, 0)
+        tree = host.device_tree
         await tree.release(handle)
         assert bytes(await tree.read(unheard, 0, 1000)) == expected
         assert host.state.pages == {index}
@@ -279,7 +278,7 @@ async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, stor
     recorded = request(store, recording=Recording()._asdict())
 
     async def use(host: Attachments, read: bool) -> str:
-        tree = DeviceTree(host.served_devices, 0, 0)
+        tree = host.device_tree
         answer = await host.attach({**recorded, "id": new_identifier()})
         index = answer["devices"][0]["path"].rpartition("/")[2]
         node = (await tree.lookup(1, index.encode())).id
@@ -299,5 +298,5 @@ async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, stor
     async with running(tmp_path, memory) as host:
         assert "used before" in await use(host, read=False)
         node = int(next(iter(host.state.lookups))[:16], 16) & (1 << 63) - 1 | 1 << 32
-        DeviceTree(host.served_devices, 0, 0).forget([(node, host.state.lookups[next(iter(host.state.lookups))])])
+        host.device_tree.forget([(node, host.state.lookups[next(iter(host.state.lookups))])])
         assert await use(host, read=False) == ""

@@ -22,7 +22,7 @@ from trio.testing import MockClock
 
 from imagefs.blocks.source import PackSource
 from imagefs.daemon import documents, metadata_cache
-from imagefs.daemon.devicefs import ServedDevices
+from imagefs.daemon.devicefs import DeviceTree
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.metadata_cache import RECENT, MetadataCache
 from imagefs.daemon.open_devices import OpenDevices
@@ -34,6 +34,7 @@ from imagefs.repository.base import Repository
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
 from stripefs.errors import ServiceDown
+from stripefs.fuse.protocol import ROOT
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.support.images.devices import make, noise, running
@@ -217,12 +218,13 @@ async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
     journal.record({"attach": {**attachment, "devices": [use]}})
     async with running(tmp_path / "blocks") as blocks:
         opened = OpenDevices(journal.state, blocks, Documents(cache, 5.0))
-        serving = ServedDevices(journal, opened, lambda *_: None, lambda _: None, lambda *_: None, lambda: (1, 0))
+        tree = DeviceTree(journal, opened, lambda *_: None, lambda _: None, lambda *_: None, lambda: (1, 0))
         source = opened.source(store)
         await opened.open(made.digest, source)
-        assert bytes(await serving.read(made.digest, 0, 10)) == made.content[:10]
+        handle = await tree.open((await tree.lookup(ROOT, made.digest.encode())).id)
+        assert bytes(await tree.read(handle, 0, 10)) == made.content[:10]
         os.truncate(cache.folder / "indexes" / made.digest, 40)
-        assert bytes(await serving.read(made.digest, 0, 6 * BLOCK)) == made.content
+        assert bytes(await tree.read(handle, 0, 6 * BLOCK)) == made.content
         assert (cache.folder / "indexes" / made.digest).stat().st_size > 40
         source.close()
     assert isinstance(source, PackSource)
