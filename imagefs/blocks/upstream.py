@@ -21,7 +21,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import trio
@@ -55,18 +55,6 @@ _DOCUMENTS = 4
 _PROXY = "proxy+"
 
 
-class _PackReader(Protocol):
-    """A reader of packs of a mirror. Calls block, and raise StripefsErrors."""
-
-    def read(self, pack: Pack, offset: int, length: int) -> Buffer: ...
-
-    def document(self, path: bytes) -> Buffer: ...
-
-    def report_damage(self, pack: Pack) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Mirror:
     """One mirror or proxy: a `BlockSource` of packs, and of documents. Safe to use from many threads.
 
@@ -75,7 +63,7 @@ class Mirror:
 
     mirrors: Sequence[Mirror] = ()
 
-    def __init__(self, url: str, reader: _PackReader, health: HostHealth, clock: Callable[[], float]) -> None:
+    def __init__(self, url: str, reader: _Web | _ByProxy, health: HostHealth, clock: Callable[[], float]) -> None:
         self.url = redact(url)
         self._reader = reader
         self._health = health
@@ -150,7 +138,7 @@ class Mirrors:
             mirror.close()
 
 
-def _reader(settings: StoreSettings, url: str) -> _PackReader:
+def _reader(settings: StoreSettings, url: str) -> _Web | _ByProxy:
     """Raises ConfigError."""
     if url.startswith(_PROXY):
         return _ByProxy(settings._replace(proxy=url.removeprefix(_PROXY), mirrors=()))

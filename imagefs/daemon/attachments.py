@@ -80,7 +80,7 @@ class Attachments:
             self._sessions.record_read,
             self._sessions.note_first_byte,
             self._shared_mounts.failed,
-            self._space,
+            lambda: (self.blocks.cache.limit, self.blocks.cache.used),
         )
         self.upkeep = CacheUpkeep(settings.cache_age, self.blocks, self._documents, self._in_use)
         self.client_mounts = ClientMounts(self)
@@ -430,9 +430,6 @@ class Attachments:
         else:
             if attachment.id in self.state.attachments:
                 self._resume(attachment)
-
-    def _space(self) -> tuple[int, int]:
-        return self.blocks.cache.limit, self.blocks.cache.used
 
     def _in_use(self) -> set[str]:
         """Names of documents and devices that somebody needs."""

@@ -160,7 +160,7 @@ class OpenDevices:
             self.close_unused()
 
     def close_unused(self) -> None:
-        for digest in [one for one in self.devices if not self._state.in_use(one) and not self._wanted[one]]:
+        for digest in [one for one in self.devices if one not in self._state.known and not self._wanted[one]]:
             self.devices.pop(digest).close()
         in_use = [one.store for one in self._state.attachments.values()]
         in_use += [facts["store"] for facts in self._state.known.values()]

@@ -132,7 +132,7 @@ class Sessions:
         """
         if any(device.complete for device in devices):
             return "the image is here already, so the kernel reads it without asking"
-        if any(device.index in state.pages or state.in_use(device.index) for device in attachment.devices):
+        if any(device.index in state.pages or device.index in state.known for device in attachment.devices):
             return "the image was used before, and the kernel may have some of it in memory"
         return ""
 

@@ -189,10 +189,6 @@ class DaemonState:
     pages: set[str] = field(default_factory=set)
     known: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def in_use(self, index: str) -> bool:
-        """Tells whether anybody may read this device."""
-        return index in self.known
-
     def holders(self, index: str) -> int:
         """The number of handles that the kernel holds on this device."""
         return sum(1 for held in self.handles.values() if held == index)

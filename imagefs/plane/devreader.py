@@ -46,17 +46,13 @@ class DocumentFile:
 
     def read(self, at: int, length: int) -> bytes:
         """All of these bytes. Raises DocumentUnreadable, also where the file has become shorter."""
-        parts: list[bytes] = []
-        while length:
-            try:
-                data = os.pread(self._descriptor, length, at)
-            except OSError as error:
-                raise DocumentUnreadable(f"{self._path} cannot be read: {error.strerror}") from error
-            if not data:
-                raise DocumentUnreadable(f"{self._path} has been cut short")
-            parts.append(data)
-            at, length = at + len(data), length - len(data)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        try:
+            data = _read(self._descriptor, length, at)
+        except OSError as error:
+            raise DocumentUnreadable(f"{self._path} cannot be read: {error.strerror}") from error
+        if len(data) < length:
+            raise DocumentUnreadable(f"{self._path} has been cut short")
+        return data
 
 
 _GONE = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ENOENT, errno.ENODEV))
@@ -106,13 +102,19 @@ class FileDevices:
         try:
             file = self._hold(device, path)
             try:
-                return _read(file.descriptor, path, offset, length)
+                data = _read(file.descriptor, length, offset)
             except OSError as error:
                 if error.errno in _GONE:
                     self._drop(device, file)
                 raise
             finally:
                 self._release(file)
+            if len(data) == length:
+                return data
+            raise StoreError(
+                f"device {path} ends at {offset + len(data)}, before {offset + length}",
+                hint="it is not the device of this image, or was cut short",
+            )
         except OSError as error:
             if error.errno in _GONE:
                 raise ServiceDown(
@@ -163,15 +165,12 @@ class _File:
     dropped: bool = False
 
 
-def _read(descriptor: int, path: str, offset: int, length: int) -> bytes:
-    """Raises OSError, and StoreError where the file ends too early."""
+def _read(descriptor: int, length: int, offset: int) -> bytes:
+    """All of these bytes, fewer where the file ends before. Raises OSError."""
     data = os.pread(descriptor, length, offset)
     while len(data) < length:  # a signal may cut a long read short, and so may an error that the next call tells
         more = os.pread(descriptor, length - len(data), offset + len(data))
         if not more:
-            raise StoreError(
-                f"device {path} ends at {offset + len(data)}, before {offset + length}",
-                hint="it is not the device of this image, or was cut short",
-            )
+            break
         data += more
     return data

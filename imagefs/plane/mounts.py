@@ -19,7 +19,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
@@ -76,27 +76,25 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def make(metadata: str, devices: Sequence[str]) -> int:
     """A descriptor of a new EROFS mount of this image. Reads all these files, so none may be of a mount that the caller
     serves. Raises OSError."""
-    context = _call(_FSOPEN, b"erofs", _CLOEXEC)
-    try:
-        _call(_FSCONFIG, context, _SET_STRING, b"source", os.fsencode(metadata), 0)
-        for device in devices:
-            _call(_FSCONFIG, context, _SET_STRING, b"device", os.fsencode(device), 0)
-        _call(_FSCONFIG, context, _SET_FLAG, b"ro", None, 0)
-        _call(_FSCONFIG, context, _CREATE, None, None, 0)
-        return _call(_FSMOUNT, context, _CLOEXEC, _MOUNT_ATTR_RDONLY)
-    finally:
-        os.close(context)
+    options = [("source", metadata), *(("device", device) for device in devices), ("ro", None)]
+    return _new("erofs", options, _MOUNT_ATTR_RDONLY)
 
 
 def memory(options: Mapping[str, str]) -> int:
     """A descriptor of a new file system in memory, with nosuid, nodev and noexec, and these options of tmpfs. Raises
     OSError."""
-    context = _call(_FSOPEN, b"tmpfs", _CLOEXEC)
+    return _new("tmpfs", options.items(), _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | _MOUNT_ATTR_NOEXEC)
+
+
+def _new(kind: str, options: Iterable[tuple[str, str | None]], attributes: int) -> int:
+    """A descriptor of a new file system. An option without a value is a flag. Raises OSError."""
+    context = _call(_FSOPEN, kind.encode(), _CLOEXEC)
     try:
-        for name, value in options.items():
-            _call(_FSCONFIG, context, _SET_STRING, name.encode(), value.encode(), 0)
+        for name, value in options:
+            given = os.fsencode(value) if value is not None else None
+            _call(_FSCONFIG, context, _SET_FLAG if given is None else _SET_STRING, name.encode(), given, 0)
         _call(_FSCONFIG, context, _CREATE, None, None, 0)
-        return _call(_FSMOUNT, context, _CLOEXEC, _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | _MOUNT_ATTR_NOEXEC)
+        return _call(_FSMOUNT, context, _CLOEXEC, attributes)
     finally:
         os.close(context)
 
@@ -131,16 +129,20 @@ def set_idmap(descriptor: int, namespace: int) -> None:
 
     Raises OSError, EINVAL's where a file system cannot.
     """
-    attributes = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, namespace)
-    _call(_MOUNT_SETATTR, descriptor, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, attributes, len(attributes))
+    _set_attributes(descriptor, _AT_RECURSIVE, _MOUNT_ATTR_IDMAP, namespace)
 
 
 def show(descriptor: int, target: str, *, confined: bool = False) -> None:
     """Put the mount at `target`; once. confined: with nosuid and nodev. Raises OSError."""
-    if confined:  # struct mount_attr: what to set, what to clear, how mounts spread, and a user namespace
-        attributes = struct.pack("=QQQQ", _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV, 0, 0, 0)
-        _call(_MOUNT_SETATTR, descriptor, b"", _AT_EMPTY_PATH, attributes, len(attributes))
+    if confined:
+        _set_attributes(descriptor, 0, _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV, 0)
     _call(_MOVE_MOUNT, descriptor, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def _set_attributes(descriptor: int, flags: int, attributes: int, namespace: int) -> None:
+    # struct mount_attr: what to set, what to clear, how mounts spread, and a user namespace
+    packed = struct.pack("=QQQQ", attributes, 0, 0, namespace)
+    _call(_MOUNT_SETATTR, descriptor, b"", _AT_EMPTY_PATH | flags, packed, len(packed))
 
 
 def _call(*arguments: int | bytes | None) -> int:

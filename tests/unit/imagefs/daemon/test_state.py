@@ -63,7 +63,6 @@ def test_a_device_is_known_while_it_is_in_use_and_no_longer(records: list[dict[s
         held = set(state.handles.values())
         assert now <= set(state.known) <= now | held
         assert set(state.known) >= held & set(state.known)
-        assert all(state.in_use(index) == (index in state.known) for index in INDEXES)
 
 
 def test_the_store_that_was_first_counts_until_another_is_told() -> None:
