@@ -17,7 +17,6 @@ Pure values; one thread at a time.
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
@@ -176,8 +175,6 @@ def rows_here(rows: bytes | bytearray) -> Iterator[tuple[int, int]]:
 
 def _columns(rows: bytes | bytearray) -> tuple[array[int], array[int]]:
     words = array("I", bytes(rows))
-    if sys.byteorder == "big":
-        words.byteswap()
     return words[2::4], words[3::4]
 
 

@@ -98,7 +98,7 @@ class Attachments:
                     self.change(attachment, unrecorded="its worker was replaced")
                 self._pinned[attachment.id] = []
                 self._liveness.begin(attachment)
-                if self._devices.has_all_of(attachment):
+                if all(use.index in self._devices.devices for use in attachment.devices):
                     self._resume(attachment)
                 else:
                     nursery.start_soon(supervise, f"resuming {attachment.name}", self._resume_later, attachment)

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from imagefs.settings import DaemonSettings, devices_mount
 from stripefs import extras
-from stripefs.errors import MountError
+from stripefs.errors import ConfigError, MountError
 from stripefs.fuse import keeper, kernel
 from stripefs.fuse.control import Mount, find_mounts, make_directory
 from stripefs.fuse.ipc import MountSpec
@@ -33,7 +34,9 @@ KEEP = 600.0
 
 
 def daemon_job(settings: DaemonSettings) -> MountSpec:
-    """The daemon as a job for a supervisor. Raises ConfigError where its worker lacks a package."""
+    """The daemon as a job for a supervisor. Raises ConfigError where its worker cannot run."""
+    if sys.byteorder != "little":
+        raise ConfigError("the imagefs daemon needs a little-endian machine")
     for package in _PACKAGES:
         extras.require(package)
     return MountSpec(

@@ -51,9 +51,6 @@ class OpenDevices:
     def devices_of(self, attachment: Attachment) -> list[BlockDevice]:
         return [self.devices[use.index] for use in attachment.devices]
 
-    def has_all_of(self, attachment: Attachment) -> bool:
-        return all(use.index in self.devices for use in attachment.devices)
-
     async def resolve(self, store: StoreSettings, name: str, look: Callable[[Images], str] | None = None) -> str:
         """The digest that a name in a store stands for, as `Documents.resolve` has it."""
         with self.keep_open(store):
@@ -76,7 +73,7 @@ class OpenDevices:
             if not device.complete:
                 await self._documents.check_packs(device.index.packs, source)
 
-    async def is_complete(self, digest: str, source: PackSource) -> bool:
+    async def _is_complete(self, digest: str, source: PackSource) -> bool:
         """Tells whether all of the device with this block index is on this host. No store is asked."""
         index = await self._documents.cached_index(digest)
         if index is None:
@@ -90,7 +87,7 @@ class OpenDevices:
         not."""
         if not manifest.base:
             return False
-        *others, hot = [await self.is_complete(one.index, source) for one in manifest.devices]
+        *others, hot = [await self._is_complete(one.index, source) for one in manifest.devices]
         return all(others) and not hot
 
     async def note(self, request: Mapping[str, Any]) -> str:

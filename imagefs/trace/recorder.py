@@ -14,7 +14,6 @@ The raw form, in which a record lies on local disk until a trace is made of it, 
 from __future__ import annotations
 
 import struct
-import sys
 from array import array
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -103,7 +102,8 @@ class Recorder:
         """The raw form."""
         header = _HEADER.pack(_MAGIC, len(self.sizes), len(self._ms), self.full)
         sizes = b"".join(map(_SIZE.pack, self.sizes))
-        return header + sizes + b"".join(map(_little, (self._ms, self._first, self._count, self._device)))
+        columns = (self._ms, self._first, self._count, self._device)
+        return header + sizes + b"".join(column.tobytes() for column in columns)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Recorder:
@@ -120,7 +120,7 @@ class Recorder:
         recorder.full = bool(full)
         columns = []
         for code, width in (("I", 4), ("I", 4), ("I", 4), ("H", 2)):
-            columns.append(_from_little(code, data[at : at + width * runs]))
+            columns.append(array(code, data[at : at + width * runs]))
             at += width * runs
         for row in zip(*columns, strict=True):
             recorder._restore(*row)
@@ -161,20 +161,6 @@ class Recorder:
 def _mask(first: int, pages: int) -> int:
     """The bits of these pages, counted from the first bit of the byte in which they begin."""
     return (1 << pages) - 1 << (first & 7)
-
-
-def _little(column: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        column = array(column.typecode, column)
-        column.byteswap()
-    return column.tobytes()
-
-
-def _from_little(code: str, data: bytes) -> array[int]:
-    column = array(code, data)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column
 
 
 Key = TypeVar("Key", bound=Hashable)
