@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,17 +9,14 @@ from pathlib import Path
 import pytest
 
 from imagefs.blocks.source import PackSource
-from imagefs.build.content import scan
-from imagefs.build.image import build
 from imagefs.format.index import BLOCK
 from imagefs.plane import erofs
-from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount
 from stripefs.settings import StoreSettings
-from stripefs.store.local import LocalStore
 from tests.support.images.devices import FakeSource, eventually, make, noise, running, settled
+from tests.support.images.faults import drop_pages
+from tests.support.images.stores import build_tree, images_in, write_tree
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -40,20 +35,13 @@ async def test_a_mounted_device_is_left_alone_also_by_the_next_daemon(
     tmp_path: Path, target: str, backing: erofs.Backing
 ) -> None:
     """No process pins it: as after a daemon that was killed."""
-    tree, store = tmp_path / "tree", tmp_path / "store"
-    tree.mkdir()
-    store.mkdir()
-    contents = {f"file{number}": random.Random(number).randbytes(200_000) for number in range(8)}
-    for name, data in contents.items():
-        (tree / name).write_bytes(data)
-    images = Images(StoreRepository(LocalStore(os.fsencode(store))))
-    report = build(*scan(str(tree)), images)
-    manifest = images.manifest(report.digest)
+    tree, images = write_tree(tmp_path / "tree", a=1, b=2, c=3, d=4, e=5), images_in(tmp_path / "store")
+    manifest = images.manifest(build_tree(tree, images).digest)
     entry = manifest.devices[0]
     index = images.index(entry.index)
     metadata = tmp_path / "meta.erofs"
     metadata.write_bytes(images.metadata(manifest.metadata))
-    source = PackSource(StoreSettings(url=str(store)))
+    source = PackSource(StoreSettings(url=str(tmp_path / "store")))
     async with running(tmp_path / "blocks") as blocks:
         device = await blocks.open(entry.index, index, source)
         await device.fetch(range(index.blocks))
@@ -67,11 +55,9 @@ async def test_a_mounted_device_is_left_alone_also_by_the_next_daemon(
         assert bytes(await intruder.read(0, intruder.size)) == other.content
         await settled(intruder, blocks)
         assert intruder.present < 8
-        for name, data in contents.items():
-            descriptor = os.open(Path(target, name), os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            assert os.read(descriptor, len(data)) == data
-            os.close(descriptor)
+        for path in tree.iterdir():
+            drop_pages(Path(target, path.name))
+            assert Path(target, path.name).read_bytes() == path.read_bytes()
         unmount(target)
         await intruder.read(0, intruder.size)
         await settled(intruder, blocks)

@@ -15,13 +15,11 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import SOURCE, FoundImage, HeldImage, Lease
 from imagefs.errors import NoSuchImage
 from imagefs.format.documents import Snapshot, key_digest
-from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
-from imagefs.repository.store import StoreRepository
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
-from stripefs.store.local import LocalStore
 from tests.support.images.faults import objects, sums
+from tests.support.images.stores import images_in
 from tests.support.waiting import eventually
 from tests.tools.imagefs_daemon import Service
 
@@ -97,9 +95,8 @@ def test_snapshots_are_mounted_with_the_image(
     service: Service, image: tuple[Path, Path], pool: Path, tmp_path: Path
 ) -> None:
     deps, installed = StoreSettings(url=str(tmp_path / "deps")), tmp_path / "installed"
-    Path(deps.url).mkdir()
     installed.mkdir()
-    images = Images(StoreRepository(LocalStore(os.fsencode(deps.url), deps.url)))
+    images = images_in(Path(deps.url))
     packs: list[list[Path]] = []
     for number in range(2):
         (installed / "module.so").write_bytes(random.Random(number).randbytes(200_000))

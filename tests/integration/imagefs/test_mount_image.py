@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -13,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
 from imagefs.trace.references import stored_traces
 from stripefs.fuse import kernel
-from stripefs.store.local import LocalStore
 from tests.support.checkout import CHECKOUT
 from tests.support.images import nasty
+from tests.support.images.stores import images_in
 from tests.tools.imagefs_daemon import Service, built, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -131,8 +128,7 @@ def test_a_trace_tells_what_was_read_from_what_was_read_ahead(service: Service, 
     service.ok("ready", str(target))
     eventually(lambda: "plan_traces" in service.log(), "the trace")
     service.ok("umount", str(target))
-    with contextlib.closing(StoreRepository(LocalStore(os.fsencode(tmp_path / "store")))) as repository:
-        (found,) = stored_traces(Images(repository), "t")
+    (found,) = stored_traces(images_in(tmp_path / "store"), "t")
     assert {touch.path for touch in found.read} == {b"b"}
     assert sum(touch.length for touch in found.read) == 3 * nasty.MIB
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import threading
 import zlib
@@ -14,11 +13,8 @@ import pytest
 
 from imagefs.daemon.client import Client
 from imagefs.format.trace import Plan, PlanRun
-from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
-from stripefs.store.local import LocalStore
 from tests.support.images.faults import (
     DAMAGE,
     FickleServer,
@@ -32,6 +28,7 @@ from tests.support.images.faults import (
     umount_here,
     until_nothing_is_left,
 )
+from tests.support.images.stores import images_in
 from tests.tools.imagefs_daemon import Service, eventually
 from tests.tools.web_server import Fault
 
@@ -228,7 +225,7 @@ def test_damaged_plans_traces_and_extents(service: Service, tmp_path: Path) -> N
 
 def test_plans_that_are_of_no_use(host: Service, new_image: tuple[Path, Path]) -> None:
     source, store = new_image
-    digest = Images(StoreRepository(LocalStore(os.fsencode(store)))).resolve("t")
+    digest = images_in(store).resolve("t")
     runs = [PlanRun(7, 0, 3), PlanRun(1, 1 << 26, 1 << 26), PlanRun(1, 0, 1)]
     path = store / "plans" / digest / "default"
     path.parent.mkdir(parents=True)

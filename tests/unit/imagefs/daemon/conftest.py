@@ -9,6 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
+from tests.unit.imagefs.daemon.fake_host import OpenJournal
 
 
 @pytest.fixture
@@ -18,8 +19,13 @@ def clock() -> MockClock:
 
 
 @pytest.fixture
-def journal() -> Iterator[MemoryJournal]:
-    counters, *slots = memory = make_memory()
-    yield MemoryJournal(CounterPage(counters), (slots[0], slots[1]))
-    for descriptor in memory:
+def open_journal() -> Iterator[OpenJournal]:
+    descriptors = make_memory()
+    yield lambda: MemoryJournal(CounterPage(descriptors[0]), descriptors[1:])
+    for descriptor in descriptors:
         os.close(descriptor)
+
+
+@pytest.fixture
+def journal(open_journal: OpenJournal) -> MemoryJournal:
+    return open_journal()

@@ -1,13 +1,37 @@
-"""A host of attachments that do nothing, for parts of the daemon that look after them."""
+"""Hosts of attachments: one that does nothing, for parts of the daemon that look after them, and a worker's."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+import trio
+
+from imagefs.daemon.attachments import Attachments
 from imagefs.daemon.protocol import AttachRequest
 from imagefs.daemon.state import Attachment, DaemonState
+from imagefs.settings import DaemonSettings
+from stripefs.fuse.state_memory import MemoryJournal
 
-__all__ = ["FakeHost", "attachment"]
+__all__ = ["FakeHost", "OpenJournal", "attachment", "running_host"]
+
+OpenJournal = Callable[[], MemoryJournal]
+"""Opens the memory that a supervisor keeps, as each worker does."""
+
+
+@asynccontextmanager
+async def running_host(folder: Path, journal: MemoryJournal, **settings: Any) -> AsyncIterator[Attachments]:
+    """A worker's host, until it is killed at the end of the block."""
+    given = {"io_timeout": 10.0, "background_rate": 0, **settings}
+    host = Attachments(DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), **given), journal)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(host.run)
+        try:
+            yield host
+        finally:
+            nursery.cancel_scope.cancel()
 
 
 def attachment(identifier: str, **values: Any) -> Attachment:

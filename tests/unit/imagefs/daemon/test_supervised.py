@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,6 @@ from imagefs.blocks.fetcher import Fetcher
 from imagefs.blocks.store import BlockStore
 from imagefs.blocks.writeback import WriteBack
 from imagefs.daemon import leftovers, liveness, processes, shared_mounts, worker
-from imagefs.daemon.attachments import Attachments
 from imagefs.daemon.documents import CacheUpkeep, Documents
 from imagefs.daemon.helpers import Sweeper, TraceMaker
 from imagefs.daemon.leases import Leases
@@ -41,7 +39,7 @@ from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
 from stripefs.fuse.state_memory import MemoryJournal
 from tests.support.images.devices import FakeSource, eventually, make, noise, opened, running, settled
-from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment, running_host
 
 
 class Fails:
@@ -57,16 +55,6 @@ class Fails:
             raise RuntimeError("injected")
         self.again.set()
         await trio.sleep_forever()
-
-
-@asynccontextmanager
-async def daemon(folder: Path, journal: MemoryJournal) -> AsyncIterator[Attachments]:
-    settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"), background_rate=0)
-    host = Attachments(settings, journal)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(host.run)
-        yield host
-        nursery.cancel_scope.cancel()
 
 
 LOOPS = [
@@ -98,7 +86,7 @@ async def test_what_fails_in_the_daemon_ends_nothing_else_and_loops_run_again(
     loops, once = ({one: Fails() for one in each} for each in (LOOPS, ONCE))
     for (owner, name), work in {**loops, **once}.items():
         monkeypatch.setattr(owner, name, work)
-    async with daemon(tmp_path, journal) as host:
+    async with running_host(tmp_path, journal) as host:
         for work in loops.values():
             await work.again.wait()
         await trio.sleep(1)
@@ -109,7 +97,7 @@ async def test_what_fails_in_the_daemon_ends_nothing_else_and_loops_run_again(
 
 async def test_a_daemon_without_work_rests(tmp_path: Path, journal: MemoryJournal, clock: MockClock) -> None:
     """The clock jumps only while no task runs."""
-    async with daemon(tmp_path, journal):
+    async with running_host(tmp_path, journal):
         await trio.sleep(5)
 
 
@@ -220,7 +208,7 @@ async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
     monkeypatch.setattr(Sessions, "_fetch", fetching)
     monkeypatch.setattr(TraceMaker, "make_trace", learning)
     made = make(noise(1))
-    async with daemon(tmp_path, journal) as host, running(tmp_path / "blocks") as blocks:
+    async with running_host(tmp_path, journal) as host, running(tmp_path / "blocks") as blocks:
         device = await blocks.open(made.digest, made.index, FakeSource(made))
         use = DeviceUse("cold", made.index.device_bytes, made.digest)
         one = attachment("1", devices=(use,))

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,14 @@ import trio
 from imagefs.daemon import processes
 from imagefs.daemon.attachments import Attachments
 from imagefs.daemon.client import new_identifier
-from imagefs.daemon.protocol import Recording
+from imagefs.daemon.protocol import AttachRequest, Recording
 from imagefs.repository.images import Images
-from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StaleVersion, StripefsError
-from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
 from stripefs.settings import StoreSettings
 from stripefs.store.url import prepare
 from tests.support.images.devices import eventually
 from tests.support.images.faults import make_image
+from tests.unit.imagefs.daemon.fake_host import OpenJournal, running_host
 
 
 @pytest.fixture(scope="module")
@@ -34,67 +31,23 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_image(tmp_path_factory.mktemp("image"))[1]
 
 
-class Memory:
-    """The memory that a supervisor keeps."""
-
-    def __init__(self) -> None:
-        self._descriptors = make_memory()
-
-    def journal(self) -> MemoryJournal:
-        return MemoryJournal(CounterPage(self._descriptors[0]), self._descriptors[1:])
-
-    def close(self) -> None:
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+UNRECORDED = Recording(off=True)
 
 
-@pytest.fixture
-def memory() -> Any:
-    made = Memory()
-    yield made
-    made.close()
-
-
-@contextlib.asynccontextmanager
-async def running(folder: Path, memory: Memory, **settings: Any) -> AsyncIterator[Attachments]:
-    """A worker's host, until it is killed at the end of the block."""
-    cache, runtime = folder / "cache", folder / "run"
-    cache.mkdir(exist_ok=True)
-    given = {"io_timeout": 10.0, "background_rate": 0, **settings}
-    host = Attachments(DaemonSettings(cache=str(cache), runtime=str(runtime), **given), memory.journal())
-    async with trio.open_nursery() as nursery:
-        await nursery.start(host.run)
-        try:
-            yield host
-        finally:
-            nursery.cancel_scope.cancel()
-
-
-def request(store: Path | str, **values: Any) -> dict[str, Any]:
-    recording = Recording(off=True)._asdict()
-    return {
-        "id": new_identifier(),
-        "store": StoreSettings(url=str(store))._asdict(),
-        "image": "t",
-        "owner": 0,
-        "owner_began": 0,
-        "mountpoint": "",
-        "namespace": 0,
-        "timeout": 0,
-        "recording": recording,
-        **values,
-    }
+def request(store: Path | str, recording: Recording = UNRECORDED, **values: Any) -> dict[str, Any]:
+    settings = StoreSettings(url=str(store))._asdict()
+    return AttachRequest(new_identifier(), settings, "t", recording=recording, **values).to_json()
 
 
 @pytest.mark.slow
 async def test_80_uses_leave_nothing(
-    tmp_path: Path, store: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Path, open_journal: OpenJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # trio forgets deadlines that do not count any more when there are a thousand of them.
     monkeypatch.setattr("trio._core._run.DEADLINE_HEAP_MIN_PRUNE_THRESHOLD", 10)
     monkeypatch.setattr("stripefs.executor.IDLE", 0.01)  # threads of stores that are not used any more end at once
     prepare("http")  # as a thread does meanwhile, which may take longer than the first uses
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         tree = host.device_tree
 
         async def use(number: int) -> None:
@@ -114,7 +67,7 @@ async def test_80_uses_leave_nothing(
             gc.collect()
             descriptors = len(os.listdir("/proc/self/fd"))
             kinds = Counter(type(one).__name__ for one in gc.get_objects())
-            return kinds, descriptors, len(host._devices._sources), len(list(memory.journal().load()))
+            return kinds, descriptors, len(host._devices._sources), len(list(open_journal().load()))
 
         for number in range(20):
             await use(number)
@@ -132,7 +85,7 @@ async def test_80_uses_leave_nothing(
 
 
 async def test_an_announced_image_is_asked_for_once(
-    tmp_path: Path, store: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Path, open_journal: OpenJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     resolve = Images.resolve
@@ -142,7 +95,7 @@ async def test_an_announced_image_is_asked_for_once(
         return resolve(images, name)
 
     monkeypatch.setattr(Images, "resolve", counted)
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         first = await host.attach(request(store))
         assert asked == ["t"]
         announced = request(store)
@@ -157,21 +110,21 @@ async def test_an_announced_image_is_asked_for_once(
         await host.attach(request(store))
 
 
-async def test_one_id_is_one_use_whoever_asks(tmp_path: Path, store: Path, memory: Memory) -> None:
+async def test_one_id_is_one_use_whoever_asks(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
     asked = request(store)
     answers: list[dict[str, Any]] = []
 
     async def ask() -> None:
         answers.append(await host.attach(asked))
 
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(ask)
         answers.append(await host.attach(asked))
         assert len(host.state.attachments) == 1
         assert len({str(answer) for answer in answers}) == 1
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         assert (await host.attach(asked))["metadata"] == answers[0]["metadata"]
         assert len(host.state.attachments) == 1
         await host.mounted({"id": asked["id"], "plane": "erofs"})
@@ -181,10 +134,10 @@ async def test_one_id_is_one_use_whoever_asks(tmp_path: Path, store: Path, memor
             await host.mounted({"id": asked["id"], "plane": "erofs"})
 
 
-async def test_one_that_gives_up_takes_nobody_along(tmp_path: Path, store: Path, memory: Memory) -> None:
+async def test_one_that_gives_up_takes_nobody_along(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
     """Two ask for the same documents; the first has less time than the store takes."""
     slow = f"delayed+file://{store}?delay=300ms&on=read"
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         failed: list[StripefsError] = []
 
         async def ask(timeout: float) -> None:
@@ -202,11 +155,11 @@ async def test_one_that_gives_up_takes_nobody_along(tmp_path: Path, store: Path,
 
 
 @pytest.mark.slow
-async def test_a_use_ends_with_its_process(tmp_path: Path, store: Path, memory: Memory) -> None:
+async def test_a_use_ends_with_its_process(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
     """Also when that happens while there is no worker, and its number was given to somebody else."""
     with subprocess.Popen(["sleep", "1000"]) as process:
         owned = {"owner": process.pid, "owner_began": processes.began(process.pid)}
-        async with running(tmp_path, memory) as host:
+        async with running_host(tmp_path, open_journal()) as host:
             first = await host.attach(request(store, **owned))
             second = await host.attach(request(store, **owned, mountpoint="/mnt/x"))
             third = await host.attach(request(store, **owned, mountpoint="/mnt/y", namespace=processes.namespace()))
@@ -218,23 +171,25 @@ async def test_a_use_ends_with_its_process(tmp_path: Path, store: Path, memory: 
             assert {first["id"], second["id"]} <= set(host.state.attachments)
         process.kill()
         process.wait()
-        async with running(tmp_path, memory) as host:
+        async with running_host(tmp_path, open_journal()) as host:
             await eventually(lambda: host.state.attachments == {}, "all to be let go")
 
 
-async def test_a_number_that_was_given_to_somebody_else(tmp_path: Path, store: Path, memory: Memory) -> None:
+async def test_a_number_that_was_given_to_somebody_else(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
     began = processes.began(os.getpid())
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         answer = await host.attach(request(store, owner=os.getpid(), owner_began=began))
         host._journal.record({"change": {"id": answer["id"], "owner_began": began - 1}})
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         await eventually(lambda: host.state.attachments == {}, "it to be let go")
 
 
 @pytest.mark.slow
-async def test_clocks_that_jump(tmp_path: Path, store: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clocks_that_jump(
+    tmp_path: Path, store: Path, open_journal: OpenJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A start lasts as long as it lasts, whatever the time of day becomes."""
-    async with running(tmp_path, memory, record_seconds=0.5) as host:
+    async with running_host(tmp_path, open_journal(), record_seconds=0.5) as host:
         monkeypatch.setattr("time.time", lambda: 10.0)
         early = await host.attach(request(store))
         monkeypatch.setattr("time.time", lambda: 1e10)
@@ -245,9 +200,9 @@ async def test_clocks_that_jump(tmp_path: Path, store: Path, memory: Memory, mon
         await eventually(lambda: host.state.attachments[late["id"]].ready, "the start to be over")
 
 
-async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: Path, memory: Memory) -> None:
+async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
     """Calls that a worker answered before it died, unheard, are asked again."""
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         tree = host.device_tree
         answer = await host.attach(request(store))
         index = answer["devices"][0]["path"].rpartition("/")[2]
@@ -255,12 +210,12 @@ async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: P
         unheard = await tree.open(node)
         expected = bytes(await tree.read(unheard, 0, 1000))
         await host.detach({"id": answer["id"]})
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         tree = host.device_tree
         handle = await tree.open(node)
         assert handle != unheard
         await tree.release(handle)
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         tree = host.device_tree
         await tree.release(handle)
         assert bytes(await tree.read(unheard, 0, 1000)) == expected
@@ -273,9 +228,11 @@ async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: P
             await tree.open(node)
 
 
-async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, store: Path, memory: Memory) -> None:
+async def test_a_start_with_pages_in_memory_is_not_recorded(
+    tmp_path: Path, store: Path, open_journal: OpenJournal
+) -> None:
     """The kernel keeps what it read of a device after the last unmount; it would not ask for it again."""
-    recorded = request(store, recording=Recording()._asdict())
+    recorded = request(store, Recording())
 
     async def use(host: Attachments, read: bool) -> str:
         tree = host.device_tree
@@ -292,10 +249,10 @@ async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, stor
             tree.forget([(node, 1)])
         return why
 
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         assert await use(host, read=True) == ""
         assert "used before" in await use(host, read=False)
-    async with running(tmp_path, memory) as host:
+    async with running_host(tmp_path, open_journal()) as host:
         assert "used before" in await use(host, read=False)
         node = int(next(iter(host.state.lookups))[:16], 16) & (1 << 63) - 1 | 1 << 32
         host.device_tree.forget([(node, host.state.lookups[next(iter(host.state.lookups))])])
