@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from imagefs.plane import erofs
-from stripefs.errors import StripefsError
 from stripefs.fuse import daemonize, kernel
 from stripefs.fuse.control import find_mounts, query
 from stripefs.fuse.ipc import MountSpec
@@ -246,9 +245,3 @@ def test_devices_that_stay_away_are_an_error(image: SmallImage, mount: Mount) ->
             (tree.path / "files/65537").read_bytes()
     assert "device /nowhere/device is not served: No such file or directory" in tree.log()
     assert os.readlink(tree.path / "link") == "files/100"
-
-
-def test_what_is_no_image_is_not_mounted(image: SmallImage, tmp_path: Path) -> None:
-    with pytest.raises(StripefsError, match="is an image of 1 devices, not 2"):
-        TreeMount(image.metadata, [image.device] * 2, tmp_path)
-    assert kernel.find_mount(str(tmp_path / "tree")) is None

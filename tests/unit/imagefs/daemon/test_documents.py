@@ -29,7 +29,7 @@ from imagefs.daemon.open_devices import OpenDevices
 from imagefs.daemon.state import StateJournal
 from imagefs.errors import DocumentUnreadable
 from imagefs.format.documents import DeviceEntry, Manifest, Metadata
-from imagefs.format.index import BLOCK, BlockLocation, Index, Pack, write
+from imagefs.format.index import BLOCK, BlockLocation, Pack, write
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
@@ -166,15 +166,6 @@ def cached(tmp_path: Path) -> Cached:
     data = index_bytes(200)
     images = images_in(tmp_path / "store")
     return MetadataCache(tmp_path / "cache"), images.put_object("indexes", data), lambda: images
-
-
-def test_an_index_answers_from_the_file_as_from_memory(cached: Cached) -> None:
-    cache, digest, images = cached
-    kept, memory = cache.index(digest, images), Index(index_bytes(200))
-    assert [kept.place(block) for block in range(200)] == [memory.place(block) for block in range(200)]
-    assert [kept.length(block) for block in range(200)] == [memory.length(block) for block in range(200)]
-    assert list(kept.digests()) == list(memory.digests())
-    assert list(kept.numbers(bytes([7]) * 32)) == [7]
 
 
 @pytest.mark.parametrize("fault", ["cut", "EIO"])
