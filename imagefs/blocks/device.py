@@ -312,27 +312,12 @@ class BlockDevice:
         at_once: ranges under way. rate: stored bytes a second, 0 for any. Blocks that cannot be had are counted; no
         store's error is raised. Blocks that are under way when this is cancelled still arrive.
         """
-        return await fetch_ahead(self, blocks, at_once, rate)
+        return await fetch_ahead(self._blocks, self, blocks, at_once, rate)
 
     @property
     def upstream(self) -> Upstream:
         """The store that is asked."""
         return self.upstreams.best
-
-    @property
-    def running(self) -> bool:
-        """Tells whether anything can be fetched."""
-        return self._blocks.fetcher.nursery is not None
-
-    @property
-    def changed(self) -> trio.lowlevel.ParkingLot:
-        """Woken when a prefetch may get other answers."""
-        return self._blocks.changed
-
-    @property
-    def backlogged(self) -> bool:
-        """Tells whether the disk has to catch up first."""
-        return self._blocks.writeback.backlogged
 
     async def has_room(self, size: int) -> bool:
         """Tells whether the disk takes so much more without giving up what is in use."""

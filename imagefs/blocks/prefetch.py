@@ -33,6 +33,7 @@ from stripefs.errors import Abandoned
 if TYPE_CHECKING:
     from imagefs.blocks.device import BlockDevice
     from imagefs.blocks.fetcher import BlockFetch
+    from imagefs.blocks.store import BlockStore
 
 __all__ = ["FetchOrder", "FetchReport", "Link", "Pace", "Run", "Transfer", "fetch_ahead", "following"]
 
@@ -254,7 +255,9 @@ class FetchReport:
     seconds: float = 0.0
 
 
-async def fetch_ahead(target: BlockDevice, blocks: Iterable[int], at_once: int, rate: float) -> FetchReport:
+async def fetch_ahead(
+    store: BlockStore, target: BlockDevice, blocks: Iterable[int], at_once: int, rate: float
+) -> FetchReport:
     """Fetch `blocks` in this order, `at_once` ranges under way, `rate` stored bytes a second, 0 for any.
 
     When cancelled, what is under way still arrives. Raises Abandoned when nothing can be fetched any more.
@@ -283,7 +286,7 @@ async def fetch_ahead(target: BlockDevice, blocks: Iterable[int], at_once: int, 
         while True:
             await slots.acquire()
             size = max(BLOCK, min(most, max(_size(target.upstream.link.window, at_once), target.upstream.least)))
-            if not await _turn(target, pace, size):
+            if not await _turn(store, target, pace, size):
                 break
             run = order.take(size, target.lacks)
             if run and not await target.has_room(sum(place.length for _, place in run)):
@@ -297,7 +300,7 @@ async def fetch_ahead(target: BlockDevice, blocks: Iterable[int], at_once: int, 
             else:
                 slots.release()
                 await trio.lowlevel.checkpoint()
-    if not target.running:
+    if store.fetcher.nursery is None:
         raise Abandoned("the block store is not running")
     report.skipped = order.skipped
     report.seconds = trio.current_time() - begun
@@ -309,14 +312,14 @@ def _size(window: int, at_once: int) -> int:
     return max(window // at_once, min(LARGE, window // FEW))
 
 
-async def _turn(target: BlockDevice, pace: Pace, size: int) -> bool:
+async def _turn(store: BlockStore, target: BlockDevice, pace: Pace, size: int) -> bool:
     """Wait until a range of `size` stored bytes may begin; False when none will any more."""
-    while target.running:
+    while store.fetcher.nursery is not None:
         delay = pace.delay(trio.current_time())
         if delay:
             await trio.sleep(delay)
-        elif target.upstream.demand or target.backlogged or not target.upstream.link.has_room(size):
-            await target.changed.park()
+        elif target.upstream.demand or store.writeback.backlogged or not target.upstream.link.has_room(size):
+            await store.changed.park()
         else:
             return True
     return False

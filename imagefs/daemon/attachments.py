@@ -109,7 +109,7 @@ class Attachments:
             task_status.started()
             nursery.start_soon(supervise, "removing what is left of uses", self._sweeper.run)
             nursery.start_soon(self._pool.run)
-            nursery.start_soon(contain, "removing old records", self._sessions.tidy)
+            nursery.start_soon(contain, "removing old records", self._sessions.traces.tidy)
             nursery.start_soon(contain, "loading the clients of stores", self._documents.prepare)
             nursery.start_soon(contain, "unmounting what a killed daemon left", self.leases.tidy)
             nursery.start_soon(self.upkeep.run)

@@ -103,7 +103,7 @@ class Sessions:
         self._settings = settings
         self._blocks = blocks
         self._documents = documents
-        self._traces = TraceMaker(settings)
+        self.traces = TraceMaker(settings)
         self._starts: dict[str, _Session] = {}  # by attachment
         self._writer = _writer(settings.events) if settings.events else None
         self._unread: set[str] = set()  # devices of starts that are `unread`, and maybe of some that were
@@ -119,10 +119,6 @@ class Sessions:
             self._nursery = nursery
             task_status.started()
             await trio.sleep_forever()
-
-    async def tidy(self) -> None:
-        """Remove records of which no trace was made, because a daemon was killed meanwhile."""
-        await self._traces.tidy()
 
     # -- recording -----------------------------------------------------------------------------------------------
 
@@ -252,7 +248,7 @@ class Sessions:
         raw, start.recorder = start.recorder.to_bytes(), None
         recorded = RecordedStart(raw, how, start.judged["seconds"], start.shared)
         what = f"learning from the start of {attachment.name}"
-        self._nursery.start_soon(contain, what, self._traces.make_trace, attachment, recorded)
+        self._nursery.start_soon(contain, what, self.traces.make_trace, attachment, recorded)
         _log.info("the start of %s is over (%s): %s", attachment.name, how, start.judged)
 
     def drop(self, attachment: Attachment) -> None:
@@ -360,7 +356,7 @@ class Sessions:
     async def _plan(self, attachment: Attachment, source: PackSource) -> Plan | None:
         """The plan of this image and workload; None when there is none, or it cannot be had."""
         try:
-            return await self._documents.plan(attachment.image, attachment.workload, self._traces.folder, source)
+            return await self._documents.plan(attachment.image, attachment.workload, self.traces.folder, source)
         except StripefsError as error:
             _log.warning("the plan of %s cannot be had, it starts without: %s", attachment.name, error)
             return None

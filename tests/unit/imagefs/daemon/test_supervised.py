@@ -72,7 +72,7 @@ LOOPS = [
 
 ONCE = [
     (Sweeper, "find"),
-    (Sessions, "tidy"),
+    (TraceMaker, "tidy"),
     (Documents, "prepare"),
     (Leases, "tidy"),
     (OpenDevices, "share_cached_blocks"),
