@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import TypeVar, TypeVarTuple
 
 import trio
-import xxhash
 
 from imagefs.blocks.block_table import ROW, BlockTable, row, rows_here
 from imagefs.blocks.stats import BlockStats
@@ -41,7 +40,7 @@ from stripefs.executor import Lane
 from stripefs.retry import Backoff, Seldom
 from stripefs.store.common import InUse
 
-__all__ = ["CacheDisk", "LocalDevice", "Stamp", "mark_of", "matches", "neighbours"]
+__all__ = ["CacheDisk", "LocalDevice", "Stamp", "mark_of", "neighbours"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -321,11 +320,6 @@ class LocalDevice:
 def mark_of(name: str, stamp: Stamp) -> bytes:
     """The document that says that the device with this block index is complete in a data file that was so then."""
     return _MARK.pack(_MARK_MAGIC, _VERSION, 0, bytes.fromhex(name), *stamp)
-
-
-def matches(data: bytes | memoryview, checksum: int) -> bool:
-    """Tells whether these are the bytes that were written."""
-    return xxhash.xxh3_64_intdigest(data) == checksum
 
 
 def _stamp(descriptor: int) -> Stamp:

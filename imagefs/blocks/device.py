@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 import xxhash
 
-from imagefs.blocks.cachefile import LocalDevice, matches, neighbours
+from imagefs.blocks.cachefile import LocalDevice, neighbours
 from imagefs.blocks.eviction import CachedDevice
 from imagefs.blocks.fetcher import BlockFetch
 from imagefs.blocks.prefetch import FetchReport, Run, fetch_ahead
@@ -387,7 +387,7 @@ def _check(buffer: bytearray, blocks: range, found: Sequence[_Found]) -> list[_F
     lengths = dict.fromkeys(blocks, 0)
     for block, length, checksum in found:
         lengths[block] = length
-        if not matches(view[(block - blocks.start) * BLOCK :][:length], checksum):
+        if xxhash.xxh3_64_intdigest(view[(block - blocks.start) * BLOCK :][:length]) != checksum:
             bad.append((block, length, checksum))
     for block, length in lengths.items():
         if length < BLOCK:

@@ -170,7 +170,8 @@ class DeviceCache:
             return True
         goal = self.limit - need - min(SLACK, self.limit // 16)
         with self._disk.tolerant("room cannot be made"):
-            await self._adopt_strays()
+            while self._strays:  # to see which of what earlier processes left is old
+                await self._adopt(next(iter(self._strays)))
             for tier in (self._closed, self._open) if demand else (self._closed,):
                 while self.used > goal and await self._give_up(list(tier()), self.used - goal) > 0:
                     pass
@@ -200,11 +201,6 @@ class DeviceCache:
                     self._stats.evicted += cached.local.table.present
                     self._stats.evicted_bytes += before
                     await self._remove(cached)
-
-    async def _adopt_strays(self) -> None:
-        """Open what earlier processes left, to see which of it is old."""
-        while self._strays:
-            await self._adopt(next(iter(self._strays)))
 
     async def _adopt(self, name: str) -> None:
         """Open a stray, or delete what is none."""

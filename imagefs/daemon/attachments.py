@@ -32,11 +32,12 @@ from imagefs.daemon.mount_pool import ClientMount, ClientMounts, MountPool, Pool
 from imagefs.daemon.open_devices import OpenDevices
 from imagefs.daemon.protocol import SOURCE, AttachRequest, holder_json, source_digest
 from imagefs.daemon.sessions import Sessions
-from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_by, validate
+from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_by
 from imagefs.daemon.start_events import Moment, identity_of
 from imagefs.daemon.state import Attachment, StateJournal, attachment_of
 from imagefs.format import is_digest
 from imagefs.format.documents import Manifest
+from imagefs.repository.snapshots import check_source
 from imagefs.settings import DaemonSettings
 from stripefs.background import contain, supervise
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
@@ -146,9 +147,11 @@ class Attachments:
                     digest, offline = await self._documents.resolve(source, name, look)
                 else:
                     digest, offline = await self.early_answers.resolve(request.id, store, name)
-                manifest = validate(request, await self._documents.manifest(digest, source))
-                if request.snapshot is not None and await self._devices.has_only_base(manifest, source):
-                    digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
+                manifest = await self._documents.manifest(digest, source)
+                if request.snapshot is not None:
+                    check_source(request.snapshot.name, manifest)
+                    if await self._devices.has_only_base(manifest, source):
+                        digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
                 with self._devices.keep_open(*(one.index for one in manifest.devices)):
                     found = Moment()
                     attachment, answer = await self._fetch_documents(request, digest, manifest, source, offline=offline)

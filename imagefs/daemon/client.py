@@ -24,7 +24,6 @@ from imagefs.daemon.protocol import (
     Attached,
     AttachedDevice,
     AttachRequest,
-    FindRequest,
     FoundImage,
     HeldImage,
     HoldRequest,
@@ -278,8 +277,8 @@ class Client:
 
         Raises MountError where the daemon does not answer, ConfigError for what is no digest.
         """
-        request = FindRequest(tuple(store._asdict() for store in stores), source_digest(source), timeout).to_json()
-        answer = self._ask("find", timeout + _ANSWERS_WITHIN, **request)
+        asked = {"stores": [store._asdict() for store in stores], "source": source_digest(source), "timeout": timeout}
+        answer = self._ask("find", timeout + _ANSWERS_WITHIN, **asked)
         return FoundImage(answer["image"], stores[answer["store"]]) if answer["image"] else None
 
     def release(self, lease: Lease, *, at_once: bool = False) -> None:
@@ -287,7 +286,7 @@ class Client:
 
         Raises MountError where the daemon does not answer.
         """
-        self._ask("release", _PATIENCE, lease=lease.to_json(), at_once=at_once)
+        self._ask("release", _PATIENCE, lease=lease._asdict(), at_once=at_once)
 
     def leases(self, client: str = "") -> list[HeldImage]:
         """The leases of a client, of all unless one is named; without configs."""

@@ -147,7 +147,7 @@ class Leases:
             if attachment is None:
                 attachment = await self._mount(asked, store, image, snapshot)
             elif not any(asked.lease.is_of(one) for one in attachment.leases):
-                self._host.change(attachment, leases=[*attachment.leases, asked.lease.to_json()])
+                self._host.change(attachment, leases=[*attachment.leases, asked.lease._asdict()])
                 self._host.note_other_use(attachment)
             return attachment
 

@@ -81,9 +81,6 @@ class Lease(NamedTuple):
     client: str
     label: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return self._asdict()
-
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lease:
         """Raises ConfigError for one without a name or a client."""
@@ -243,7 +240,7 @@ class HoldRequest(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         above = [one._asdict() for one in self.above]
-        return {**self._asdict(), "lease": self.lease.to_json(), "above": above}
+        return {**self._asdict(), "lease": self.lease._asdict(), "above": above}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> HoldRequest:
@@ -284,7 +281,7 @@ class HeldImage(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         unusable = [one._asdict() for one in self.unusable]
-        return {**self._asdict(), "lease": self.lease.to_json(), "above": list(self.above), "unusable": unusable}
+        return {**self._asdict(), "lease": self.lease._asdict(), "above": list(self.above), "unusable": unusable}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> HeldImage:
@@ -305,9 +302,6 @@ class FindRequest(NamedTuple):
     stores: tuple[dict[str, Any], ...]
     source: str
     timeout: float
-
-    def to_json(self) -> dict[str, Any]:
-        return {"stores": list(self.stores), "source": self.source, "timeout": self.timeout}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> FindRequest:

@@ -35,9 +35,8 @@ from imagefs.daemon.mount_pool import LINGER
 from imagefs.daemon.protocol import AttachRequest, SnapshotUse
 from imagefs.daemon.state import Attachment
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
-from imagefs.format.documents import Manifest
 from imagefs.repository.images import Images
-from imagefs.repository.snapshots import Snapshots, check_source
+from imagefs.repository.snapshots import Snapshots
 from stripefs.background import contain, supervise
 from stripefs.errors import ConfigError, MountError, NotFound
 from stripefs.executor import Lane
@@ -45,7 +44,7 @@ from stripefs.executor import Lane
 if TYPE_CHECKING:
     from imagefs.daemon.attachments import Attachments
 
-__all__ = ["SharedMounts", "finder", "image_of", "shared_by", "validate"]
+__all__ = ["SharedMounts", "finder", "image_of", "shared_by"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -289,19 +288,12 @@ def finder(request: AttachRequest) -> Callable[[Images], str] | None:
     return lambda images: image_of(images, snapshot.name, request.mountpoint)
 
 
-def validate(request: AttachRequest, manifest: Manifest) -> Manifest:
-    """The manifest, which says itself of which snapshot it is. Raises DamagedObject."""
-    if request.snapshot is not None:
-        check_source(request.snapshot.name, manifest)
-    return manifest
-
-
 def shared_by(request: AttachRequest) -> dict[str, Any]:
     """Fields of an attachment for the snapshot that it is, and for its users and leases. Raises MountError."""
     snapshot = request.snapshot
     if request.lease is not None:
         name = snapshot.name if snapshot is not None else ""
-        return {"pooled": True, "leases": [request.lease.to_json()], "snapshot": name}
+        return {"pooled": True, "leases": [request.lease._asdict()], "snapshot": name}
     if snapshot is None:
         return {}
     if not request.mountpoint:
