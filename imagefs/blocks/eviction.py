@@ -102,7 +102,7 @@ class DeviceCache:
                 async with self._turns[name]:
                     if name not in self.devices:
                         cached = await self._disk.load(
-                            _load, self._disk.folder, name, index, late=lambda late: late.local.close()
+                            _load, self._disk.folder, name, index, late=lambda unwanted: unwanted.local.close()
                         )
                         self._strays.pop(name, None)
                         self.devices[name] = cached
@@ -269,10 +269,6 @@ class DeviceCache:
 def _load(folder: Path, name: str, index: Index) -> CachedDevice:
     local = LocalDevice(folder, name, index.blocks, index.device_bytes)
     return CachedDevice(local, usage=local.usage)
-
-
-def _unload(cached: CachedDevice) -> None:
-    cached.local.close()
 
 
 def _strays(folder: Path) -> dict[str, int]:
