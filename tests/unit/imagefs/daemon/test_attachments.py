@@ -218,6 +218,7 @@ async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: P
     async with running_host(tmp_path, open_journal()) as host:
         tree = host.device_tree
         await tree.release(handle)
+        assert host.state.holders(index) == 1
         assert bytes(await tree.read(unheard, 0, 1000)) == expected
         assert host.state.pages == {index}
         tree.forget([(node, 1)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,6 +95,12 @@ def test_a_package_that_the_worker_lacks_is_named_before_it_is_started(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else found(name))
     with pytest.raises(ConfigError, match=rf"{package} is not installed .*bootseer\[{extra}\]"):
         daemon_job(DaemonSettings(cache=str(tmp_path / "cache"), runtime=str(tmp_path / "runtime")))
+
+
+def test_a_big_endian_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "byteorder", "big")
+    with pytest.raises(ConfigError, match="needs a little-endian machine"):
+        daemon_job(DaemonSettings())
 
 
 # -- announcements ---------------------------------------------------------------------------------------------------
