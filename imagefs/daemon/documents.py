@@ -81,10 +81,7 @@ class Documents:
         if is_digest(name):
             return name, False
         remembered = await self._local(self._cache.remembered, source.url, name)
-        calls = self._calls_to(source)
-        if remembered:
-            within = min(_RESOLVE_WITHIN, self._timeout)
-            calls = self._resolving.setdefault(source, Executor(within, threads=_RESOLVING))
+        calls = self._resolving_at(source) if remembered else self._calls_to(source)
         try:
             digest = await calls.call(
                 f"asking {source.url} for {name}",
@@ -210,6 +207,9 @@ class Documents:
 
     def _calls_to(self, source: PackSource) -> Executor:
         return self._calls.setdefault(source, Executor(self._timeout))
+
+    def _resolving_at(self, source: PackSource) -> Executor:
+        return self._resolving.setdefault(source, Executor(min(_RESOLVE_WITHIN, self._timeout), threads=_RESOLVING))
 
     async def _local(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
         """`function(*args)` in a thread. Raises what that raises, and ServiceDown where the cache's disk hangs."""
