@@ -18,7 +18,7 @@ from imagefs.format.documents import Snapshot, key_digest
 from imagefs.repository.snapshots import Snapshots
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
-from tests.support.images.faults import objects, sums
+from tests.support.images.faults import make_image, objects, sums
 from tests.support.images.stores import images_in
 from tests.support.waiting import eventually
 from tests.tools.imagefs_daemon import Service
@@ -174,3 +174,22 @@ def test_what_is_held_does_not_age(
     service.kill_worker()
     eventually(lambda: not client.usage(second), "the end of what nobody used for an hour")
     assert client.usage(first)
+
+
+def test_the_cache_is_bounded_by_bytes_while_images_are_held(service: Service, tmp_path: Path, pool: Path) -> None:
+    limit = 64 * MIB
+    client = Client(service.settings._replace(cache_size=limit, background_rate=0))
+    held: list[HeldImage] = []
+    for number in range(3):
+        tree, store = make_image(tmp_path / f"image{number}", seed=number, size=40 * MIB)
+        held.append(client.hold(StoreSettings(url=str(store)), "t", Lease(str(number), "containerd")))
+        assert sums(Path(held[-1].lowerdir)) == sums(tree)
+        if number == 0:
+            client.release(Lease("0", "containerd"), at_once=True)
+
+    def sizes() -> list[int]:
+        return [sum(size for size, _ in client.usage(one.image).values()) for one in held]
+
+    eventually(lambda: client.status()["blocks"]["used"] <= limit, "the bound of the cache")
+    eventually(lambda: sum(sizes()) <= limit, "the bound with the documents written since")
+    assert sizes()[0] < sizes()[2], "blocks without a lease go first"

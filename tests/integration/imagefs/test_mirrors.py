@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,17 @@ def test_a_mount_whose_cache_is_killed(place: Place, server: WebServer, cache: N
     assert blocks["upstreams"]["store"] + blocks["upstreams"][cache.url] == place.packs
     assert f"not from {cache.url}" in service.ok("status")
     service.ok("umount", str(target))
+
+
+@pytest.mark.parametrize("wrong", ["other bytes", "half", "nothing", "circle"])
+async def test_a_mirror_that_has_the_wrong_files_is_left(place: Place, tmp_path: Path, wrong: str) -> None:
+    shutil.copytree(place.store, tmp_path / "web/images")
+    with WebServer(tmp_path / "web") as mirror, source_of(str(place.store), f"{mirror.url}/images") as source:
+        for path in (tmp_path / "web/images").glob("packs/*/*"):
+            content = path.read_bytes()
+            path.write_bytes({"other bytes": bytes(len(content)), "half": content[: len(content) // 2]}.get(wrong, b""))
+            if wrong == "circle":
+                name = "/" + str(path.relative_to(tmp_path / "web"))
+                mirror.redirects[name] = name
+        snapshot = await read_all(source, place, tmp_path / "blocks")
+        assert snapshot["upstreams"]["store"] == place.packs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -204,3 +205,43 @@ def test_two_daemons_and_one_cache(service: Service, tmp_path: Path) -> None:
         other.close()
     assert len(service.status()["images"]) == 1
     assert objects(Path(service.settings.cache), "names") != []
+
+
+def test_a_block_is_damaged_while_it_is_served(service: Service, new_image: tuple[Path, Path]) -> None:
+    """Each read is checked, of a device that is not here as a whole; the kernel's own copies are dropped."""
+    source, store = new_image  # of which no start has left a plan
+    target = service.mountpoint()
+    service.environment["IMAGEFS_BACKGROUND_RATE"] = "0"  # nothing comes that is not read
+    ensure(service)
+    mount_here(service, store, target)
+    with (target / "large").open("rb") as file:
+        begun = file.read(MIB)
+    (data,) = Path(service.settings.cache, "blocks").glob("*.data")
+    present = eventually(lambda: service.status()["images"][0]["devices"][0]["present"], "blocks on disk")
+    assert present < 40
+    umount_here(service, target)
+    with data.open("r+b") as file:
+        for at in range(0, 4 * MIB, 32 << 10):
+            file.seek(at + 11)
+            file.write(b"\xff\x00\xff")
+    Path("/proc/sys/vm/drop_caches").write_text("2")  # the daemon's file, which nobody has open now
+    mount_here(service, store, target)
+    assert (target / "large").read_bytes()[: len(begun)] == begun
+    assert sums(target) == sums(source)
+    assert service.status()["blocks"]["damaged"]["disk"] > 0
+    umount_here(service, target)
+
+
+def test_a_disk_that_fills_up(service: Service, small_disk: Path, tmp_path: Path) -> None:
+    source, store = make_image(tmp_path / "image")
+    target = service.mountpoint()
+    service.environment["IMAGEFS_CACHE_SIZE"] = "1GB"  # more than there is
+    ensure(service)
+    mount_here(service, store, target)
+    assert sums(target) == sums(source)
+    eventually(lambda: service.status()["blocks"]["disk_errors"], "the disk to be full")
+    status = service.status()
+    assert status["restarts"] == 0
+    os.kill(status["worker_pid"], signal.SIGKILL)
+    assert sums(target) == sums(source)
+    umount_here(service, target)

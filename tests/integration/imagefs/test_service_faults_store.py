@@ -13,6 +13,7 @@ import pytest
 
 from imagefs.daemon.client import Client
 from imagefs.format.trace import Plan, PlanRun
+from imagefs.repository.traces import Traces
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
 from tests.support.images.faults import (
@@ -236,3 +237,26 @@ def test_plans_that_are_of_no_use(host: Service, new_image: tuple[Path, Path]) -
         assert sums(host.mountpoint()) == sums(source)
         umount_here(host, host.mountpoint())
     assert host.status()["restarts"] == 0
+
+
+def test_a_store_that_cannot_be_written(service: Service, tmp_path: Path) -> None:
+    """Traces and plans of starts are kept on this machine, and used here."""
+    source, store = make_image(tmp_path / "image")
+    read_only = tmp_path / "read-only"
+    read_only.mkdir()
+    subprocess.run(["mount", "--bind", str(store), str(read_only)], check=True)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(read_only)], check=True)
+    target = service.mountpoint()
+    ensure(service)
+    start(service, read_only, target)
+    eventually(lambda: "plan_traces" in service.log(), "the trace")
+    kept = Traces(images_in(Path(service.settings.cache, "traces")).repository)
+    digest = images_in(store).resolve("t")
+    assert len(kept.names(digest, "default")) == 1
+    assert objects(store, "traces") == objects(store, "plans") == []
+    mount_here(service, read_only, target, record=True)
+    eventually(lambda: service.status()["images"][0]["planned_blocks"], "the plan")
+    assert sums(target) == sums(source)
+    umount_here(service, target)
+    service.stop()
+    subprocess.run(["umount", str(read_only)], check=True)
