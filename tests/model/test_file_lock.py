@@ -2,6 +2,7 @@
 
 The model knows whose lock stands and when it was renewed. A writer's step, the rename of a hidden file of its own to
 the name, is in two halves, between which anything may happen: it must find nothing once another was granted the lock.
+A writer may also be held up between any two calls of one operation, until another has taken the lock over.
 """
 
 from __future__ import annotations
@@ -39,12 +40,23 @@ CALLS = {"take": 16, "renew": 6, "release": 2}
 def faults(operation: str) -> st.SearchStrategy[tuple[str, int] | None]:
     """A fault of one operation: the kind, and the number of the call that meets it."""
     calls = range(1, CALLS[operation] + 1)
-    return st.sampled_from([None, *((kind, call) for kind in ("refused", "lost") for call in calls)])
+    return st.sampled_from([None, *((kind, call) for kind in ("refused", "lost", "meanwhile") for call in calls)])
 
 
 def deaths(operation: str) -> st.SearchStrategy[tuple[str, int]]:
     """The end of a process in the middle of an operation."""
     return st.tuples(st.sampled_from(["before", "after"]), st.integers(1, CALLS[operation]))
+
+
+class _Failed(Exception):
+    """An operation met a fault and is not repeated."""
+
+
+class Untold(Client):
+    """Putting a document does not answer its status."""
+
+    def put_document(self, path: bytes, data: bytes) -> None:
+        super().put_document(path, data)
 
 
 class Writer:
@@ -56,7 +68,7 @@ class Writer:
         self.version = f"{machine.versions:016x}"
         self.owner = f"{self.mount}/{self.version}"
         self.part = b"/" + part_name(b"file", self.version, 0)
-        self.client = Client(machine.store)
+        self.client = (Client if machine.told else Untold)(machine.store)
         self.lock: FileLock | None = None
         self.spare: FileLock | None = None
         """That of another file, which it does not need any more."""
@@ -67,8 +79,9 @@ class Writer:
 
 
 class Locks(RuleBasedStateMachine):
-    @initialize()
-    def begin_all(self) -> None:
+    @initialize(told=st.booleans())
+    def begin_all(self, told: bool) -> None:
+        self.told = told
         self.now = 1000.0
         self.store = MemoryStore(lambda: int(self.now * 1e9))
         self.versions = 0
@@ -78,25 +91,34 @@ class Locks(RuleBasedStateMachine):
         self.stands: Writer | None = None
         self.renewed = 0.0
         self.published: str | None = None
+        self.overtaken = False
+        """Another took the lock over while the last operation was held up."""
 
     # -- rules -------------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: any(one.lock is None for one in self.writers))
-    @rule(pick=PICKS, fault=faults("take"), step=st.booleans())
-    def take(self, pick: int, fault: tuple[str, int] | None, step: bool) -> None:
-        """step: it begins one at once."""
+    @rule(pick=PICKS, fault=faults("take"), again=st.booleans(), step=st.booleans())
+    def take(self, pick: int, fault: tuple[str, int] | None, again: bool, step: bool) -> None:
+        """again: it asks again after an error. step: it begins one at once."""
         without = [one for one in self.writers if one.lock is None]
         writer = without[pick % len(without)]
         before = self.stands
-        free = before is None or before.mount == writer.mount or self.now - self.renewed > LEASE
+        free = before is None or before.mount == writer.mount or self.now - self.last_renewed > LEASE
         try:
-            writer.lock = self.twice(writer, fault, lambda: self._take(writer))
+            writer.lock = self.twice(writer, fault, lambda: self._take(writer), again)
+        except _Failed:
+            self.settle(writer)
+            return
         except Busy:
-            assert not free
+            assert not free or self.overtaken
             return
         assert free
         self.grants.append(writer)
-        self.stands, self.renewed, writer.spare = writer, self.store.stat(lock_path(FILE)).mtime_ns / 1e9, None
+        writer.spare = None
+        if self.overtaken:
+            assert writer.lock.left <= 0
+            return
+        self.stands, self.renewed = writer, self.last_renewed
         assert writer.lock.left == pytest.approx(OWN * LEASE - (self.now - self.renewed))
         if step:
             self.begin(writer)
@@ -111,34 +133,28 @@ class Locks(RuleBasedStateMachine):
             writer.spare = acquire(writer.client, other, ["f" * 16], writer.owner, clock=clock)
 
     @precondition(lambda self: self.holders)
-    @rule(pick=PICKS, fault=faults("renew"))
-    def renew(self, pick: int, fault: tuple[str, int] | None) -> None:
+    @rule(pick=PICKS, fault=faults("renew"), again=st.booleans(), add=st.booleans())
+    def renew(self, pick: int, fault: tuple[str, int] | None, again: bool, add: bool) -> None:
+        """add: the lock gets one version more, by which it is renewed."""
         writer, lock = self.holder(pick)
-        try:
-            self.twice(writer, fault, lock.renew)
-        except DraftLost:
-            assert self.stands is not writer
-            return
-        assert self.stands is writer
-        self.renewed = self.now
-        assert lock.left == pytest.approx(OWN * LEASE)
-
-    @precondition(lambda self: self.holders)
-    @rule(pick=PICKS)
-    def add_a_version(self, pick: int) -> None:
-        writer, lock = self.holder(pick)
-        self.versions += 1
+        self.versions += add
         version = f"{self.versions:016x}"
         try:
-            lock.add_version(version)
+            self.twice(writer, fault, lambda: lock.add_version(version) if add else lock.renew(), again)
+        except _Failed:
+            self.settle(writer)
+            return
         except DraftLost:
             assert self.stands is not writer
             return
         assert self.stands is writer
         self.renewed = self.now
-        held = read_lock(self.store, lock_path(FILE))
-        assert held is not None
-        assert {writer.version, version} <= set(held.versions)
+        assert self.last_renewed == pytest.approx(self.now)
+        assert lock.left == pytest.approx(OWN * LEASE)
+        if add:
+            held = read_lock(self.store, lock_path(FILE))
+            assert held is not None
+            assert {writer.version, version} <= set(held.versions)
 
     @precondition(lambda self: self.holders)
     @rule(pick=PICKS)
@@ -165,10 +181,14 @@ class Locks(RuleBasedStateMachine):
             self.published = writer.version
 
     @precondition(lambda self: any(one.stepping is None for one in self.holders))
-    @rule(pick=PICKS, fault=faults("release"))
-    def release(self, pick: int, fault: tuple[str, int] | None) -> None:
+    @rule(pick=PICKS, fault=faults("release"), again=st.booleans())
+    def release(self, pick: int, fault: tuple[str, int] | None, again: bool) -> None:
         writer, lock = self.holder(pick, stepping=False)
-        self.twice(writer, fault, lock.release)
+        try:
+            self.twice(writer, fault, lock.release, again)
+        except _Failed:
+            self.settle(writer)
+            return
         lock.release()
         writer.lock = None
         if self.stands is writer:
@@ -204,14 +224,7 @@ class Locks(RuleBasedStateMachine):
         with contextlib.suppress(Died, StoreError):
             call()
         writer.client.heal()
-        held = read_lock(self.store, lock_path(FILE))
-        if held is None:
-            self.stands = None
-        elif held.owner == writer.owner:
-            self.stands = writer
-            self.renewed = self.store.stat(lock_path(FILE)).mtime_ns / 1e9
-            for one in [*self.writers, *self.dead]:
-                one.perhaps_fenced |= one is not writer
+        self.settle(writer)
         self.dead.append(writer)
         number = self.writers.index(writer)
         self.writers[number] = Writer(number, self)
@@ -243,24 +256,52 @@ class Locks(RuleBasedStateMachine):
         assert writer.lock is not None
         return writer, writer.lock
 
+    @property
+    def last_renewed(self) -> float:
+        """The time of the lock that stands, which a renewal that comes late may have set back."""
+        return self.store.stat(lock_path(FILE)).mtime_ns / 1e9
+
+    def settle(self, writer: Writer) -> None:
+        """Its operation ended nobody knows how: the lock that is there says what stands."""
+        held = read_lock(self.store, lock_path(FILE))
+        if held is None:
+            self.stands = None
+        elif held.owner == writer.owner:
+            self.stands, self.renewed = writer, self.last_renewed
+            for one in [*self.writers, *self.dead]:
+                one.perhaps_fenced |= one is not writer
+
+    def overtake(self, late: Writer) -> None:
+        """A writer of the other mount finds the lock, if there is one, too old, and is granted it."""
+        other = next((one for one in self.writers if one.mount != late.mount and one.lock is None), None)
+        if other is None:
+            return
+        self.now += LEASE + 1
+        other.lock = self._take(other)
+        self.grants.append(other)
+        self.stands, self.renewed, other.spare, self.overtaken = other, self.now, None, True
+
     def _take(self, writer: Writer) -> FileLock:
         handed = None
         if writer.spare is not None and not writer.spare.due:
             handed = writer.spare.hand_over(FILE, [writer.version], writer.owner)
         return handed or acquire(writer.client, FILE, [writer.version], writer.owner, clock=lambda: self.now)
 
-    def twice(self, writer: Writer, fault: tuple[str, int] | None, call: Callable[[], _T]) -> _T:
-        """A call that fails by its fault is made again, as its callers do."""
+    def twice(self, writer: Writer, fault: tuple[str, int] | None, call: Callable[[], _T], again: bool) -> _T:
+        """A call that fails by its fault is made again, as its callers do; raises _Failed unless it is to be."""
         writer.client.kind, writer.client.countdown = fault or ("", 0)
+        writer.client.meanwhile = lambda: self.overtake(writer)
+        self.overtaken = False
         try:
             return call()
-        except (Busy, DraftLost):
-            if writer.client.heal():
+        except StoreError as error:
+            met = writer.client.heal()
+            if not met and isinstance(error, (Busy, DraftLost)):
+                raise
+            assert met
+            if self.overtaken or again:
                 return call()
-            raise
-        except StoreError:
-            assert writer.client.heal()
-            return call()
+            raise _Failed from error
         finally:
             writer.client.heal()
 

@@ -231,7 +231,7 @@ class Uploads(RuleBasedStateMachine):
             self.stands[draft.path] = {*before, draft.data}
             self.pooled.add(draft.real.version)
         try:
-            self.call(draft.mount, fault, lambda: draft.real.publish(final=final), final=final)
+            status = self.call(draft.mount, fault, lambda: draft.real.publish(final=final), final=final)
         except Died:
             return
         except StoreError as error:
@@ -243,8 +243,14 @@ class Uploads(RuleBasedStateMachine):
         draft.published = True
         if not draft.detached:
             self.stands[draft.path] = {draft.data}
+            assert status == draft.real.published
+            assert status.identity == StripedStore(self.store).stat(draft.path).identity
         if final:
             self.close(draft)
+        else:
+            assert not draft.real.dirty
+            again = self.call(draft.mount, None, lambda: draft.real.publish(final=False))
+            assert draft.detached or again == status, "it is no version of its own"
 
     @precondition(lambda self: self.drafts)
     @rule(pick=st.integers(0, 9), fault=FAULTS)

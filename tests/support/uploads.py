@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -88,6 +90,39 @@ def hidden(root: Path) -> set[str]:
 def beside(root: Path) -> set[str]:
     """The same without parts in the pool."""
     return {name for name in hidden(root) if not name.startswith(".stripefs/")}
+
+
+def locks(root: Path) -> set[str]:
+    return {name for name in hidden(root) if name.endswith("-lock")}
+
+
+def age(root: Path, seconds: float = LEASE + 1, name: str = ".file.stripefs-lock") -> None:
+    """The lock is as old as if it had been renewed that long ago by the store's clock."""
+    found = (root / name).stat()
+    os.utime(root / name, ns=(found.st_atime_ns, found.st_mtime_ns - int(seconds * 1e9)))
+
+
+class Held:
+    """Calls of a method of `owner` that wait until they are `release`d; `begun` and `ended` count them."""
+
+    def __init__(self, owner: object, name: str, matches: Callable[..., bool] = lambda *args: True) -> None:
+        self._call, self._matches = getattr(owner, name), matches
+        self._free = threading.Event()
+        self.begun = self.ended = 0
+        setattr(owner, name, self._held)
+
+    def _held(self, *args: object, **how: object) -> object:
+        if not self._matches(*args):
+            return self._call(*args, **how)
+        self.begun += 1
+        assert self._free.wait(DEADLINE)
+        try:
+            return self._call(*args, **how)
+        finally:
+            self.ended += 1
+
+    def release(self) -> None:
+        self._free.set()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,24 +12,16 @@ import pytest
 import trio
 
 from stripefs.errors import ServiceDown, StaleVersion, Transient
-from stripefs.format.lock_and_record import LEASE
 from stripefs.gc.recover import recover
-from stripefs.store.base import Identity
 from stripefs.store.striped import StripedStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.testing.throttled import ThrottledStore
-from stripefs.write import DraftLost, FileUpload, Layout, file_lock
+from stripefs.write import DraftLost, FileUpload, Layout
 from stripefs.write.file_lock import FileLock, acquire
-from tests.support.uploads import DEADLINE, LAYOUTS, MIB, begin_with, content, hidden, load, save, spread, writing
+from tests.support.uploads import DEADLINE, LAYOUTS, MIB, age, begin_with, content, load, save, spread, writing
 
 OLD, NEXT = content(3000, seed=2), content(5000, seed=3)
 SIZES = [1000, MIB + 77]
-
-
-def age(root: Path, name: str = ".file.stripefs-lock") -> None:
-    """The lock is as old as if its writer had not been heard of for longer than the lease."""
-    found = (root / name).stat()
-    os.utime(root / name, ns=(found.st_atime_ns, found.st_mtime_ns - int((LEASE + 1) * 1e9)))
 
 
 def during(store: Any, name: str, between: Callable[[], None], *, after: bool = False) -> None:
@@ -260,57 +251,3 @@ async def test_a_file_that_was_renamed_while_it_was_written_is_fenced_under_its_
         with pytest.raises(DraftLost):
             await upload.publish(final=True)
     assert load(store, b"/file") == NEXT
-
-
-async def test_who_dies_while_taking_over_leaves_that_to_the_next_one(
-    store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The lock says whom it was taken from until they are fenced."""
-    async with writing(store, layout=Layout.PLAIN) as uploads:
-        upload = await begin_with(uploads, content(MIB))
-
-        def fence(*_: object) -> None:
-            raise ServiceDown("away")
-
-        def two_successors() -> None:
-            age(tmp_path)
-            with monkeypatch.context() as patch:
-                patch.setattr(file_lock, "_fence", fence)
-                with pytest.raises(ServiceDown):
-                    acquire(spread(tmp_path), b"/file", ["1" * 16], "first/1")
-            age(tmp_path)
-            acquire(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
-
-        during(store, "rename", two_successors)
-        with pytest.raises(DraftLost):
-            await upload.publish(final=True)
-    assert not (tmp_path / "file").exists()
-    assert not [name for name in hidden(tmp_path) if name.endswith("-lock")]
-
-
-async def test_a_takeover_that_is_held_up_lets_nothing_late_through(
-    store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its answer is lost, so the one who takes over fences nobody. Its lock says whom the next one is to fence."""
-    async with writing(store, layout=Layout.PLAIN) as uploads:
-        upload = await begin_with(uploads, content(MIB))
-
-        def two_successors() -> None:
-            age(tmp_path)
-            first = spread(tmp_path)
-            rename = first.compare_and_rename
-
-            def held_up(source: bytes, target: bytes, seen: Identity) -> None:
-                rename(source, target, seen)
-                raise ServiceDown("away")
-
-            monkeypatch.setattr(first, "compare_and_rename", held_up)
-            with pytest.raises(ServiceDown):
-                acquire(first, b"/file", ["1" * 16], "first/1")
-            age(tmp_path)
-            acquire(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
-
-        during(store, "rename", two_successors)
-        with pytest.raises(DraftLost):
-            await upload.publish(final=True)
-    assert not (tmp_path / "file").exists()

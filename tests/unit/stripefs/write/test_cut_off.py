@@ -1,7 +1,5 @@
 """Writers that are cancelled, at each step there is: the file is old or new, and nothing of the writer stays."""
 
-import threading
-
 import pytest
 import trio
 
@@ -10,13 +8,14 @@ from stripefs.format.manifest import Manifest
 from stripefs.store import local_write
 from stripefs.write import DraftLost, Layout
 from tests.support.uploads import (
-    DEADLINE,
     LAYOUTS,
     MIB,
+    Held,
     begin_with,
     content,
     hidden,
     load,
+    locks,
     save,
     spread,
     until,
@@ -119,39 +118,12 @@ async def test_a_manifest_that_comes_late_finds_its_parts(tmp_path):
         assert load(store, b"/file") == DATA
 
 
-class Held:
-    """Calls of a store's method that wait until they are `release`; `begun` and `ended` count them."""
-
-    def __init__(self, owner, name, matches=lambda *args: True):
-        self._call, self._matches = getattr(owner, name), matches
-        self._free = threading.Event()
-        self.begun = self.ended = 0
-        setattr(owner, name, self._held)
-
-    def _held(self, *args, **how):
-        if not self._matches(*args):
-            return self._call(*args, **how)
-        self.begun += 1
-        assert self._free.wait(DEADLINE)
-        try:
-            return self._call(*args, **how)
-        finally:
-            self.ended += 1
-
-    def release(self):
-        self._free.set()
-
-
 async def cut_off_while(held, call, *args):
     """`call` is cancelled when `held` has begun."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call, *args)
         await until(lambda: held.begun)
         nursery.cancel_scope.cancel()
-
-
-def locks(root):
-    return {name for name in hidden(root) if name.endswith("-lock")}
 
 
 @pytest.mark.parametrize("size", [1000, len(DATA)])

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from stripefs import retry
-from stripefs.errors import HostFailed, NoSpace, QuotaExceeded, ServiceDown, StoreError
+from stripefs.errors import HostFailed, NoSpace, QuotaExceeded, StoreError
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import DraftLost, Layout
 from stripefs.write.file_lock import lock_path, read_lock
@@ -93,22 +93,6 @@ CHANGES = ["put", "create", "write", "close", "rename", "concat", "mkdir", "remo
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_written_anew_after_an_error(store, layout):
-    faulty = FaultyStore(store)
-    async with writing(faulty, layout=layout) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        faulty.fail_at(1, "close", kind="quota")
-        await upload.write(0, DATA)
-        with pytest.raises(QuotaExceeded):
-            await upload.sync()
-        await upload.rewind()
-        await upload.write(0, DATA[: 2 * MIB])
-        await upload.publish(final=True)
-        assert (uploads.status()["lost"], uploads.status()["published_versions"]) == ({"QuotaExceeded": 1}, 1)
-    assert load(store, b"/file") == DATA[: 2 * MIB]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("after", [False, True], ids=["refused", "answer lost"])
 @pytest.mark.parametrize("kind", ["host", "service"])
 async def test_what_passes_by_itself_is_not_noticed(store, tmp_path, monkeypatch, layout, after, kind):
@@ -131,20 +115,6 @@ async def test_what_passes_by_itself_is_not_noticed(store, tmp_path, monkeypatch
             await upload.publish(final=True)
             assert load(store, b"/file") == data + b"behind", call
     assert not {name for name in beside(tmp_path) if "lock" in name}
-
-
-async def test_the_store_stays_away(store, tmp_path):
-    faulty = FaultyStore(store, rate=0.0, on=("create", "put", "rename"), kinds=("service",))
-    async with writing(faulty, layout=Layout.STRIPED, io_timeout=0.5) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        faulty.fail_at(0)
-        await upload.write(0, DATA)
-        faulty._rate = 1.0
-        with pytest.raises(ServiceDown):
-            await upload.publish(final=True)
-        faulty._rate = 0.0
-        await save(uploads, b"/file", DATA)
-    assert load(store, b"/file") == DATA
 
 
 async def test_a_clients_bug_is_an_error_of_the_file(store):

@@ -1,4 +1,4 @@
-"""One writer a file: who holds it, who may take it over, by the store's clock alone."""
+"""One writer a file: who holds it, who may take it over, who is told of it. tests/model: lost answers, interleavings."""
 
 import dataclasses
 import os
@@ -7,18 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stripefs.errors import Busy, Exists, NotADirectory, NotFound, QuotaExceeded, ServiceDown
+from stripefs.errors import Busy, Exists, NotADirectory, NotFound, PermissionDenied, QuotaExceeded
 from stripefs.format.lock_and_record import LEASE, LockDocument
+from stripefs.store.base import Kind, Status
 from stripefs.store.local import LocalStore
-from stripefs.testing.faults import FaultyStore
 from stripefs.write import DraftLost
 from stripefs.write.file_lock import acquire, lock_path
-from tests.unit.stripefs.write.locks import age, names
+from stripefs.write.namespace import find_writer, find_writer_below
+from tests.support.uploads import age
 
 
 @pytest.fixture
 def store(tmp_path):
-    return LocalStore(str(tmp_path).encode())
+    return LocalStore(bytes(tmp_path))
 
 
 def test_taken_and_released(store, tmp_path):
@@ -30,7 +31,7 @@ def test_taken_and_released(store, tmp_path):
     held.assert_held()
     held.release()
     held.release()
-    assert not names(tmp_path)
+    assert not os.listdir(tmp_path)
     acquire(store, b"/file").release()
 
 
@@ -40,74 +41,13 @@ def test_needs_a_directory(store, tmp_path):
         acquire(store, b"/none/file")
     with pytest.raises((NotADirectory, NotFound)):
         acquire(store, b"/plain/file")
-    assert names(tmp_path) == {"plain"}
-
-
-class HeldUp(LocalStore):
-    """Its replacing or removing of a lock is held up once, while `meanwhile` is called."""
-
-    def __init__(self, folder, meanwhile):
-        super().__init__(folder)
-        self.meanwhile = meanwhile
-
-    def _hold(self, *paths):
-        if lock_path(b"/file") in paths and self.meanwhile:
-            meanwhile, self.meanwhile = self.meanwhile, None
-            meanwhile()
-
-    def remove(self, path):
-        self._hold(path)
-        super().remove(path)
-
-    def put(self, path, data, *, replace=False, parents=True):
-        if replace:
-            self._hold(path)
-        return super().put(path, data, replace=replace, parents=parents)
-
-    def rename(self, source, target, *, replace=False):
-        self._hold(source)
-        super().rename(source, target, replace=replace)
-
-    def compare_and_rename(self, source, target, seen):
-        self._hold(target)
-        super().compare_and_rename(source, target, seen)
-
-    def compare_and_remove(self, path, seen):
-        self._hold(path)
-        super().compare_and_remove(path, seen)
-
-
-@pytest.mark.parametrize("call", ["take", "release", "add"])
-def test_what_comes_late_takes_nobodys_lock_away(store, tmp_path, call):
-    """A writer that finds no lock would not know of one that may be about to publish."""
-    taken = []
-
-    def take_over():
-        age(tmp_path, LEASE + 1)
-        taken.append(acquire(store, b"/file", owner="next"))
-
-    late = HeldUp(bytes(tmp_path), take_over)
-    held = acquire(store if call == "take" else late, b"/file", owner="first")
-    if call == "take":
-        age(tmp_path, LEASE + 1)
-        with pytest.raises(Busy):
-            acquire(late, b"/file", owner="late")
-    elif call == "add":
-        with pytest.raises(DraftLost):
-            held.add_version("1" * 16)
-    else:
-        held.release()
-    assert late.meanwhile is None
-    taken[0].check()
-    with pytest.raises(Busy):
-        acquire(store, b"/file", owner="other")
-    assert names(tmp_path) == {".file.stripefs-lock"}
+    assert set(os.listdir(tmp_path)) == {"plain"}
 
 
 def test_there_is_always_a_lock_while_one_takes_the_place_of_another(store, tmp_path):
     """A writer that came in a moment without one would have nobody to fence."""
     acquire(store, b"/file")
-    age(tmp_path, LEASE + 1)
+    age(tmp_path)
 
     class Watched(LocalStore):
         changes = 0
@@ -130,25 +70,11 @@ def test_there_is_always_a_lock_while_one_takes_the_place_of_another(store, tmp_
     assert watched.changes
 
 
-def test_a_lock_is_let_go_though_the_answer_to_its_renewal_was_lost(tmp_path):
-    class Lossy(LocalStore):
-        def set_attributes(self, path, attributes):
-            super().set_attributes(path, attributes)
-            raise ServiceDown("the answer was lost")
-
-    store = Lossy(bytes(tmp_path))
-    held = acquire(store, b"/file")
-    with pytest.raises(ServiceDown):
-        held.renew()
-    held.release()
-    assert not names(tmp_path)
-
-
 def test_a_file_that_says_it_is_ones_lock_and_was_put_by_nobody_now_is_not(store, tmp_path):
     """A request to put it that came when the lock had been taken over and let go."""
     held = acquire(store, b"/file", owner="m/1")
     late = bytes(store.get(lock_path(b"/file")))
-    age(tmp_path, LEASE + 1)
+    age(tmp_path)
     with (tmp_path / ".file.stripefs-lock").open("rb"):  # so that no other file gets its number
         acquire(store, b"/file").release()
         store.put(lock_path(b"/file"), [late])
@@ -156,7 +82,10 @@ def test_a_file_that_says_it_is_ones_lock_and_was_put_by_nobody_now_is_not(store
             held.check()
 
 
-def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path):
+@pytest.mark.parametrize("further", [False, True])
+def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path, further):
+    """Nor does it when the lock was written anew for a further version."""
+
     class Silent(LocalStore):
         """Its data hosts; empty files need none."""
 
@@ -173,6 +102,8 @@ def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path):
 
     store = Silent(bytes(tmp_path))
     held = acquire(store, b"/file")
+    if further:
+        held.add_version("1" * 16)
     store.down = True
     for _ in range(3):
         before = os.stat(tmp_path / ".file.stripefs-lock").st_mtime_ns
@@ -180,7 +111,7 @@ def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path):
         held.renew()
         held.check()
         assert os.stat(tmp_path / ".file.stripefs-lock").st_mtime_ns > before
-    assert names(tmp_path) == {".file.stripefs-lock"}
+    assert set(os.listdir(tmp_path)) == {".file.stripefs-lock"}
     held.release()
 
 
@@ -202,68 +133,17 @@ def test_renewing_needs_no_name(store, tmp_path):
         assert held.left == pytest.approx(0.9 * LEASE)
         assert store.stat(lock_path(b"/file")).mtime_ns == taken_ns + int(seconds * 1e9)
         held.assert_held()
-    assert names(tmp_path) == {".file.stripefs-lock"}
-
-
-def test_a_lock_that_a_try_before_has_taken_is_renewed(store, tmp_path):
-    """The store gave it its time when the answer was lost, not when it was asked for again."""
-    now = [1000.0]
-    faulty = FaultyStore(store)
-    faulty.fail_at(1, "put", kind="service", after=True)
-    with pytest.raises(ServiceDown):
-        acquire(faulty, b"/file", owner="m/1", clock=lambda: now[0])
-    age(tmp_path, LEASE + 1)
-    held = acquire(faulty, b"/file", owner="m/1", clock=lambda: now[0])
-    assert held.left == pytest.approx(0.9 * LEASE)
-    with pytest.raises(Busy):
-        acquire(store, b"/file")
-    held.assert_held()
-
-
-def test_further_versions_leave_nothing_to_be_read(tmp_path):
-    class Blind(LocalStore):
-        blind = False
-
-        def open(self, path, expect=None):
-            assert not self.blind
-            return super().open(path, expect)
-
-    store = Blind(bytes(tmp_path))
-    held = acquire(store, b"/file")
-    held.add_version("1" * 16)
-    store.blind = True
-    held.check()
-    held.renew()
-    held.assert_held()
+    assert set(os.listdir(tmp_path)) == {".file.stripefs-lock"}
 
 
 def test_renewing_where_times_cannot_be_set(store, tmp_path):
     store.capabilities = dataclasses.replace(store.capabilities, attributes=False)
     held = acquire(store, b"/file")
-    age(tmp_path, LEASE + 1)
+    age(tmp_path)
     held.renew()
     with pytest.raises(Busy):
         acquire(store, b"/file")
     held.check()
-
-
-def test_a_writer_that_is_held_up_while_it_renews_does_not_take_anothers_lock_for_its_own(tmp_path):
-    class Held(LocalStore):
-        taken = None
-
-        def set_attributes(self, path, attributes):
-            age(tmp_path, LEASE + 1)
-            late._reading = dataclasses.replace(late._reading, at=late._reading.at - LEASE - 1)
-            self.taken = acquire(LocalStore(bytes(tmp_path)), b"/file")
-            super().set_attributes(path, attributes)
-
-    store = Held(bytes(tmp_path))
-    late = acquire(store, b"/file")
-    with pytest.raises(DraftLost):
-        late.renew()
-    with pytest.raises(DraftLost):
-        late.check()
-    store.taken.check()
 
 
 @pytest.mark.parametrize("left", [b"", b"rubbish"])
@@ -271,7 +151,7 @@ def test_a_lock_that_cannot_be_read_runs_out_too(store, tmp_path, left):
     store.put(lock_path(b"/file"), [left])
     with pytest.raises(Busy):
         acquire(store, b"/file")
-    age(tmp_path, LEASE + 1)
+    age(tmp_path)
     acquire(store, b"/file").check()
 
 
@@ -279,7 +159,7 @@ def test_only_one_takes_over(store, tmp_path):
     for number in range(10):
         path = b"/file%d" % number
         acquire(store, path)
-        age(tmp_path, LEASE + 1, f".file{number}.stripefs-lock")
+        age(tmp_path, name=f".file{number}.stripefs-lock")
 
         def attempt(_, path=path):
             try:
@@ -298,60 +178,75 @@ def test_only_one_takes_over(store, tmp_path):
             alive.append(one)
         assert len(alive) <= 1
         assert held
-    assert not [name for name in names(tmp_path) if "lock" not in name]
-
-
-class Overtaken(LocalStore):
-    """A store in which another lock takes the place of one when that is looked at for the `at`-th time."""
-
-    def __init__(self, folder, at):
-        super().__init__(folder)
-        self.other = LocalStore(folder)
-        self.left = at
-
-    def stat(self, path):
-        if path == lock_path(b"/file"):
-            self.left -= 1
-            if not self.left:
-                self.other.remove(path)
-                acquire(self.other, b"/file", owner="other")
-        return super().stat(path)
-
-
-@pytest.mark.parametrize(("contended", "at"), [(False, 1), (True, 2), (True, 3)])
-def test_another_that_took_its_place_at_once_is_not_taken_for_ones_own(store, tmp_path, contended, at):
-    if contended:
-        acquire(store, b"/file")
-        age(tmp_path, LEASE + 1)
-    overtaken = Overtaken(str(tmp_path).encode(), at)
-    with pytest.raises((Busy, DraftLost)):
-        acquire(overtaken, b"/file").check()
-    assert overtaken.left <= 0
-    assert b'"other"' in bytes(store.get(lock_path(b"/file")))
+    assert not [name for name in os.listdir(tmp_path) if "lock" not in name]
 
 
 def test_the_next_worker_of_a_mount_takes_over_where_no_name_is_left(tmp_path):
     class OneName(LocalStore):
         def put(self, path, data, *, replace=False, parents=True):
-            if names(tmp_path) and not (tmp_path / os.fsdecode(path[1:])).exists():
+            if os.listdir(tmp_path) and not (tmp_path / os.fsdecode(path[1:])).exists():
                 raise QuotaExceeded("no name is left")
             return super().put(path, data, replace=replace, parents=parents)
 
     store = OneName(bytes(tmp_path))
     acquire(store, b"/file", owner="mount/1")
     acquire(store, b"/file", owner="mount/2").check()
-    assert names(tmp_path) == {".file.stripefs-lock"}
+    assert set(os.listdir(tmp_path)) == {".file.stripefs-lock"}
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_an_answer_that_got_lost(store, after):
-    faulty = FaultyStore(store)
-    faulty.fail_at(1, "put", kind="service", after=after)
-    with pytest.raises(ServiceDown):
-        acquire(faulty, b"/file", owner="m/1")
-    held = acquire(faulty, b"/file", owner="m/1")
-    faulty.fail_at(1, "remove", kind="service", after=after)
-    with pytest.raises(ServiceDown):
-        held.release()
+# -- who writes ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("find", "at"), [(find_writer, b"/run/deep/file"), (find_writer_below, b"/run")])
+def test_who_writes_a_file_or_below_a_directory(store, tmp_path, find, at):
+    (tmp_path / "run/deep").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run/other").touch()
+    elsewhere = acquire(store, b"/elsewhere/file")
+    for path in (at, b"/none/file", b"/run/other"):
+        assert find(store, path) == ""
+    held = acquire(store, b"/run/deep/file", ["1" * 16], "mount/1")
+    for owner, versions in (("", ()), ("other", ()), ("mount", {"1" * 16})):
+        who = find(store, at, owner, frozenset(versions))
+        assert who == f"b'/run/deep/file' is being written by {held.document.where}"
+    assert find(store, at, "mount", frozenset({"2" * 16})) == ""  # a dead worker of the mount that asks
+    age(tmp_path / "run/deep")
+    assert find(store, at) == ""
+    held.renew()
+    assert find(store, at)
     held.release()
-    acquire(store, b"/file").release()
+    assert find(store, at) == ""
+    store.put(lock_path(b"/run/deep/file"), [b"rubbish"])
+    assert "b'/run/deep/.file.stripefs-lock' is being written by somebody whose lock" in find(store, at)
+    elsewhere.release()
+    assert os.listdir(tmp_path / "run/deep") == [".file.stripefs-lock"]
+
+
+def test_all_names_below_a_directory_are_looked_at(store, tmp_path, monkeypatch):
+    """Also behind more of them than one would like to list."""
+    (tmp_path / "run" / "deep").mkdir(parents=True)
+    held = acquire(store, b"/run/deep/file")
+    scandir = store.scandir
+
+    def crowded(path, after=b""):
+        if path == b"/run":
+            for begin in range(0, 20_000, 1000):
+                yield [Status(b"%d" % number, Kind.FILE, 0, 0) for number in range(begin, begin + 1000)]
+        yield from scandir(path, after)
+
+    monkeypatch.setattr(store, "scandir", crowded)
+    assert find_writer_below(store, b"/run")
+    held.release()
+    assert find_writer_below(store, b"/run") == ""
+
+
+def test_what_cannot_be_told_hinders_nobody(tmp_path):
+    class Sealed(LocalStore):
+        def put(self, path, data, *, replace=False, parents=True):
+            raise PermissionDenied("sealed")
+
+    (tmp_path / "run").mkdir()
+    acquire(LocalStore(bytes(tmp_path)), b"/run/file")
+    assert find_writer_below(Sealed(bytes(tmp_path)), b"/run") == ""
+    assert find_writer(Sealed(bytes(tmp_path)), b"/run/file") == ""
+    assert find_writer_below(LocalStore(bytes(tmp_path)), b"/run")

@@ -14,7 +14,6 @@ from stripefs.errors import ServiceDown
 from stripefs.store.local import LocalStore
 from stripefs.testing.counting import CountingStore
 from stripefs.write import FileUpload
-from stripefs.write.file_lock import acquire
 from stripefs.write.session import Heartbeat
 from stripefs.write.store_ops import ClockReading
 from tests.support.uploads import writing
@@ -24,18 +23,6 @@ LEASE = 60.0
 
 def calls(store: CountingStore) -> Counter[str]:
     return Counter({"stat": store.counts.stats, "open": store.counts.opens}) + store.counts.changes
-
-
-@pytest.mark.parametrize("files", [1, 10, 100])
-def test_what_each_lock_costs_by_itself(tmp_path: Path, files: int) -> None:
-    store = CountingStore(LocalStore(bytes(tmp_path)))
-    locks = [acquire(store, b"/%d" % number) for number in range(files)]
-    before = calls(store)
-    for lock in locks:
-        lock.renew()
-    made = calls(store) - before
-    assert made == {"stat": 3 * files, "put": files, "remove": files, "attributes": files}
-    assert made.total() == 6 * files
 
 
 def end(upload: FileUpload) -> float:

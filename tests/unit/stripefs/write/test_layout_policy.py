@@ -19,7 +19,6 @@ from stripefs.write.layout_policy import (
     striped_shape,
 )
 from stripefs.write.parts import Column, UploadSegment
-from stripefs.write.upload_names import UploadNames, join_path, split_path
 from stripefs.write.uploader import ANYWHERE, ANYWHERE_AT_ONCE, PER_HOST, SendHosts
 
 MIB = 1 << 20
@@ -202,16 +201,6 @@ def test_failed_hosts_rest_longer_and_longer():
     assert hosts.choose(frozenset(), now) is not None, "all rest: any is better than none"
 
 
-def test_what_was_under_way_when_a_host_failed_is_the_same_failure():
-    hosts = hosts_of(2)
-    assert hosts.failed("h0", 7.0, 5.0, "away")
-    assert not hosts.failed("h0", 8.0, 6.0, "away")
-    assert not hosts.failed("h0", 9.0, 7.0, "away")
-    assert resting(hosts, 7.0 + AVOID_FIRST + 0.1) == []
-    assert hosts.failed("h0", 20.0, 19.0, "away")
-    assert resting(hosts, 20.0 + 2 * AVOID_FIRST - 0.1) == ["h0"]
-
-
 def test_files_in_one_piece_spread_and_take_no_places():
     hosts = hosts_of(3)
     assert sorted(hosts.begin_file(0.0) for _ in range(3 * PER_HOST)) == sorted(["h0", "h1", "h2"] * PER_HOST)
@@ -229,16 +218,3 @@ def test_a_store_that_places_files_itself():
     assert [hosts.choose({ANYWHERE}, 0.0) for _ in range(ANYWHERE_AT_ONCE)] == [ANYWHERE] * ANYWHERE_AT_ONCE
     assert hosts.choose(frozenset(), 0.0) is None
     assert resting(hosts, 0.0) == []
-
-
-def test_names():
-    names = UploadNames(b"/folder/file")
-    seen = {names.beside(), names.beside(), names.pooled()}
-    assert len(seen) == 3
-    assert sorted(number for _, number in seen) == [0, 1, 2]
-    assert names.pooled()[0].startswith(names.folder + b"/")
-    version = names.version
-    names.begin_version("1" * 16)
-    assert names.version != version
-    for path in (b"/file", b"/a/b/c"):
-        assert join_path(*split_path(path)) == path

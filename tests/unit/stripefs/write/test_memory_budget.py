@@ -106,16 +106,6 @@ async def test_in_turn(autojump_clock):
     assert budget.waited > 0
 
 
-async def test_more_than_the_limit_passes_alone(autojump_clock):
-    budget = MemoryBudget(LIMIT)
-    async with trio.open_nursery() as nursery:
-        writer = Writer(budget, nursery)
-        await writer.write(50)
-        await writer.write(300)
-        assert writer.flushes == 1
-        assert trio.current_time() >= 1
-
-
 async def test_closing_ends_the_wait():
     budget = MemoryBudget(LIMIT)
     holder, waiting, other = (budget.account(lambda: None) for _ in range(3))

@@ -6,7 +6,7 @@ from stripefs.errors import Busy, QuotaExceeded
 from stripefs.format.reserved_names import record_name
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import Layout
-from tests.support.uploads import LAYOUTS, MIB, beside, content, hidden, load, spread, writing
+from tests.support.uploads import LAYOUTS, MIB, beside, content, hidden, load, locks, spread, writing
 
 DATA = content(2 * MIB + 9)
 
@@ -16,10 +16,6 @@ def store(tmp_path):
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     return FaultyStore(spread(tmp_path), rate=0.0)
-
-
-def locks(root):
-    return {name for name in hidden(root) if name.endswith("-lock")}
 
 
 async def begun(uploads, size=MIB):

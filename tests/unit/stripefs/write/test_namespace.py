@@ -1,90 +1,74 @@
-"""Writers of a file and of the files below a directory, told from their locks."""
+"""Beginning to write a file at a name that others look at, lock and publish meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
-from stripefs.errors import PermissionDenied
-from stripefs.format.lock_and_record import LEASE
+from stripefs.errors import Busy, Exists, Invalid
 from stripefs.store.base import Kind, Status
-from stripefs.store.local import LocalStore
-from stripefs.write.file_lock import acquire, lock_path
-from stripefs.write.namespace import find_writer, find_writer_below
-from tests.unit.stripefs.write.locks import age, names
+from stripefs.write.namespace import begin_file, ensure_not_below
+
+THERE = Status(b"f", Kind.FILE, 3)
 
 
-@pytest.fixture
-def store(tmp_path):
-    return LocalStore(str(tmp_path).encode())
+class Name:
+    """A name at which `found` is seen, one after another; `begin` raises the next of `errors` or answers."""
+
+    def __init__(self, found: list[Status | None], errors: list[Exception | None]) -> None:
+        self._found: Iterator[Status | None] = iter(found)
+        self._errors: Iterator[Exception | None] = iter(errors)
+        self.begun: list[Status | None] = []
+
+    async def find(self, path: bytes) -> Status | None:
+        assert path == b"/f"
+        return next(self._found)
+
+    async def begin(self, status: Status | None) -> str:
+        self.begun.append(status)
+        if error := next(self._errors):
+            raise error
+        return "begun"
+
+    async def open(self, *, exclusive: bool) -> str:
+        return await begin_file(b"/f", self.find, self.begin, exclusive=exclusive)
 
 
-def test_who_writes_below_a_directory(store, tmp_path):
-    (tmp_path / "run" / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "run" / "file").touch()
-    elsewhere = acquire(store, b"/elsewhere/file")
-    assert find_writer_below(store, b"/run") == ""
-    held = acquire(store, b"/run/deep/er/file", ["1" * 16], "mount/1")
-    for owner, versions in (("", ()), ("other", ()), ("mount", {"1" * 16})):
-        assert f"b'/run/deep/er/file' is being written by {held.document.where}" == find_writer_below(
-            store, b"/run", owner, frozenset(versions)
-        )
-    assert find_writer_below(store, b"/run", "mount", frozenset({"2" * 16})) == ""  # a dead worker of the one that asks
-    age(tmp_path / "run/deep/er", LEASE + 5)
-    assert find_writer_below(store, b"/run") == ""
-    held.renew()
-    assert find_writer_below(store, b"/run")
-    held.release()
-    assert find_writer_below(store, b"/run") == ""
-    assert names(tmp_path / "run") == {"deep", "file"}
-    elsewhere.release()
+@pytest.mark.parametrize("exclusive", [False, True])
+async def test_a_free_name(exclusive: bool) -> None:
+    name = Name([None], [None])
+    assert await name.open(exclusive=exclusive) == "begun"
+    assert name.begun == [None]
 
 
-def test_all_names_below_a_directory_are_looked_at(store, tmp_path, monkeypatch):
-    """Also behind more of them than one would like to list."""
-    (tmp_path / "run" / "deep").mkdir(parents=True)
-    held = acquire(store, b"/run/deep/file")
-    scandir = store.scandir
-
-    def crowded(path, after=b""):
-        if path == b"/run":
-            for begin in range(0, 20_000, 1000):
-                yield [Status(b"%d" % number, Kind.FILE, 0, 0) for number in range(begin, begin + 1000)]
-        yield from scandir(path, after)
-
-    monkeypatch.setattr(store, "scandir", crowded)
-    assert find_writer_below(store, b"/run")
-    held.release()
-    assert find_writer_below(store, b"/run") == ""
+async def test_a_file_that_is_there_is_replaced_unless_that_is_excluded() -> None:
+    assert await Name([THERE], [None]).open(exclusive=False) == "begun"
+    name = Name([THERE], [])
+    with pytest.raises(Exists):
+        await name.open(exclusive=True)
+    assert name.begun == []
 
 
-def test_who_writes_a_file(store, tmp_path):
-    (tmp_path / "run").mkdir()
-    for path in (b"/run/file", b"/none/file"):
-        assert find_writer(store, path) == ""
-    held = acquire(store, b"/run/file", ["1" * 16], "mount/1")
-    for owner, versions in (("", ()), ("other", ()), ("mount", {"1" * 16})):
-        who = find_writer(store, b"/run/file", owner, frozenset(versions))
-        assert who == f"b'/run/file' is being written by {held.document.where}"
-    dead_workers = frozenset({"2" * 16})  # of the mount that asks
-    assert find_writer(store, b"/run/file", "mount", dead_workers) == ""
-    assert find_writer(store, b"/run/other") == find_writer(store, b"/file") == ""
-    age(tmp_path / "run", LEASE + 5)
-    assert find_writer(store, b"/run/file") == ""
-    held.renew()
-    assert find_writer(store, b"/run/file")
-    held.release()
-    assert find_writer(store, b"/run/file") == ""
-    store.put(lock_path(b"/run/file"), [b"rubbish"])
-    assert "b'/run/.file.stripefs-lock' is being written by somebody whose lock" in find_writer(store, b"/run/file")
-    assert names(tmp_path / "run") == {".file.stripefs-lock"}
+async def test_a_file_that_somebody_writes_is_there_for_who_excludes_that() -> None:
+    with pytest.raises(Busy, match="host:1"):
+        await Name([None], [Busy("written by host:1")]).open(exclusive=False)
+    with pytest.raises(Exists, match="host:1"):
+        await Name([None], [Busy("written by host:1")]).open(exclusive=True)
 
 
-def test_what_cannot_be_told_hinders_nobody(tmp_path):
-    class Sealed(LocalStore):
-        def put(self, path, data, *, replace=False, parents=True):
-            raise PermissionDenied("sealed")
+async def test_a_file_that_was_published_since_the_look_is_looked_at_again() -> None:
+    name = Name([None, THERE], [Exists("it came"), None])
+    assert await name.open(exclusive=False) == "begun"
+    assert name.begun == [None, THERE]
+    with pytest.raises(Exists, match="it came"):
+        await Name([None], [Exists("it came")]).open(exclusive=True)
+    with pytest.raises(Exists, match="strange"):
+        await Name([THERE], [Exists("strange")]).open(exclusive=False)
 
-    (tmp_path / "run").mkdir()
-    acquire(LocalStore(bytes(tmp_path)), b"/run/file")
-    assert find_writer_below(Sealed(bytes(tmp_path)), b"/run") == ""
-    assert find_writer(Sealed(bytes(tmp_path)), b"/run/file") == ""
-    assert find_writer_below(LocalStore(bytes(tmp_path)), b"/run")
+
+def test_a_directory_does_not_go_below_itself() -> None:
+    ensure_not_below(b"/d", b"/d2")
+    ensure_not_below(b"/d", b"/d")
+    with pytest.raises(Invalid):
+        ensure_not_below(b"/d", b"/d/e")

@@ -69,26 +69,6 @@ async def test_a_manifest_that_was_outrun_goes(store, tmp_path):
     assert load(store, b"/file") == DATA
 
 
-async def test_versions_one_after_the_other(store, tmp_path):
-    async with writing(store, layout=Layout.STRIPED) as uploads:
-        upload = await begun(uploads)
-        await upload.publish(final=False)
-        await upload.write(MIB, DATA[MIB:])
-        await upload.sync()
-        await upload.publish(final=True)
-        assert len(store.made) == 2
-        assert beside(tmp_path) == []
-    assert load(store, b"/file") == DATA
-
-
-async def test_nothing_of_it_stays_when_the_file_is_given_up(store, tmp_path):
-    async with writing(store, layout=Layout.STRIPED) as uploads:
-        upload = await begun(uploads)
-        await upload.abandon()
-        assert store.made
-        assert hidden(tmp_path) == set()
-
-
 async def test_a_manifest_that_could_not_be_written_ahead_is_written_when_it_is_needed(store):
     async with writing(store, layout=Layout.STRIPED) as uploads:
         store.refused = 1

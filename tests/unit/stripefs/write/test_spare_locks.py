@@ -10,7 +10,7 @@ from stripefs.store.wrapper import WrappedStore
 from stripefs.write import session
 from stripefs.write.file_lock import acquire, lock_path, read_lock
 from tests.support.memory_store import MemoryStore
-from tests.support.uploads import begin_with, save, until, writing
+from tests.support.uploads import begin_with, save, writing
 
 
 class Documents(WrappedStore):
@@ -79,14 +79,6 @@ async def test_one_lock_serves_the_files_of_a_directory_that_come_one_after_the_
     assert not any(locked(store, path) for path in (b"/d/two", b"/d/three", b"/e"))
 
 
-async def test_a_lock_that_nobody_wants_is_released(store, monkeypatch):
-    monkeypatch.setattr(session, "SPARE", 0.01)
-    async with writing(store) as uploads:
-        await save(uploads, b"/d/one", b"data")
-        await until(lambda: not locked(store, b"/d/one"))
-    assert store.asked == [("put", lock_path(b"/d/one"))]
-
-
 @pytest.mark.parametrize("look", ["writer_of", "writer_below"])
 async def test_whoever_changes_names_sees_no_lock_of_a_closed_file(store, look):
     async with writing(store) as uploads:
@@ -113,12 +105,3 @@ async def test_a_lock_that_others_took_or_that_finds_the_name_taken_is_let_go(st
         assert not locked(store, b"/d/two")
         with pytest.raises(NotFound):
             store.stat(b"/d/three")
-
-
-async def test_another_mount_waits_for_the_lock_of_a_file_that_was_closed_just_now(store, monkeypatch):
-    monkeypatch.setattr(session, "SPARE", 0.2)
-    async with writing(store) as uploads, writing(store) as others:
-        for number in range(3):
-            await save(uploads, b"/d/one", b"data", anew=True)
-            await save(others, b"/d/one", b"%d" % number, anew=True)
-    assert bytes(store.get(b"/d/one")) == b"2"

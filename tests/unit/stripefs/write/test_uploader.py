@@ -1,7 +1,6 @@
 """The queue of what is to be sent: who waits for a place, and what happens to the queue when things end."""
 
 import itertools
-import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,7 +12,7 @@ from stripefs.write.parts import PartUpload
 from stripefs.write.store_ops import StoreOps
 from stripefs.write.stream_upload import StreamUpload
 from stripefs.write.uploader import PER_HOST, Uploader
-from tests.support.uploads import DEADLINE, MIB, content, load, save, until, writing
+from tests.support.uploads import DEADLINE, MIB, Held, content, load, save, until, writing
 
 HOSTS = 4
 
@@ -30,31 +29,12 @@ async def sending(store, io_timeout=5.0):
             nursery.cancel_scope.cancel()
 
 
-class Gate:
-    """Nothing is created in `store` before it is `opened`."""
-
-    def __init__(self, store):
-        self._opened, self._create = threading.Event(), store.create
-        store.create = self._gated
-        self.asked = self.done = 0
-
-    def _gated(self, path, **how):
-        self.asked += 1
-        assert self._opened.wait(DEADLINE)
-        try:
-            return self._create(path, **how)
-        finally:
-            self.done += 1
-
-    def open(self):
-        self._opened.set()
-
-
 @pytest.fixture
 def gate(store):
-    made = Gate(store)
+    """Nothing is created in the store before it is released."""
+    made = Held(store, "create")
     yield made
-    made.open()
+    made.release()
 
 
 async def test_files_in_one_piece_that_stay_open_keep_nobody_out(store):
@@ -99,7 +79,7 @@ async def test_who_hears_of_an_end_may_send_more(store, gate):
         assert uploader.waiting == len(given_up)
         for each in given_up:
             each.cancel()
-        gate.open()
+        gate.release()
         for each in [*first, *given_up]:
             await each.ended.wait()
         await until(lambda: len(others) == len(given_up) and all(each.acked for each in others))
@@ -122,7 +102,7 @@ async def test_what_waits_for_a_host_ends_when_it_is_given_up(store, gate):
             await each.ended.wait()
             assert isinstance(each.error, DraftLost)
         assert (uploader.in_flight, uploader.waiting) == (len(first), 0)
-        gate.open()
+        gate.release()
 
 
 async def test_what_waits_for_its_next_try_ends_when_it_is_given_up(store, monkeypatch):
@@ -146,11 +126,11 @@ async def test_a_file_in_one_piece_that_is_not_begun_ends_when_it_is_given_up(st
     """Should it be begun after all nothing of it stays."""
     async with writing(store) as uploads:
         stream = StreamUpload(uploads._shared, lambda: (b"/hidden", 0), [], lambda size: None, lambda error: None)
-        await until(lambda: gate.asked == 1)
+        await until(lambda: gate.begun == 1)
         stream.cancel()
         await stream.ended()
-        gate.open()
-        await until(lambda: gate.done == 1)
+        gate.release()
+        await until(lambda: gate.ended == 1)
         await until(lambda: not (tmp_path / "hidden").exists())
 
 
@@ -165,7 +145,7 @@ async def test_a_draft_behind_others_is_given_up(store, gate):
         assert uploads.status()["parts_waiting"] > waiting
         await second.abandon()
         assert uploads.status()["parts_waiting"] == waiting
-        gate.open()
+        gate.release()
         await first.publish(final=True)
     assert load(store, b"/first") == content(8 * MIB)
 
