@@ -1,4 +1,4 @@
-"""Layouts of directories while the store fails."""
+"""Layouts of directories while the store fails, and directories with a quota, which parts in the pool would escape."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from stripefs.errors import PermissionDenied, StoreError
 from stripefs.executor import Executor
 from stripefs.store.local import LocalStore
+from stripefs.write import Layout
 from stripefs.write.directory_layout import DirectoryLayouts
+from tests.support.uploads import MIB, content, load, save, writing
 
 
 class Failing(LocalStore):
@@ -61,3 +63,31 @@ async def test_a_damaged_layout_is_none_of_its_own(store: Failing, tmp_path: Pat
     assert await layouts.for_file(b"/d/f") == "striped"
     await layouts.remove(b"/d")
     assert await layouts.for_file(b"/d/f") == ""
+
+
+class Limited(LocalStore):
+    asked = 0
+
+    def has_quota(self, path: bytes) -> bool:
+        self.asked += 1
+        if path == b"/closed":
+            raise PermissionDenied("nobody may sum it up")
+        return path == b"/limited"
+
+
+async def test_striped_gives_way_below_a_quota(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for folder in ("limited/deep", "closed", "free"):
+        (tmp_path / folder).mkdir(parents=True)
+    store = Limited(bytes(tmp_path))
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        for name in ("limited/deep/a", "limited/b", "closed/c", "free/d"):
+            await save(uploads, b"/" + name.encode(), content(MIB))
+        asked = store.asked
+        await save(uploads, b"/limited/deep/e", content(MIB))
+        assert store.asked == asked  # known for a while
+        assert uploads.status()["quota_directories"] == ["/limited"]
+    for name in ("limited/deep/a", "limited/deep/e", "limited/b", "closed/c", "free/d"):
+        assert load(store, b"/" + name.encode()) == content(MIB)
+        assert ((tmp_path / name).stat().st_size == MIB) == name.startswith("limited")
+    assert caplog.text.count("has a quota") == 1
+    store.close()

@@ -1,4 +1,4 @@
-"""One writer a file: who holds it, who may take it over, who is told of it. tests/model: lost answers, interleavings."""
+"""One writer a file: who holds it, who takes it over, who is told of it. tests/model: lost answers, interleavings."""
 
 import dataclasses
 import os

@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.format.manifest import part_data
-from stripefs.retry import AVOID_FIRST, AVOID_LONGEST
 from stripefs.store.base import Host
 from stripefs.write.layout_policy import (
     LONGEST_PART,
@@ -180,25 +179,15 @@ def test_siblings_go_to_different_hosts():
     assert hosts.choose({"h0", "h1"}, 0.0) is None, "better to wait than to share"
 
 
-def test_failed_hosts_rest_longer_and_longer():
+def test_failed_hosts_rest():
     hosts = hosts_of(2)
-    now = 0.0
-    for rest in (AVOID_FIRST, 2 * AVOID_FIRST, 4 * AVOID_FIRST):
-        hosts.failed("h0", now, now, "away")
-        assert resting(hosts, now + rest - 0.1) == ["h0"]
-        assert resting(hosts, now + rest + 0.1) == []
-        assert hosts.choose(frozenset(), now) == "h1"
-        hosts.done("h1")
-        now += rest
-    for step in range(20):
-        hosts.failed("h0", now + step / 100, now + step / 100, "away")
-    assert resting(hosts, now + AVOID_LONGEST - 1) == ["h0"]
-    assert resting(hosts, now + AVOID_LONGEST + 1) == []
+    hosts.failed("h0", 0.0, 0.0, "away")
+    assert resting(hosts, 0.1) == ["h0"]
+    assert [hosts.choose(frozenset(), 0.1) for _ in range(PER_HOST)] == ["h1"] * PER_HOST
+    hosts.failed("h1", 1.0, 1.0, "away")
+    assert hosts.choose(frozenset(), 1.0) == "h0", "all rest: any is better than none"
     hosts.succeeded("h0", 1)
-    assert resting(hosts, now) == []
-    hosts.failed("h0", now, now, "away")
-    hosts.failed("h1", now, now, "away")
-    assert hosts.choose(frozenset(), now) is not None, "all rest: any is better than none"
+    assert resting(hosts, 1.0) == ["h1"]
 
 
 def test_files_in_one_piece_spread_and_take_no_places():

@@ -109,33 +109,25 @@ async def test_a_store_that_turns_out_not_to_join(store, tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", [*JOINED, Layout.STRIPED])
-async def test_moved_between_two_of_them(store, tmp_path, layout):
+@pytest.mark.parametrize("first", ["moved", "published"])
+async def test_moved_between_two_of_them_or_behind_a_version(store, tmp_path, layout, first):
     (tmp_path / "folder").mkdir()
-    data = content(2 * SOURCES_AT_ONCE * STEP)
+    data = content(MIB + SOURCES_AT_ONCE * 2 * STEP)
+    path = b"/file"
     async with writing(store, layout=layout, small=SMALL) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        for start in range(0, len(data), STEP):
-            if start == len(data) // 4:
-                async with upload.moving(b"/folder/new"):
+        upload = await begin_with(uploads, data[:MIB])
+        if first == "published":
+            await upload.publish(final=False)
+        for start in range(MIB, len(data), STEP):
+            if first == "moved" and start == MIB + 20 * STEP:
+                path = b"/folder/new"
+                async with upload.moving(path):
                     pass
             await upload.write(start, data[start : start + STEP])
             await upload.sync()
-        await upload.publish(final=True)
-    assert load(store, b"/folder/new") == data
-    assert not beside(tmp_path)
-
-
-@pytest.mark.parametrize("layout", JOINED)
-async def test_behind_a_version_that_is_published(store, tmp_path, layout):
-    data = content(MIB + SOURCES_AT_ONCE * 2 * STEP)
-    async with writing(store, layout=layout, small=SMALL) as uploads:
-        upload = await begin_with(uploads, data[:MIB])
-        await upload.publish(final=False)
-        for start in range(MIB, len(data), STEP):
-            await upload.write(start, data[start : start + STEP])
-            await upload.sync()
-        assert load(store, b"/file") == data[:MIB]
+        if first == "published":
+            assert load(store, path) == data[:MIB]
         assert await upload.read(0, len(data)) == data
         await upload.publish(final=True)
-    assert load(store, b"/file") == data
-    assert not hidden(tmp_path)
+    assert load(store, path) == data
+    assert not beside(tmp_path)

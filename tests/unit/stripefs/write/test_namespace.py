@@ -1,14 +1,18 @@
-"""Beginning to write a file at a name that others look at, lock and publish meanwhile."""
+"""Names that a user may give, and files begun at a name that others look at, lock and publish meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from stripefs.errors import Busy, Exists, Invalid
+from stripefs.errors import Busy, Exists, Invalid, InvalidName, NameTooLong, NotPermitted, StoreError
 from stripefs.store.base import Kind, Status
+from stripefs.store.local import LocalStore
+from stripefs.store.striped import StripedStore
 from stripefs.write.namespace import begin_file, ensure_not_below
+from stripefs.write.upload_names import ensure_usable
 
 THERE = Status(b"f", Kind.FILE, 3)
 
@@ -72,3 +76,31 @@ def test_a_directory_does_not_go_below_itself() -> None:
     ensure_not_below(b"/d", b"/d")
     with pytest.raises(Invalid):
         ensure_not_below(b"/d", b"/d/e")
+
+
+class Particular(LocalStore):
+    def refused_name(self, name: bytes) -> str:
+        return "it has a colon" if b":" in name else ""
+
+
+@pytest.mark.parametrize(
+    ("path", "error"),
+    [
+        (b"/a/b\\c", None),
+        (b"/a/b:c", InvalidName),
+        (b"/a:b/c", InvalidName),
+        (b"/" + b"n" * 255, None),
+        (b"/" + b"n" * 256 + b"/c", NameTooLong),
+        (b"/.stripefs", NotPermitted),
+    ],
+)
+def test_usable_names(tmp_path: Path, path: bytes, error: type[StoreError] | None) -> None:
+    store = StripedStore(Particular(bytes(tmp_path)))
+    try:
+        if error is None:
+            ensure_usable(path, store)
+        else:
+            with pytest.raises(error):
+                ensure_usable(path, store)
+    finally:
+        store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -15,11 +16,11 @@ from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError, HostFailed, NoSpace, StoreError
 from stripefs.store.base import Buffer, Kind, Status
+from stripefs.write import Layout, NotSequential
 from stripefs.write import staged_file as staging_file
 from stripefs.write.staged_file import CHUNK
 from stripefs.write.staging import StagedUpload, Staging
-
-MIB = 1 << 20
+from tests.support.uploads import KIB, LAYOUTS, MIB, beside, content, load, save, spread, writing
 
 
 @dataclasses.dataclass(eq=False)
@@ -70,7 +71,7 @@ def reading(data: bytes) -> Callable[[int, int], object]:
 STEPS = st.one_of(
     st.tuples(st.just("write"), st.integers(0, 3 * CHUNK), st.binary(max_size=100)),
     st.tuples(st.just("truncate"), st.integers(0, 3 * CHUNK), st.just(b"")),
-    st.tuples(st.just("publish"), st.just(0), st.just(b"")),
+    st.tuples(st.sampled_from(["publish", "sync"]), st.just(0), st.just(b"")),
 )
 
 
@@ -78,24 +79,43 @@ STEPS = st.one_of(
 def test_like_a_plain_file(
     tmp_path_factory: pytest.TempPathFactory, begin: bytes, steps: list[tuple[str, int, bytes]]
 ) -> None:
+    """There is room for three chunks. A write that finds none changes nothing, and until it is made good or cut off
+    nothing is published."""
+
     async def main() -> None:
-        staging = Staging(str(tmp_path_factory.getbasetemp()), MIB, "/mnt")
+        staging = Staging(str(tmp_path_factory.getbasetemp()), 4 * CHUNK, "/mnt")
         staged, upload, model = await staging.new(), FakeDraft(), bytearray(begin)
+        held, failed = set(range(bool(begin))), set[int]()
         await staged.fill(reading(begin), len(begin))  # type: ignore[arg-type]
         assert not staged.dirty
         for what, at, data in steps:
             if what == "write":
-                await staged.write(at, data)
-                if data:
+                chunks = held.union(range(at // CHUNK, -(-(at + len(data)) // CHUNK))) if data else held
+                with pytest.raises(NoSpace, match="staging-size") if len(chunks) > 3 else contextlib.nullcontext():
+                    await staged.write(at, data)
+                if len(chunks) > 3:
+                    failed.update(range(at, at + len(data)))
+                elif data:
                     model.extend(bytes(max(0, at - len(model))))
                     model[at : at + len(data)] = data
+                    held, failed = chunks, failed.difference(range(at, at + len(data)))
             elif what == "truncate":
                 await staged.truncate(at)
                 model[at:] = bytes(max(0, at - len(model)))
-            else:
-                assert (await staged.publish(upload, False)).length == len(model)
+                held, failed = {each for each in held if each * CHUNK < at}, {each for each in failed if each < at}
+            elif failed:
+                before = upload.version, upload.durable, upload.rewinds
+                with pytest.raises(NoSpace, match="could not be staged"):
+                    await (staged.publish(upload, False) if what == "publish" else staged.sync(upload))  # type: ignore[arg-type]
+                assert (upload.version, upload.durable, upload.rewinds) == before
+                assert staged.dirty
+            elif what == "publish":
+                assert (await staged.publish(upload, False)).length == len(model)  # type: ignore[arg-type]
                 assert upload.version == model
                 assert not staged.dirty
+            else:
+                await staged.sync(upload)  # type: ignore[arg-type]
+                assert upload.durable == model
             assert staged.length == len(model)
         assert await staged.read(0, len(model) + 10) == model
         assert await staged.read(len(model) // 2, 5) == model[len(model) // 2 :][:5]
@@ -141,51 +161,6 @@ async def test_holes_take_no_room(staging: Staging) -> None:
     assert await staged.read((1 << 39) + 6, 3) == b"\0x\0"
     await staged.truncate(5)
     assert (staged.length, staging.used) == (5, 0)
-    await staged.close()
-
-
-async def test_full_loses_nothing(staging: Staging) -> None:
-    """The write that finds no room changes nothing, the old version stays, and making room mends all."""
-    upload = FakeDraft(version=b"the old one")
-    staged = await staging.new(b"f")
-    await staged.write(0, b"a" * (48 * CHUNK))
-    with pytest.raises(NoSpace, match="staging-size"):
-        await staged.write(48 * CHUNK - 2, b"bbb")
-    assert staged.length == 48 * CHUNK
-    assert await staged.read(48 * CHUNK - 2, 10) == b"aa"
-    for publish in (lambda: staged.publish(upload, True), lambda: staged.sync(upload)):
-        with pytest.raises(NoSpace, match="could not be staged"):
-            await publish()
-    assert (upload.version, upload.durable, upload.rewinds) == (b"the old one", b"", 0)
-    await staged.write(48 * CHUNK - 2, b"bb")
-    with pytest.raises(NoSpace, match="could not be staged"):
-        await staged.publish(upload, True)  # one byte is still missing
-    await staged.close()
-
-
-async def test_a_failed_write_is_made_good_by_another(staging: Staging) -> None:
-    upload = FakeDraft()
-    other, staged = await staging.new(b"other"), await staging.new(b"f")
-    await other.write(0, bytes(48 * CHUNK))
-    await staged.write(0, bytes(16 * CHUNK))
-    with pytest.raises(NoSpace):
-        await staged.write(16 * CHUNK, b"end")
-    await other.close()
-    await staged.write(16 * CHUNK, b"end")
-    await staged.publish(upload, True)
-    assert upload.version == bytes(16 * CHUNK) + b"end"
-    await staged.close()
-
-
-async def test_a_failed_write_is_made_good_by_cutting_it_off(staging: Staging) -> None:
-    upload = FakeDraft()
-    staged = await staging.new(b"f")
-    await staged.write(0, b"begin")
-    with pytest.raises(NoSpace):
-        await staged.write(CHUNK, bytes(100 * CHUNK))
-    await staged.truncate(5)
-    await staged.publish(upload, True)
-    assert upload.version == b"begin"
     await staged.close()
 
 
@@ -271,3 +246,31 @@ def test_bad_settings_are_refused(tmp_path: Path) -> None:
     (tmp_path / ".stripefs-staging").symlink_to("elsewhere")
     with pytest.raises(ConfigError, match="cannot be used"):
         Staging(str(tmp_path), MIB, "/mnt")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_writer_that_seeks_back_in_mid_write(tmp_path: Path, layout: Layout) -> None:
+    store, data = spread(tmp_path), bytearray(content(2 * MIB))
+    staging = Staging(str(tmp_path.parent), 16 * MIB, "/mnt")
+    async with writing(store, layout=layout, memory=4 * MIB) as uploads:
+        await save(uploads, b"/f", b"old")
+        upload = await uploads.begin(b"/f", replacing=store.stat(b"/f").identity)
+        await upload.write(0, bytes(data))
+        with pytest.raises(NotSequential):
+            await upload.write(5, b"patched")
+        staged = await staging.new(b"f")
+        await staged.fill(upload.read, upload.length)
+        await staged.write(5, b"patched")
+        data[5:12] = b"patched"
+        await staged.sync(upload)
+        assert load(store, b"/f") == b"old"
+        await staged.publish(upload, False)
+        assert load(store, b"/f") == data
+        await staged.truncate(200 * KIB)
+        await staged.write(300 * KIB, b"end")
+        data[200 * KIB :] = bytes(100 * KIB) + b"end"
+        await staged.publish(upload, True)
+        assert load(store, b"/f") == data
+        await staged.close()
+    staging.close()
+    assert not beside(tmp_path)

@@ -9,7 +9,7 @@ import trio
 
 from stripefs.store.base import Store
 from stripefs.write.upload import FileUpload
-from tests.support.uploads import MIB, content, load, save, until, writing
+from tests.support.uploads import MIB, begin_with, content, load, save, until, writing
 
 
 class Panic(BaseException):
@@ -24,40 +24,28 @@ def broken(error: BaseException, made: list[int]) -> Callable[..., object]:
     return call
 
 
+@pytest.mark.parametrize("below", ["renewals", "hosts"])
 @pytest.mark.parametrize("error", [ValueError("a bug"), Panic("rust")])
-async def test_a_renewal_that_panics_ends_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: BaseException
+async def test_a_panic_below_a_task_ends_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: BaseException, below: str
 ) -> None:
     made: list[int] = []
-    renew = broken(error, made)
+    call = broken(error, made)
 
     async def renewed(upload: FileUpload, *_: object) -> None:
-        renew(upload)
+        call(upload)
 
-    monkeypatch.setattr(FileUpload, "renew", renewed)
-    data = content(MIB)
-    async with writing(store, lease=0.3) as uploads:  # renewed every 0.1 s
-        upload = await uploads.begin(b"/f", replacing=None)
-        await upload.write(0, data)
-        await until(lambda: len(made) > 2)
-        await upload.publish(final=True)
-    assert load(store, b"/f") == data
-
-
-@pytest.mark.parametrize("error", [ValueError("a bug"), Panic("rust")])
-async def test_hosts_that_cannot_be_asked_for_end_nothing(
-    store: Store, monkeypatch: pytest.MonkeyPatch, error: BaseException
-) -> None:
-    made: list[int] = []
     data = content(MIB)
     monkeypatch.setattr("stripefs.write.uploader.FRESH", 0.0)
     async with writing(store, lease=0.3) as uploads:  # renewed every 0.1 s
-        upload = await uploads.begin(b"/f", replacing=None)
-        await upload.write(0, data)
-        monkeypatch.setattr(store, "hosts", broken(error, made))
+        upload = await begin_with(uploads, data)
+        if below == "renewals":
+            monkeypatch.setattr(FileUpload, "renew", renewed)
+        else:
+            monkeypatch.setattr(store, "hosts", call)
         await until(lambda: len(made) > 2)
         await upload.publish(final=True)
-    assert load(store, b"/f") == data
+    assert load(store, b"/file") == data
 
 
 async def test_a_bug_in_sending_fails_one_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The bound that mounts of one host share: what is allowed, who counts, and that the dead do not."""
+"""Sets of byte ranges, and the bound that mounts of one host share: what is allowed, and who counts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError
 from stripefs.write import staged_file as staging_account
-from stripefs.write.staged_file import StagingQuota, allowed
+from stripefs.write.staged_file import RangeSet, StagingQuota, allowed
 
 BOUND = 1000
 
@@ -26,15 +26,14 @@ def folder(tmp_path: Path) -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_one_file_alone_may_take_three_quarters() -> None:
-    assert allowed(750, 0, 0, 1, BOUND)
-    assert not allowed(751, 0, 0, 1, BOUND)
-    assert not allowed(1, 750, 750, 1, BOUND)
-
-
-def test_a_late_file_finds_room() -> None:
-    assert allowed(250, 0, 750, 2, BOUND)
-    assert not allowed(251, 0, 750, 2, BOUND)
+@pytest.mark.parametrize(
+    ("most", "mine", "used", "files"),
+    [(750, 0, 0, 1), (0, 750, 750, 1), (250, 0, 750, 2)],
+    ids=["one alone may take three quarters", "and no more", "a late one finds room"],
+)
+def test_the_most_that_a_file_may_take(most: int, mine: int, used: int, files: int) -> None:
+    assert allowed(most, mine, used, files, BOUND)
+    assert not allowed(most + 1, mine, used, files, BOUND)
 
 
 @given(st.integers(1, 12), st.lists(st.integers(0, 11), min_size=1, max_size=400))
@@ -120,3 +119,29 @@ def test_a_table_of_rubbish_counts_for_nothing(folder: int, tmp_path: Path) -> N
     account.begin()
     assert account.acquire(BOUND * 3 // 4, 0)
     account.close()
+
+
+RANGE = st.tuples(st.integers(0, 40), st.integers(0, 40))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "remove", "cut"]), RANGE), max_size=30), RANGE)
+def test_like_a_set_of_numbers(steps: list[tuple[str, tuple[int, int]]], asked: tuple[int, int]) -> None:
+    extents, model = RangeSet(), set[int]()
+    for what, (start, stop) in steps:
+        if what == "add":
+            extents.add(start, stop)
+            model |= set(range(start, stop))
+        elif what == "remove":
+            extents.remove(start, stop)
+            model -= set(range(start, stop))
+        else:
+            extents.cut(start)
+            model = {number for number in model if number < start}
+        ranges = extents.ranges()
+        assert {number for begin, end in ranges for number in range(begin, end)} == model
+        assert extents.total == len(model)
+        assert bool(extents) == bool(model)
+        # In order, none empty, none next to another.
+        flat = [edge for pair in ranges for edge in pair]
+        assert flat == sorted(set(flat))
+        assert extents.missing(*asked) == len(set(range(*asked)) - model)
