@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,11 @@ def environ(tmp_path: Path) -> Mapping[str, str]:
 def target(tmp_path: Path) -> Path:
     (tmp_path / "target").mkdir()
     return tmp_path / "target"
+
+
+@pytest.fixture
+def made(tmp_path: Path, target: Path, environ: Mapping[str, str]) -> Callable[[], CopyJournal]:
+    return partial(CopyJournal, [local(tmp_path)], local(target), environ, exact=False)
 
 
 @pytest.mark.parametrize("place", [local, stored])
@@ -63,31 +69,31 @@ def test_it_is_found_by_the_same_command(
     assert os.listdir(target) == []
 
 
-def test_torn_lines_say_nothing(tmp_path: Path, target: Path, environ: Mapping[str, str]) -> None:
-    journal = CopyJournal([local(tmp_path)], local(target), environ, exact=False)
+def test_torn_lines_say_nothing(made: Callable[[], CopyJournal]) -> None:
+    journal = made()
     journal.begin()
     journal.note("/t/a", LINE)
     journal.note("/t/b", LINE)
     journal.end(all_done=False)
     with open(journal.path, "r+b") as file:
         file.truncate(os.path.getsize(journal.path) - 9)
-    again = CopyJournal([local(tmp_path)], local(target), environ, exact=False)
+    again = made()
     assert again.before.keys() == {"/t/a"}
     again.begin()
     again.note("/t/c", LINE)
     again.end(all_done=False)
-    assert CopyJournal([local(tmp_path)], local(target), environ, exact=False).before.keys() == {"/t/a", "/t/c"}
+    assert made().before.keys() == {"/t/a", "/t/c"}
 
 
 @pytest.mark.parametrize("text", [b"", b"\n\n", b"[]\n", b"\xff\xfe\x00", b'{"format": 1}\n{"path": "/t/a"}\n'])
-def test_what_is_none_is_begun_anew(tmp_path: Path, target: Path, environ: Mapping[str, str], text: bytes) -> None:
-    journal = CopyJournal([local(tmp_path)], local(target), environ, exact=False)
+def test_what_is_none_is_begun_anew(made: Callable[[], CopyJournal], text: bytes) -> None:
+    journal = made()
     Path(os.fsdecode(journal.path)).write_bytes(text)
-    again = CopyJournal([local(tmp_path)], local(target), environ, exact=False)
+    again = made()
     assert (again.begun, again.before) == (False, {})
     again.begin()
     again.end(all_done=False)
-    assert CopyJournal([local(tmp_path)], local(target), environ, exact=False).begun
+    assert made().begun
 
 
 def test_old_ones_go(tmp_path: Path, target: Path, environ: Mapping[str, str]) -> None:

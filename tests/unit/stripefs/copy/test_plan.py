@@ -18,12 +18,12 @@ def folder(path: str, service: str = "hdfs://a/") -> CopySource:
     return thing(path, "directory", service)
 
 
-def nothing(path: str) -> CopySource:
-    return thing(path, "", "hdfs://b/")
-
-
 def there(path: str, kind: str = "directory") -> CopySource:
     return thing(path, kind, "hdfs://b/")
+
+
+def nothing(path: str) -> CopySource:
+    return there(path, "")
 
 
 @pytest.mark.parametrize(
@@ -69,31 +69,20 @@ def test_what_cannot_be_meant(target: CopySource, slash: bool, exact: bool, seve
 
 
 @pytest.mark.parametrize(
-    ("source", "target", "said"),
+    ("source", "target", "recursive", "said"),
     [
-        (folder("/x"), folder("/t"), "is a directory"),
-        (thing("/x", "other"), folder("/t"), "no regular file"),
-        (thing("/t/x"), folder("/t"), "onto itself"),
-        (thing("/x"), thing("/x"), "onto itself"),
+        (folder("/x"), folder("/t"), False, "is a directory"),
+        (thing("/x", "other"), folder("/t"), False, "no regular file"),
+        (thing("/t/x"), folder("/t"), False, "onto itself"),
+        (thing("/x"), thing("/x"), False, "onto itself"),
+        (folder("/x"), CopySource("/x/y", b"y", "", ("hdfs://a/", b"/x/y")), True, "into itself"),
+        (folder("/x"), folder("/x"), True, "into itself"),
+        (folder("/x"), thing("/t"), True, "is a directory, /t is not"),
+        (folder("/"), CopySource("/y", b"y", "", ("hdfs://a/", b"/y")), True, "into itself"),
     ],
 )
-def test_what_is_refused_of_one(source: CopySource, target: CopySource, said: str) -> None:
-    (refused,) = assign([source], target, recursive=False)
-    assert isinstance(refused, ConfigError)
-    assert said in refused.message
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "said"),
-    [
-        (folder("/x"), CopySource("/x/y", b"y", "", ("hdfs://a/", b"/x/y")), "into itself"),
-        (folder("/x"), folder("/x"), "into itself"),
-        (folder("/x"), thing("/t"), "is a directory, /t is not"),
-        (folder("/"), CopySource("/y", b"y", "", ("hdfs://a/", b"/y")), "into itself"),
-    ],
-)
-def test_what_is_refused_of_directories(source: CopySource, target: CopySource, said: str) -> None:
-    (refused,) = assign([source], target, recursive=True)
+def test_what_is_refused(source: CopySource, target: CopySource, recursive: bool, said: str) -> None:
+    (refused,) = assign([source], target, recursive=recursive)
     assert isinstance(refused, ConfigError)
     assert said in refused.message
 

@@ -17,7 +17,7 @@ from stripefs.store.striped import StripedStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.testing.throttled import ThrottledStore
 from stripefs.write import DraftLost, FileUpload, Layout
-from stripefs.write.file_lock import FileLock, acquire
+from stripefs.write.file_lock import acquire
 from tests.support.uploads import DEADLINE, LAYOUTS, MIB, age, begin_with, content, load, save, spread, writing
 
 OLD, NEXT = content(3000, seed=2), content(5000, seed=3)
@@ -60,14 +60,16 @@ def other_writer(root: Path, data: bytes, *, append: bool = False, layout: Layou
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_writer_that_sleeps_right_before_the_step_overwrites_nobody(
-    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int
+@pytest.mark.parametrize("after", [False, True], ids=["right before it", "right after it"])
+async def test_a_writer_that_sleeps_at_the_step_overwrites_nobody(
+    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int, after: bool
 ) -> None:
-    """Its lock was compared, and its rename reaches the store when another writer has long published."""
+    """Its lock was compared, and its rename reaches the store when another writer has long published; or its version
+    stood for a moment, and the answer is lost: it is told that it may be lost, never that it stands."""
     async with writing(store, layout=layout) as uploads:
         await save(uploads, b"/file", OLD)
         upload = await begin_with(uploads, content(size), replacing=store.stat(b"/file").identity)
-        during(store, "rename", lambda: other_writer(tmp_path, NEXT))
+        during(store, "rename", lambda: other_writer(tmp_path, NEXT), after=after)
         with pytest.raises(DraftLost):
             await upload.publish(final=True)
     assert load(store, b"/file") == NEXT
@@ -87,19 +89,6 @@ async def test_a_join_that_was_held_up_goes_behind_nobody_elses_bytes(
         with pytest.raises((DraftLost, StaleVersion)):
             await upload.publish(final=True)
     assert load(store, b"/file") == data + theirs
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_an_answer_that_was_lost_to_a_writer_that_was_replaced_since(
-    store: ThrottledStore, tmp_path: Path, layout: Layout
-) -> None:
-    """Its version stood for a moment. It is told that it may be lost, never that it stands."""
-    async with writing(store, layout=layout) as uploads:
-        upload = await begin_with(uploads, content(len(NEXT)))
-        during(store, "rename", lambda: other_writer(tmp_path, NEXT), after=True)
-        with pytest.raises(DraftLost):
-            await upload.publish(final=True)
-    assert load(store, b"/file") == NEXT
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -150,21 +139,6 @@ def ended(upload: FileUpload, left: float = -1.0) -> None:
     lock._reading = replace(lock._reading, at=lock._reading.at - lock.left + left)
 
 
-async def test_a_lease_that_has_ended_is_renewed_before_anything_is_published(
-    store: ThrottledStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with writing(store) as uploads:
-        upload = await begin_with(uploads, OLD)
-        ended(upload)
-        renewed, renew = [], FileLock.renew
-        monkeypatch.setattr(FileLock, "renew", lambda lock: (renewed.append(lock.left), renew(lock)))
-        during(store, "rename", lambda: renewed.append(0.0))
-        await upload.publish(final=True)
-    assert renewed[0] < 0
-    assert renewed[1] == 0.0
-    assert load(store, b"/file") == OLD
-
-
 @pytest.mark.parametrize("call", ["write", "sync", "publish"])
 async def test_a_lease_that_has_ended_and_cannot_be_renewed_is_an_error_for_the_writer(
     store: ThrottledStore, monkeypatch: pytest.MonkeyPatch, call: str
@@ -195,9 +169,10 @@ async def test_a_lease_that_has_ended_and_cannot_be_renewed_is_an_error_for_the_
 async def test_a_lease_that_ends_while_a_step_is_tried_again(
     store: ThrottledStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No try begins after the end: the lock is renewed first."""
+    """No try begins after the end, not the first one either: the lock is renewed first."""
     async with writing(store) as uploads:
         upload = await begin_with(uploads, OLD)
+        ended(upload)
         rename, tries = store.rename, []
 
         def refused(source: bytes, target: bytes, **options: Any) -> None:

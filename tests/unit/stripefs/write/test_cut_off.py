@@ -1,5 +1,7 @@
 """Writers that are cancelled, at each step there is: the file is old or new, and nothing of the writer stays."""
 
+import contextlib
+
 import pytest
 import trio
 
@@ -118,6 +120,16 @@ async def test_a_manifest_that_comes_late_finds_its_parts(tmp_path):
         assert load(store, b"/file") == DATA
 
 
+@contextlib.asynccontextmanager
+async def closing_cut_off(store, upload, name="rename"):
+    """The upload's last step, which is cut off, does not come before the end of this."""
+    held = Held(store, name, lambda *paths: b"/file" in paths)
+    await cut_off_while(held, upload.publish, True)
+    yield
+    held.release()
+    await until(lambda: held.ended)
+
+
 async def cut_off_while(held, call, *args):
     """`call` is cancelled when `held` has begun."""
     async with trio.open_nursery() as nursery:
@@ -134,11 +146,8 @@ async def test_a_close_that_is_cut_off_before_its_last_step(tmp_path, layout, si
     async with writing(store, layout=layout) as uploads:
         await save(uploads, b"/file", OLD)
         upload = await begin_with(uploads, DATA[:size], replacing=store.stat(b"/file").identity)
-        held = Held(store, "rename", lambda source, target: target == b"/file")
-        await cut_off_while(held, upload.publish, True)
-        assert not hidden(tmp_path)
-        held.release()
-        await until(lambda: held.ended)
+        async with closing_cut_off(store, upload):
+            assert not hidden(tmp_path)
         assert load(store, b"/file") == OLD
 
 
@@ -156,13 +165,10 @@ async def test_a_close_whose_last_step_cannot_be_taken_back(tmp_path, layout, ca
     async with writing(store, layout=layout) as uploads:
         await save(uploads, b"/file", OLD)
         upload = await begin_with(uploads, DATA, replacing=store.stat(b"/file").identity)
-        held = Held(store, "rename", lambda source, target: target == b"/file")
         store.remove = refuse
-        await cut_off_while(held, upload.publish, True)
-        assert locks(tmp_path) == {".file.stripefs-lock"}
-        assert "stays until it runs out" in caplog.text
-        held.release()
-        await until(lambda: held.ended)
+        async with closing_cut_off(store, upload):
+            assert locks(tmp_path) == {".file.stripefs-lock"}
+            assert "stays until it runs out" in caplog.text
         assert load(store, b"/file") == DATA
 
 
@@ -177,16 +183,13 @@ async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
 
     async with writing(store, layout=layout) as uploads:
         upload = await begin_with(uploads, DATA)
-        held = Held(store, "rename", lambda source, target: target == b"/file")
         store.remove = refuse
-        await cut_off_while(held, upload.publish, True)
-        for _ in range(2):
-            with pytest.raises(Busy):
-                await uploads.begin(b"/file", replacing=None)
-        store.remove = remove
-        after = await uploads.begin(b"/file", replacing=None)
-        held.release()
-        await until(lambda: held.ended)
+        async with closing_cut_off(store, upload):
+            for _ in range(2):
+                with pytest.raises(Busy):
+                    await uploads.begin(b"/file", replacing=None)
+            store.remove = remove
+            after = await uploads.begin(b"/file", replacing=None)
         assert not (tmp_path / "file").exists()
         await after.publish(final=True)
         assert not locks(tmp_path)
@@ -200,12 +203,9 @@ async def test_what_fsync_made_durable_is_not_taken_back(tmp_path, layout, size)
     async with writing(store, layout=layout) as uploads:
         upload = await begin_with(uploads, DATA[:size])
         await upload.sync()
-        held = Held(store, "rename", lambda source, target: target == b"/file")
-        await cut_off_while(held, upload.publish, True)
-        assert locks(tmp_path) == {".file.stripefs-lock"}
-        assert any(name.endswith("-record") for name in hidden(tmp_path))
-        held.release()
-        await until(lambda: held.ended)
+        async with closing_cut_off(store, upload):
+            assert locks(tmp_path) == {".file.stripefs-lock"}
+            assert any(name.endswith("-record") for name in hidden(tmp_path))
         assert load(store, b"/file") == DATA[:size]
 
 
@@ -229,11 +229,8 @@ async def test_a_join_behind_what_is_published(tmp_path):
         upload = await begin_with(uploads, DATA)
         await upload.publish(final=False)
         await upload.write(len(DATA), DATA)
-        held = Held(store, "concat", lambda target, sources: target == b"/file")
-        await cut_off_while(held, upload.publish, True)
-        assert locks(tmp_path) == {".file.stripefs-lock"}
-        held.release()
-        await until(lambda: held.ended)
+        async with closing_cut_off(store, upload, "concat"):
+            assert locks(tmp_path) == {".file.stripefs-lock"}
         assert load(store, b"/file") in (DATA, 2 * DATA)
 
 

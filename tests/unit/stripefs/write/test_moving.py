@@ -9,6 +9,7 @@ from stripefs.write import Layout
 from tests.support.uploads import LAYOUTS, MIB, beside, content, hidden, load, locks, spread, writing
 
 DATA = content(2 * MIB + 9)
+OUTCOMES = [(False, False), (True, False), (False, True)]
 
 
 @pytest.fixture
@@ -31,9 +32,9 @@ async def move(upload, path):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("after", [False, True], ids=["refused", "answer lost"])
-async def test_a_record_that_cannot_follow(store, tmp_path, layout, after):
-    """The old one stands until a new one does, and neither outlives the writer."""
+@pytest.mark.parametrize(("after", "again"), OUTCOMES, ids=["refused", "answer lost", "tried again"])
+async def test_a_record_that_cannot_follow(store, tmp_path, layout, after, again):
+    """The old one stands until a new one does, at the second try, and neither outlives the writer."""
     async with writing(store, layout=layout, io_timeout=0.5) as uploads:
         upload = await begun(uploads)
         await move(upload, b"/b/new")
@@ -42,30 +43,21 @@ async def test_a_record_that_cannot_follow(store, tmp_path, layout, after):
         with pytest.raises(QuotaExceeded):
             await upload.sync()
         assert (tmp_path / "a" / record_name(b"file", upload.version).decode()).exists()
-        await upload.abandon()
-        assert not hidden(tmp_path)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_record_that_follows_at_the_second_try(store, tmp_path, layout):
-    async with writing(store, layout=layout) as uploads:
-        upload = await begun(uploads)
-        await move(upload, b"/b/new")
-        await upload.write(MIB, DATA[MIB:])
-        store.fail_at(1, "rename", kind="quota")
-        with pytest.raises(QuotaExceeded):
+        if again:
             await upload.sync()
-        await upload.sync()
-        records = {name for name in hidden(tmp_path) if "-record" in name}
-        assert records == {"b/" + record_name(b"new", upload.version, 1).decode()}
-        await upload.publish(final=True)
-        assert not beside(tmp_path)
-    assert load(store, b"/b/new") == DATA
+            records = {name for name in hidden(tmp_path) if "-record" in name}
+            assert records == {"b/" + record_name(b"new", upload.version, 1).decode()}
+            await upload.publish(final=True)
+            assert load(store, b"/b/new") == DATA
+            assert not beside(tmp_path)
+        else:
+            await upload.abandon()
+            assert not hidden(tmp_path)
 
 
 @pytest.mark.parametrize(("call", "nth"), [("rename", 1), ("rename", 2), ("concat", 1)])
-@pytest.mark.parametrize("after", [False, True], ids=["refused", "answer lost"])
-async def test_parts_that_followed_a_file_that_is_given_up(store, tmp_path, call, nth, after):
+@pytest.mark.parametrize(("after", "again"), OUTCOMES, ids=["refused", "answer lost", "tried again"])
+async def test_parts_that_followed_a_file(store, tmp_path, call, nth, after, again):
     """Joined they must lie together: some have been moved when something goes wrong."""
     async with writing(store, layout=Layout.CONCAT, memory=MIB) as uploads:  # so little makes several parts
         upload = await begun(uploads)
@@ -73,20 +65,11 @@ async def test_parts_that_followed_a_file_that_is_given_up(store, tmp_path, call
         store.fail_at(nth, call, kind="quota", after=after)
         with pytest.raises(QuotaExceeded):
             await upload.publish(final=False)
+        if again:
+            await upload.publish(final=True)
+            assert load(store, b"/b/new") == DATA[:MIB]
         await upload.abandon()
         assert not hidden(tmp_path)
-
-
-async def test_parts_that_followed_are_found_at_the_second_try(store, tmp_path):
-    async with writing(store, layout=Layout.CONCAT, memory=MIB) as uploads:
-        upload = await begun(uploads)
-        await move(upload, b"/b/new")
-        store.fail_at(2, "rename", kind="quota")
-        with pytest.raises(QuotaExceeded):
-            await upload.publish(final=False)
-        await upload.publish(final=True)
-        assert not hidden(tmp_path)
-    assert load(store, b"/b/new") == DATA[:MIB]
 
 
 async def test_a_name_that_somebody_else_has(store, tmp_path):

@@ -53,24 +53,19 @@ async def test_only_put_refuses_fsync(tmp_path):
     assert (tmp_path / "file").read_bytes() == content(MIB)
 
 
-async def test_only_put_and_given_up(tmp_path):
-    (tmp_path / "file").write_bytes(b"old")
-    async with writing(only_put(tmp_path)) as uploads:
-        upload = await begin_with(uploads, content(3 * MIB), replacing=only_put(tmp_path).stat(b"/file").identity)
-        await upload.abandon()
-    assert (tmp_path / "file").read_bytes() == b"old"
-
-
-@pytest.mark.parametrize("kind", ["quota", "host"])
-async def test_only_put_fails(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["quota", "host", ""], ids=["quota", "host", "given up"])
+async def test_only_put_and_not_published(tmp_path, kind):
     (tmp_path / "file").write_bytes(b"old")
     faulty = FaultyStore(only_put(tmp_path))
     async with writing(faulty) as uploads:
         upload = await uploads.begin(b"/file", replacing=only_put(tmp_path).stat(b"/file").identity)
-        faulty.fail_at(1, "put", kind=kind)
+        if kind:
+            faulty.fail_at(1, "put", kind=kind)
         await upload.write(0, content(3 * MIB))
-        with pytest.raises((QuotaExceeded, HostFailed)):
-            await upload.publish(final=True)
+        if kind:
+            with pytest.raises((QuotaExceeded, HostFailed)):
+                await upload.publish(final=True)
+        await upload.abandon()
     assert (tmp_path / "file").read_bytes() == b"old"
 
 

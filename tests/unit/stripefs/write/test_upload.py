@@ -1,9 +1,11 @@
 """One draft: buffers, attributes, giving up; tests/model has order, versions, fsync, reading back and moving."""
 
+import os
+
 import pytest
 import trio
 
-from stripefs.errors import Exists
+from stripefs.errors import Exists, PermissionDenied
 from stripefs.gc.recover import recover
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
@@ -95,6 +97,31 @@ async def test_attributes(tmp_path):
         status = await upload.publish(final=True)
         assert status.mode == 0o600
         assert status.mtime_ns > 10**18
+
+
+async def test_giving_it_away_is_tried_with_the_lock_and_hinders_nothing(store, tmp_path):
+    change = store.set_attributes
+
+    def refusing(path, attributes):
+        if attributes.owner == "somebody":
+            raise PermissionDenied(f"{path!r} stays ours")
+        change(path, attributes)
+
+    store.set_attributes = refusing
+    ours = Attributes(owner=str(os.getuid()), group=str(os.getgid()))
+    async with writing(store) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.try_owners(ours)
+        with pytest.raises(PermissionDenied, match="stays ours"):
+            await upload.try_owners(Attributes(owner="somebody"))
+        await uploads.heartbeat.beat()
+        await upload.write(0, b"bytes")
+        lock = tmp_path / ".file.stripefs-lock"
+        lock.rename(tmp_path / "aside")
+        await upload.try_owners(ours)  # a lock that somebody else holds up for a moment tells nothing
+        (tmp_path / "aside").rename(lock)
+        await upload.publish(final=True)
+    assert load(store, b"/file") == b"bytes"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
