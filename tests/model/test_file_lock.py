@@ -8,6 +8,7 @@ A writer may also be held up between any two calls of one operation, until anoth
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -69,6 +70,7 @@ class Writer:
         self.owner = f"{self.mount}/{self.version}"
         self.part = b"/" + part_name(b"file", self.version, 0)
         self.client = (Client if machine.told else Untold)(machine.store)
+        self.client.capabilities = dataclasses.replace(self.client.capabilities, attributes=machine.times)
         self.lock: FileLock | None = None
         self.spare: FileLock | None = None
         """That of another file, which it does not need any more."""
@@ -79,9 +81,10 @@ class Writer:
 
 
 class Locks(RuleBasedStateMachine):
-    @initialize(told=st.booleans())
-    def begin_all(self, told: bool) -> None:
-        self.told = told
+    @initialize(told=st.booleans(), times=st.booleans())
+    def begin_all(self, told: bool, times: bool) -> None:
+        """told: putting a document answers its status. times: they can be set."""
+        self.told, self.times = told, times
         self.now = 1000.0
         self.store = MemoryStore(lambda: int(self.now * 1e9))
         self.versions = 0

@@ -1,6 +1,5 @@
 """One writer a file: who holds it, who takes it over, who is told of it. tests/model: lost answers, interleavings."""
 
-import dataclasses
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -134,16 +133,6 @@ def test_renewing_needs_no_name(store, tmp_path):
         assert store.stat(lock_path(b"/file")).mtime_ns == taken_ns + int(seconds * 1e9)
         held.assert_held()
     assert set(os.listdir(tmp_path)) == {".file.stripefs-lock"}
-
-
-def test_renewing_where_times_cannot_be_set(store, tmp_path):
-    store.capabilities = dataclasses.replace(store.capabilities, attributes=False)
-    held = acquire(store, b"/file")
-    age(tmp_path)
-    held.renew()
-    with pytest.raises(Busy):
-        acquire(store, b"/file")
-    held.check()
 
 
 @pytest.mark.parametrize("left", [b"", b"rubbish"])

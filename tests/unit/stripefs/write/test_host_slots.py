@@ -70,26 +70,21 @@ def line_of(sending, slots, count):
     return first, *rest
 
 
-def test_one_flows_at_a_time_and_the_first_that_came_is_next(sending):
-    first, second, third = line_of(sending, HostSlots(), 2)
-    first.end.set()
-    assert second.flows.wait(PATIENCE)
-    assert not third.flows.is_set()
-    assert third.attempt.waiting
-    second.end.set()
-    assert third.flows.wait(PATIENCE)
-
-
-def test_where_the_hosts_are_unknown_several_flow(sending):
-    slots = HostSlots(2)
-    first, second = sending(slots), sending(slots)
-    assert first.flows.wait(PATIENCE)
-    assert second.flows.wait(PATIENCE)
-    third = sending(slots)
-    third.waits()
-    assert not third.flows.is_set()
-    second.end.set()
-    assert third.flows.wait(PATIENCE)
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_so_many_flow_at_a_time_and_the_first_that_came_is_next(sending, at_once):
+    slots = HostSlots(at_once)
+    flowing = [sending(slots) for _ in range(at_once)]
+    assert all(each.flows.wait(PATIENCE) for each in flowing)
+    waiting = [sending(slots)]
+    waiting[0].waits()
+    waiting.append(sending(slots))
+    waiting[1].waits()
+    assert not waiting[0].flows.is_set()
+    flowing[-1].end.set()
+    assert waiting[0].flows.wait(PATIENCE)
+    assert waiting[1].attempt.waiting
+    waiting[0].end.set()
+    assert waiting[1].flows.wait(PATIENCE)
 
 
 def test_nobody_waits_for_one_that_was_given_up_with_its_thread(sending):

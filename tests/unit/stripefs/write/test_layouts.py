@@ -25,19 +25,6 @@ async def test_bytes_come_back(tmp_path, layout, size):
     assert bool(striped) == (layout is Layout.STRIPED and size >= 128 * KIB)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_big_file_replaces_a_big_file(tmp_path, layout):
-    store = spread(tmp_path)
-    scheduled = []
-    async with writing(store, layout=layout, schedule_delete=lambda gone, pool: scheduled.extend(gone)) as uploads:
-        await save(uploads, b"/file", content(3 * MIB))
-        before = StripedStore(store).stat(b"/file").identity
-        await save(uploads, b"/file", content(2 * MIB, seed=2), replacing=before)
-    assert load(store, b"/file") == content(2 * MIB, seed=2)
-    assert StripedStore(store).stat(b"/file").identity != before
-    assert len(scheduled) == (1 if layout is Layout.STRIPED else 0)
-
-
 async def test_parts_lie_on_every_host(tmp_path):
     store = spread(tmp_path)
     async with writing(store, layout=Layout.STRIPED) as uploads:

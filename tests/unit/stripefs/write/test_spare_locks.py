@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from stripefs.errors import Busy, NotFound
+from stripefs.errors import Busy
 from stripefs.store.wrapper import WrappedStore
 from stripefs.write import session
 from stripefs.write.file_lock import acquire, lock_path, read_lock
@@ -88,20 +88,3 @@ async def test_whoever_changes_names_sees_no_lock_of_a_closed_file(store, look):
         assert getattr(uploads, look)(b"/d/one" if look == "writer_of" else b"/d") == ""
         assert not locked(store, b"/d/one")
         assert locked(store, b"/e")
-
-
-async def test_a_lock_that_others_took_or_that_finds_the_name_taken_is_let_go(store, monkeypatch):
-    async with writing(store) as uploads:
-        await save(uploads, b"/d/one", b"data")
-        store.remove(lock_path(b"/d/one"))
-        theirs = acquire(store, b"/d/one", [], "other/1")
-        await save(uploads, b"/d/two", b"data")
-        theirs.assert_held()
-        other = acquire(store, b"/d/three", [], "other/2")
-        monkeypatch.setattr(session, "SPARE", 0.01)
-        with pytest.raises(Busy):
-            await uploads.begin(b"/d/three", replacing=None)
-        other.assert_held()
-        assert not locked(store, b"/d/two")
-        with pytest.raises(NotFound):
-            store.stat(b"/d/three")

@@ -134,22 +134,6 @@ async def test_a_file_in_one_piece_that_is_not_begun_ends_when_it_is_given_up(st
         await until(lambda: not (tmp_path / "hidden").exists())
 
 
-async def test_a_draft_behind_others_is_given_up(store, gate):
-    async with writing(store, layout=Layout.STRIPED) as uploads:
-        first = await uploads.begin(b"/first", replacing=None)
-        await first.write(0, content(8 * MIB))
-        await until(lambda: uploads.status()["parts_under_way"] == HOSTS * PER_HOST)
-        waiting = uploads.status()["parts_waiting"]
-        second = await uploads.begin(b"/second", replacing=None)
-        await second.write(0, content(MIB))
-        assert uploads.status()["parts_waiting"] > waiting
-        await second.abandon()
-        assert uploads.status()["parts_waiting"] == waiting
-        gate.release()
-        await first.publish(final=True)
-    assert load(store, b"/first") == content(8 * MIB)
-
-
 async def test_who_is_to_blame_is_avoided(store):
     """A host may say that another one, to which it passes on what it gets, has held it up."""
     create = store.create
