@@ -15,7 +15,7 @@ from stripefs.api import engine as engines
 from stripefs.copy.journal import CopyJournal, JournalEntry
 from stripefs.copy.output import STEP, FileMetadata, Output, open_output
 from stripefs.copy.plan import CopySource, assign
-from stripefs.copy.tree import DirectoryToMake, FileToCopy, Place, expand
+from stripefs.copy.tree import CopyItem, Place, expand
 from stripefs.errors import ConfigError, StaleVersion, StripefsError
 from stripefs.format.blocks import check_sums
 from stripefs.osutil import umask
@@ -83,11 +83,9 @@ class Copier:
         self._umask = umask()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._queue: list[FileToCopy] = []
+        self._queue: list[CopyItem] = []
 
-    def run(
-        self, items: Iterable[DirectoryToMake | FileToCopy], journal: CopyJournal | None, show: Callable[[Copied], None]
-    ) -> None:
+    def run(self, items: Iterable[CopyItem], journal: CopyJournal | None, show: Callable[[Copied], None]) -> None:
         """Make the directories, then copy the files, but for those that `journal` says are there already. `show` is
         called on this thread, now and then.
 
@@ -109,7 +107,7 @@ class Copier:
             if self._journal is not None:
                 self._journal.end(all_done=not self._stopped.is_set() and not self.found.failed)
         if self._options.preserve:
-            self._finish([item for item in items if isinstance(item, DirectoryToMake)])
+            self._finish([item for item in items if item.entry.type == "directory"])
 
     def _all(self, show: Callable[[Copied], None]) -> None:
         with ThreadPoolExecutor(self._options.at_once, thread_name_prefix="copy") as pool:
@@ -128,14 +126,14 @@ class Copier:
 
     # -- directories -------------------------------------------------------------------------------------------------
 
-    def _made(self, items: Iterable[DirectoryToMake | FileToCopy]) -> list[FileToCopy]:
+    def _made(self, items: Iterable[CopyItem]) -> list[CopyItem]:
         """Make all directories; the files whose directories are there."""
-        files: list[FileToCopy] = []
+        files: list[CopyItem] = []
         missing: tuple[bytes, ...] = ()
         for item in items:
             if item.target.path.startswith(missing):
                 continue
-            if isinstance(item, FileToCopy):
+            if item.entry.type == "file":
                 files.append(item)
                 continue
             try:
@@ -145,7 +143,7 @@ class Copier:
                 missing += (item.target.path.rstrip(b"/") + b"/",)
         return files
 
-    def _finish(self, folders: list[DirectoryToMake]) -> None:
+    def _finish(self, folders: list[CopyItem]) -> None:
         """Directories look like their sources when all is in them."""
         for folder in reversed(folders):
             try:
@@ -172,7 +170,7 @@ class Copier:
                 self.found.current = str(file.source)
             self._guarded(file)
 
-    def _guarded(self, file: FileToCopy) -> None:
+    def _guarded(self, file: CopyItem) -> None:
         """Copy a file; why it is not copied is noted."""
         kept: list[str] = []
         try:
@@ -187,7 +185,7 @@ class Copier:
             with self._lock:
                 self.found.kept += kept
 
-    def _copy(self, file: FileToCopy, kept: list[str]) -> None:
+    def _copy(self, file: CopyItem, kept: list[str]) -> None:
         """kept: gets where something is kept of a file that does not get there."""
         there = file.target.stat()
         if there is not None and self._is_done(file, there):
@@ -202,6 +200,7 @@ class Copier:
             service, path = file.source.key
             origin = f"{service} {os.fsdecode(path)} {seen.version}"
             output = open_output(file.target, seen.size, origin, self._looks(seen, there))
+            resumed = output.done
             try:
                 self._move(source, output)
                 self._ensure_unchanged(file, seen)
@@ -212,7 +211,7 @@ class Copier:
                 raise
         with self._lock:
             self.found.done += 1
-            self.found.resumed += output.done
+            self.found.resumed += resumed
             if output.plain and self._options.preserve:
                 self.found.plain.add(file.target.key[0])
         self._note(file, seen)
@@ -228,7 +227,7 @@ class Copier:
             with self._lock:
                 self.found.moved += len(view)
 
-    def _ensure_unchanged(self, file: FileToCopy, seen: Entry) -> None:
+    def _ensure_unchanged(self, file: CopyItem, seen: Entry) -> None:
         """Reading answers one version as long as it can be had; it is to be the one that is there, too."""
         now = file.source.stat()
         if now is None or now.version != seen.version:
@@ -253,14 +252,14 @@ class Copier:
 
     # -- what was done before ----------------------------------------------------------------------------------------
 
-    def _is_done(self, file: FileToCopy, there: Entry) -> bool:
+    def _is_done(self, file: CopyItem, there: Entry) -> bool:
         """True if this version of the source was copied to what is there now."""
         line = self._journal.before.get(os.fsdecode(file.target.path)) if self._journal else None
         if line is None or (self._options.compare > line.compared) or (self._options.preserve > line.preserved):
             return False
         return (line.source, line.copy) == (file.entry.version, there.version)
 
-    def _note(self, file: FileToCopy, seen: Entry) -> None:
+    def _note(self, file: CopyItem, seen: Entry) -> None:
         if self._journal is None:
             return
         try:
@@ -271,7 +270,7 @@ class Copier:
             self.found.unnoted = error
 
 
-def _make(folder: DirectoryToMake) -> None:
+def _make(folder: CopyItem) -> None:
     there = folder.target.stat()
     if there is None:
         folder.target.files.mkdir(folder.target.path, folder.entry.mode | _OWNER, exist_ok=True)
@@ -321,12 +320,16 @@ def run_request(order: CopyRequest, copier: Copier, environ: Mapping[str, str], 
         slash=slash,
         several=len(order.sources) > 1,
     )
-    items: list[DirectoryToMake | FileToCopy] = []
+
+    def failed(place: Place, error: Exception) -> None:
+        copier.found.failed.append(Failure(place, None, error))
+
+    items: list[CopyItem] = []
     for (each, entry), name in zip(found, names, strict=True):
         if isinstance(name, ConfigError):
-            copier.found.failed.append(Failure(each.place, None, name))
+            failed(each.place, name)
         else:
-            items += _expanded(each.place, entry, target.below(name), copier)
+            items += expand(each.place, entry, target.below(name), failed)
     if slash and there is None and items:
         target.files.mkdir(target.path, parents=True, exist_ok=True)
     if journal is not None and not journal.begun:
@@ -346,10 +349,3 @@ def _found(order: CopyRequest, copier: Copier) -> Sequence[tuple[Named, Entry]]:
         except OSError as error:
             copier.found.failed.append(Failure(each.place, None, error))
     return found
-
-
-def _expanded(source: Place, entry: Entry, target: Place, copier: Copier) -> Sequence[DirectoryToMake | FileToCopy]:
-    def failed(place: Place, error: OSError) -> None:
-        copier.found.failed.append(Failure(place, None, error))
-
-    return list(expand(source, entry, target, failed))

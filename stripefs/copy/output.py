@@ -21,7 +21,7 @@ from stripefs.osutil import try_lock
 from stripefs.store.local_write import sync_directory
 from stripefs.units import format_size, shown
 
-__all__ = ["STEP", "FileMetadata", "Output", "Partial", "Tell", "differs_at", "open_output"]
+__all__ = ["STEP", "FileMetadata", "Output", "Partial", "Spoiled", "Tell", "differs_at", "open_output"]
 
 Tell = Callable[[int], None]
 """So many more bytes were compared. May raise, which ends it."""
@@ -43,6 +43,43 @@ _TRIES = 10
 """Each takes another process that publishes between two system calls of ours."""
 
 
+_IN_VAIN = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ENOENT)
+"""Errors after which nothing is kept: a file that fills a disk keeps the files behind it, and others, from going on; a
+version of the source that is gone does not come back."""
+
+
+class FileMetadata(NamedTuple):
+    """Attributes of a copy beside its bytes: permission bits; when it was changed last, in nanoseconds since 1970, None
+    for when it was copied."""
+
+    mode: int
+    mtime_ns: int | None = None
+
+
+class Output(Protocol):
+    """done: bytes that are there, at first those of an earlier try. plain: True if it keeps neither modes nor times."""
+
+    done: int
+    plain: bool
+
+    def write(self, data: memoryview, sums: bytes) -> None:
+        """`data`, whose checksums (`check_sums`) are `sums`, goes behind what is there."""
+
+    def publish(self, tell: Tell | None) -> None:
+        """Make the copy the file. tell: compare what is stored with the checksums, and say so.
+
+        Raises what keeps it from being the file; of what is not right nothing stays under the name.
+        """
+
+    def give_up(self, error: BaseException) -> str:
+        """Leave the copy unfinished, for `error`; the path at which its bytes are kept for a later try, "" for none.
+        Raises nothing."""
+
+
+class Spoiled(StoreError):
+    """The stored bytes are not those that were written."""
+
+
 class Partial:
     """The partial copy of a file of `length` bytes that is to be at `path`; `origin` identifies its bytes.
 
@@ -50,9 +87,12 @@ class Partial:
     `keep` or `drop`. Raises OSError, Busy where another process copies to the same name, NoSpace.
     """
 
-    def __init__(self, path: bytes, length: int, origin: bytes) -> None:
+    plain = False
+
+    def __init__(self, path: bytes, length: int, origin: bytes, looks: FileMetadata) -> None:
         folder, self._name = os.path.split(path)
         self._length = length
+        self._looks = looks
         self._head = MARK + digest_of(origin)
         self._hidden = copy_name(self._name)
         self.path = os.path.join(folder, self._hidden)
@@ -83,31 +123,36 @@ class Partial:
         self.sums += sums
         self.done += len(data)
 
-    def publish(self, mode: int, mtime_ns: int | None, tell: Tell | None = None) -> int | None:
-        """Make the copy the file, durably. With `tell` the bytes on disk are compared with those that were written:
-        the offset of the first difference, and then the copy does not become the file; None where there is none.
-
-        mode: permission bits. mtime_ns since 1970, None for now. tell: hears of bytes that were compared. They come
-        from the disk, as far as the file system lets its pages go.
+    def publish(self, tell: Tell | None) -> None:
+        """Make the copy the file, durably. The bytes that are compared come from the disk, as far as the file system
+        lets its pages go; where one differs the copy does not become the file.
         """
         small = self._length <= STEP
         if small:
-            self._seal(mode, mtime_ns)  # one sync is enough
+            self._seal()  # one sync is enough
         if tell is not None:
             if not small:
                 os.fdatasync(self._file)  # a resumed copy needs the data and its checksums until all is compared
             os.posix_fadvise(self._file, 0, self._length, os.POSIX_FADV_DONTNEED)
             if (differs := self._compare(tell)) is not None:
-                return differs
+                raise Spoiled(f"what the disk has is not what was written, from byte {differs} on")
         if not small:
-            self._seal(mode, mtime_ns)
+            self._seal()
         os.rename(self._hidden, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        mode = self._looks.mode
         if mode != mode | _OURS:
             os.fchmod(self._file, mode)
             os.fsync(self._file)
         sync_directory(self._folder)
         self._close()
-        return None
+
+    def give_up(self, error: BaseException) -> str:
+        with contextlib.suppress(OSError):
+            if isinstance(error, Spoiled) or getattr(error, "errno", None) in _IN_VAIN:
+                self.drop()
+            elif self.keep():
+                return os.fsdecode(self.path)
+        return ""
 
     def keep(self) -> bool:
         """Keep the file, to be resumed; True if it is worth it. One that is not is removed."""
@@ -188,11 +233,11 @@ class Partial:
             tell(len(view))
         return None
 
-    def _seal(self, mode: int, mtime_ns: int | None) -> None:
+    def _seal(self) -> None:
         """Nothing but the file is in the file, and it looks as it will, `_OURS` apart; all of that is on disk."""
         os.ftruncate(self._file, self._length)
-        os.fchmod(self._file, mode | _OURS)
-        if mtime_ns is not None:
+        os.fchmod(self._file, self._looks.mode | _OURS)
+        if (mtime_ns := self._looks.mtime_ns) is not None:
             os.utime(self._file, ns=(mtime_ns, mtime_ns))
         os.fsync(self._file)
 
@@ -230,70 +275,9 @@ def _read(file: int, into: memoryview, offset: int) -> int:
     return done
 
 
-_IN_VAIN = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ENOENT)
-"""Errors after which nothing is kept: a file that fills a disk keeps the files behind it, and others, from going on; a
-version of the source that is gone does not come back."""
-
-
-class FileMetadata(NamedTuple):
-    """Attributes of a copy beside its bytes: permission bits; when it was changed last, in nanoseconds since 1970, None
-    for when it was copied."""
-
-    mode: int
-    mtime_ns: int | None = None
-
-
-class Output(Protocol):
-    """done: bytes that are there from an earlier try. plain: True if the store keeps neither modes nor times."""
-
-    done: int
-    plain: bool
-
-    def write(self, data: memoryview, sums: bytes) -> None:
-        """`data`, whose checksums (`check_sums`) are `sums`, goes behind what is there."""
-
-    def publish(self, tell: Tell | None) -> None:
-        """Make the copy the file. tell: compare what is stored with the checksums, and say so.
-
-        Raises what keeps it from being the file; of what is not right nothing stays under the name.
-        """
-
-    def give_up(self, error: BaseException) -> str:
-        """Leave the copy unfinished, for `error`; the path at which its bytes are kept for a later try, "" for none.
-        Raises nothing."""
-
-
-class Spoiled(StoreError):
-    """The stored bytes are not those that were written."""
-
-
 def open_output(target: Place, length: int, origin: str, looks: FileMetadata) -> Output:
     """For a file of `length` bytes; `origin` says which bytes they are. Raises OSError, StoreError."""
-    return _LocalOutput(target, length, origin, looks) if target.local else _StoreOutput(target, looks)
-
-
-class _LocalOutput:
-    plain = False
-
-    def __init__(self, target: Place, length: int, origin: str, looks: FileMetadata) -> None:
-        self._looks = looks
-        self._partial = Partial(target.path, length, os.fsencode(origin))
-        self.done = self._partial.done
-
-    def write(self, data: memoryview, sums: bytes) -> None:
-        self._partial.write(data, sums)
-
-    def publish(self, tell: Tell | None) -> None:
-        if (differs := self._partial.publish(*self._looks, tell)) is not None:
-            raise Spoiled(f"what the disk has is not what was written, from byte {differs} on")
-
-    def give_up(self, error: BaseException) -> str:
-        with contextlib.suppress(OSError):
-            if isinstance(error, Spoiled) or getattr(error, "errno", None) in _IN_VAIN:
-                self._partial.drop()
-            elif self._partial.keep():
-                return os.fsdecode(self._partial.path)
-        return ""
+    return Partial(target.path, length, os.fsencode(origin), looks) if target.local else _StoreOutput(target, looks)
 
 
 class _StoreOutput:

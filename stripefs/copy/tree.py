@@ -18,7 +18,7 @@ from stripefs.settings import redact
 from stripefs.units import shown
 from stripefs.write.upload_names import join_path
 
-__all__ = ["DirectoryToMake", "FileToCopy", "Place", "expand"]
+__all__ = ["CopyItem", "Place", "expand"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,32 +54,24 @@ class Place:
 Trouble = Callable[[Place, OSError], None]
 
 
-class DirectoryToMake(NamedTuple):
-    """A directory to be there, like `entry` where it is new."""
+class CopyItem(NamedTuple):
+    """A directory to be there, like `entry` where it is new, or a file to be copied, which was last seen as that."""
 
     source: Place
     entry: Entry
     target: Place
 
 
-class FileToCopy(NamedTuple):
-    """A file to be copied, which was last seen as `entry`."""
-
-    source: Place
-    entry: Entry
-    target: Place
-
-
-def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iterator[DirectoryToMake | FileToCopy]:
+def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iterator[CopyItem]:
     """The entries of `source`, seen as `entry`, each directory before its entries.
 
     `trouble` is told what cannot be listed, or is nothing to copy.
     """
-    ahead: list[tuple[FileToCopy, tuple[bytes, ...]]] = [(FileToCopy(source, entry, target), (_path(source),))]
+    ahead: list[tuple[CopyItem, tuple[bytes, ...]]] = [(CopyItem(source, entry, target), (_path(source),))]
     while ahead:
         (source, entry, target), above = ahead.pop()
         if entry.type == "file":
-            yield FileToCopy(source, entry, target)
+            yield CopyItem(source, entry, target)
             continue
         if entry.type != "directory":
             trouble(source, OSError(errno.EINVAL, "it is no regular file"))
@@ -89,14 +81,14 @@ def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iter
         except OSError as error:
             trouble(source, error)
             continue
-        yield DirectoryToMake(source, entry, target)
+        yield CopyItem(source, entry, target)
         inside = [_inside(source, each, target, trouble, above) for each in entries]
         ahead += [each for each in reversed(inside) if each is not None]
 
 
 def _inside(
     folder: Place, entry: Entry, target: Place, trouble: Trouble, above: tuple[bytes, ...]
-) -> tuple[FileToCopy, tuple[bytes, ...]] | None:
+) -> tuple[CopyItem, tuple[bytes, ...]] | None:
     """The entry of a directory under a name, links followed, and the directories on the way there; None on errors."""
     name = os.fsencode(entry.name)
     if name in (b"", b".", b"..") or b"/" in name:  # which a store may say, and which would lead out of the target
@@ -110,7 +102,7 @@ def _inside(
             trouble(place, error)
             return None
     path = _path(place) if found.type == "directory" else b""
-    return FileToCopy(place, found, target.below(name)), (*above, path)
+    return CopyItem(place, found, target.below(name)), (*above, path)
 
 
 def _path(place: Place) -> bytes:

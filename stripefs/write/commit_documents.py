@@ -137,8 +137,8 @@ def record_of(
     manifest: Manifest | None,
     published: Status | None,
     mode: int | None,
-    start: int = 0,
-    after: RecordLink | None = None,
+    start: int,
+    after: RecordLink | None,
 ) -> Record:
     """Of all that is written, from segment `start` on, which continues the record `after`. unit: 0 unless striped.
     head: the part that has all of it, if there is one. manifest, published: of the file that is continued.
@@ -247,7 +247,7 @@ class Durable:
 
     count: int
     key: Hashable | None
-    record: Callable[[int, RecordLink | None], Record]
+    record: Callable[..., Record]
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ class RecordLog:
         count = durable.count - sum(each.count for each in behind)
         while behind and behind[-1].count <= count:
             count += behind.pop().count
-        record = durable.record(durable.count - count, behind[-1].link if behind else None)
+        record = durable.record(start=durable.count - count, after=behind[-1].link if behind else None)
         return _Next(record.to_bytes(), behind, count)
 
     def forget(self) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
@@ -28,7 +27,7 @@ from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.units import shown
-from stripefs.write.layout_policy import Layout, Means, WritePolicy, best_layout
+from stripefs.write.layout_policy import Layout, WritePolicy, best_layout
 from stripefs.write.store_ops import StoreOps, WriteStats
 from stripefs.write.uploader import Uploader
 
@@ -251,7 +250,6 @@ def no_observer(_path: bytes) -> None:
     """No file has an observer."""
 
 
-@dataclass(eq=False)
 class UploadContext:
     """view: the store for reads, striped files as one. store: the one below, which is written to.
 
@@ -259,34 +257,25 @@ class UploadContext:
     not wait for any other one. observers: makes the observers of files' bytes. nursery: while the mount runs.
     """
 
-    view: Store
-    store: Store
-    policy: WritePolicy
-    schedule_delete: Callable[[Iterable[str], bytes], None] | None
-    ops: StoreOps
-    renewals: StoreOps
-    uploader: Uploader
-    budget: MemoryBudget
-    observers: ObserverFactory
-    nursery: trio.Nursery | None = None
-    warned: set[str] = field(default_factory=set)
-    streams: Lane = field(default_factory=lambda: Lane("streams", _STREAMS))
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         view: Store,
         policy: WritePolicy,
         schedule_delete: Callable[[Iterable[str], bytes], None] | None,
-        observers: ObserverFactory = no_observer,
-    ) -> UploadContext:
-        store = view.inner if isinstance(view, StripedStore) else view
-        ops = StoreOps(store, policy.io_timeout)
-        renewals = StoreOps(store, policy.io_timeout, ops.stats)
-        uploader = Uploader(store, ops, policy.io_timeout)
-        return cls(
-            view, store, policy, schedule_delete, ops, renewals, uploader, MemoryBudget(policy.memory), observers
-        )
+        observers: ObserverFactory,
+    ) -> None:
+        self.view = view
+        self.store = view.inner if isinstance(view, StripedStore) else view
+        self.policy = policy
+        self.schedule_delete = schedule_delete
+        self.observers = observers
+        self.ops = StoreOps(self.store, policy.io_timeout)
+        self.renewals = StoreOps(self.store, policy.io_timeout, self.ops.stats)
+        self.uploader = Uploader(self.store, self.ops, policy.io_timeout)
+        self.budget = MemoryBudget(policy.memory)
+        self.nursery: trio.Nursery | None = None
+        self.warned: set[str] = set()
+        self.streams = Lane("streams", _STREAMS)
 
     @property
     def stats(self) -> WriteStats:
@@ -311,7 +300,9 @@ class UploadContext:
         if wanted is Layout.STRIPED and not isinstance(self.view, StripedStore):
             layout, why = Layout.PLAIN, "striped files cannot be read here"
         else:
-            layout, why = best_layout(wanted, Means(able.writes, able.replace, able.concat, able.marks))
+            layout, why = best_layout(
+                wanted, writes=able.writes, replace=able.replace, concat=able.concat, marks=able.marks
+            )
         if why and why not in self.warned:
             self.warned.add(why)
             _log.warning("big files are written as %s, not %s: %s", layout.value, wanted.value, why)

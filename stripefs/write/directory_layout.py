@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
 import trio
@@ -161,12 +161,9 @@ class DirectoryLayouts:
         try:
             self._store.rmdir(directory)
         except StoreError:
-            self._put_back(directory, [kept])
+            self._store.put(_file(directory), [kept], replace=True)
             raise
         return None
-
-    def _put_back(self, directory: bytes, data: Iterable[bytes]) -> None:
-        self._store.put(_file(directory), data, replace=True)
 
     def _read(self, directory: bytes) -> str:
         try:

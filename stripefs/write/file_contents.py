@@ -159,7 +159,7 @@ class FileContents:
             folder=self._folder if pooled else None,
             unit=segment.shape.unit,
             block_size=segment.shape.block_size,
-            group=segment.group,
+            taken=segment.taken,
             on_end=lambda part: self._ended(column, part),
         )
         self.account.seal(column.size)
@@ -271,7 +271,7 @@ class FileContents:
             while self._in_flight:
                 await next(iter(self._in_flight)).ended.wait()
             if stream is not None:
-                await stream.ended()
+                await stream.ended.wait()
         left, self._left = self._left, []
         return left
 

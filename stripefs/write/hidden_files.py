@@ -11,9 +11,9 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from stripefs.errors import StoreError, Unsupported
-from stripefs.format.lock_and_record import Record, RecordLink
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE, Manifest
 from stripefs.format.reserved_names import parse_reserved, stem
 from stripefs.store.base import Attributes, Status
@@ -155,20 +155,7 @@ class HiddenFiles:
         published, mode = self.file.published, self.file.attributes.mode
         striped = contents.layout is Layout.STRIPED
         unit = self._unit if striped else 0
-
-        def record(start: int, after: RecordLink | None) -> Record:
-            return record_of(
-                names,
-                contents,
-                unit,
-                head=head,
-                manifest=manifest,
-                published=published,
-                mode=mode,
-                start=start,
-                after=after,
-            )
-
+        record = partial(record_of, names, contents, unit, head=head, manifest=manifest, published=published, mode=mode)
         # A file whose parts are joined again and again is recorded anew each time: it names few objects.
         appended = head is None and (striped or not self.joins)
         key = (names.path, contents.moves) if appended else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-__all__ = ["Layout", "Means", "Shape", "WritePolicy", "best_layout", "concat_shape", "striped_shape"]
+__all__ = ["Layout", "Shape", "WritePolicy", "best_layout", "concat_shape", "striped_shape"]
 
 MIB = 1 << 20
 
@@ -50,16 +50,6 @@ class WritePolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """The store's abilities for a file: names as in `Capabilities`."""
-
-    writes: bool
-    replace: bool
-    concat: bool
-    marks: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Shape:
     """The next segment: at most `width` parts of `part_length` bytes each, dealt out in units of `unit` (0: one part).
 
@@ -76,16 +66,16 @@ class Shape:
         return self.width * self.part_length
 
 
-def best_layout(wanted: Layout, means: Means) -> tuple[Layout, str]:
+def best_layout(wanted: Layout, *, writes: bool, replace: bool, concat: bool, marks: bool) -> tuple[Layout, str]:
     """The layout that a big file gets, and why it is not the one that is wanted ("" where it is)."""
     if wanted is Layout.PLAIN:
         return wanted, ""
-    if not (means.writes and means.replace):
+    if not (writes and replace):
         return Layout.PLAIN, "the store cannot rename a file over another in one step"
-    if wanted is Layout.STRIPED and means.marks:
+    if wanted is Layout.STRIPED and marks:
         return wanted, ""
     why = "" if wanted is Layout.CONCAT else "the store cannot mark the manifests of striped files"
-    if means.concat:
+    if concat:
         return Layout.CONCAT, why
     return Layout.PLAIN, why or "the store cannot join files"
 

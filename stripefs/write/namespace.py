@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from stripefs.write.session import UploadManager
 
 __all__ = [
-    "LostVersions",
     "NamespaceChanges",
     "ScheduleDelete",
     "begin_file",
@@ -46,53 +45,6 @@ __all__ = [
 
 ScheduleDelete = Callable[[Iterable[str]], None]
 """Told which striped versions have lost their last name; see `stripefs.gc.deferred_delete`."""
-
-
-class LostVersions:
-    """versions(path): the pool folders that a striped file needs; raises what `Store.stat` raises. writer_of(path): the
-    name of another writer of the file, "" for none. Both block. There are none without `schedule_delete` or `versions`.
-    """
-
-    def __init__(
-        self,
-        calls: Executor,
-        schedule_delete: ScheduleDelete | None,
-        versions: Callable[[bytes], Iterable[str]] | None,
-        writer_of: Callable[[bytes], str],
-    ) -> None:
-        self._calls = calls
-        self._schedule_delete = schedule_delete
-        self._versions = versions
-        self._writer_of = writer_of
-
-    async def of(self, path: bytes) -> Set[str]:
-        """The versions that lose their name with `path`. None where that cannot be told: gc finds those."""
-        if self._schedule_delete is None or self._versions is None:
-            return frozenset()
-        try:
-            return frozenset(await self._calls.call(f"look at {path!r}", self._versions, path))
-        except StoreError:
-            return frozenset()
-
-    async def schedule_delete(self, versions: Set[str], path: bytes, *, held: bool) -> None:
-        """`versions` have lost the name `path`, whose lock is `held` by the caller or by nobody.
-
-        A writer that took it just before may have read them, and publish a version that names them: gc decides then.
-        """
-        look, schedule_delete = self._versions, self._schedule_delete
-        if look is None or schedule_delete is None or not versions:
-            return
-
-        def named_again() -> Set[str]:
-            if not held and self._writer_of(path):
-                return versions
-            try:
-                return frozenset(look(path))
-            except (NotFound, NotADirectory):
-                return frozenset()
-
-        with contextlib.suppress(StoreError):
-            schedule_delete(versions - await self._calls.call(f"look at {path!r}", named_again))
 
 
 _log = logging.getLogger(__name__)
@@ -187,8 +139,9 @@ def _locks(store: Store, folder: bytes) -> Iterator[tuple[bytes, int]]:
 
 
 class NamespaceChanges:
-    """store: the view in which a striped file is one file. `schedule_delete` and `versions`: as `LostVersions` wants
-    them."""
+    """store: the view in which a striped file is one file. versions(path): the pool folders that a striped file needs;
+    blocks, and raises what `Store.stat` raises. There are none without `schedule_delete` or `versions`.
+    """
 
     def __init__(
         self,
@@ -203,7 +156,8 @@ class NamespaceChanges:
         self._calls = calls
         self._layouts = layouts
         self._uploads = uploads
-        self._lost = LostVersions(calls, schedule_delete, versions, uploads.writer_of)
+        self._schedule_delete = schedule_delete
+        self._versions = versions
 
     async def mkdir(self, path: bytes, mode: int) -> None:
         """Raises Exists, NotFound where the directory above is missing."""
@@ -226,9 +180,9 @@ class NamespaceChanges:
             raise IsADirectory(f"{path!r} is a directory")
         if not locked:
             await wait_for_writers(self._calls, f"{path!r} is not removed", self._uploads.writer_of, path)
-        old = frozenset() if plain else await self._lost.of(path)
+        old = frozenset() if plain else await self._lost_with(path)
         await self._calls.change(f"remove {path!r}", NotFound, self._store.remove, path)
-        await self._lost.schedule_delete(old, path, held=locked)
+        await self._delete_later(old, path, held=locked)
 
     async def wait_for_rename(
         self, source: bytes, target: bytes, status: Status, *, target_locked: bool = False
@@ -248,14 +202,43 @@ class NamespaceChanges:
 
         Raises NotFound, Exists where something is in the way and not to be replaced.
         """
-        old = await self._lost.of(target) if replace and status.kind is Kind.FILE else frozenset()
+        old = await self._lost_with(target) if replace and status.kind is Kind.FILE else frozenset()
         move = partial(self._store.rename, source, target, replace=replace)
         try:
             await self._calls.change(f"rename {source!r} to {target!r}", NotFound, move)
         finally:
             if status.kind is Kind.DIRECTORY:
                 self._layouts.forget()
-        await self._lost.schedule_delete(old, target, held=locked)
+        await self._delete_later(old, target, held=locked)
+
+    async def _lost_with(self, path: bytes) -> Set[str]:
+        """The versions that lose their name with `path`. None where that cannot be told: gc finds those."""
+        if self._schedule_delete is None or self._versions is None:
+            return frozenset()
+        try:
+            return frozenset(await self._calls.call(f"look at {path!r}", self._versions, path))
+        except StoreError:
+            return frozenset()
+
+    async def _delete_later(self, versions: Set[str], path: bytes, *, held: bool) -> None:
+        """`versions` have lost the name `path`, whose lock is `held` by the caller or by nobody.
+
+        A writer that took it just before may have read them, and publish a version that names them: gc decides then.
+        """
+        look, schedule_delete = self._versions, self._schedule_delete
+        if look is None or schedule_delete is None or not versions:
+            return
+
+        def named_again() -> Set[str]:
+            if not held and self._uploads.writer_of(path):
+                return versions
+            try:
+                return frozenset(look(path))
+            except (NotFound, NotADirectory):
+                return frozenset()
+
+        with contextlib.suppress(StoreError):
+            schedule_delete(versions - await self._calls.call(f"look at {path!r}", named_again))
 
 
 def ensure_not_below(source: bytes, target: bytes) -> None:

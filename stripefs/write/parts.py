@@ -24,7 +24,6 @@ from stripefs.write.layout_policy import Shape
 
 __all__ = [
     "Column",
-    "HostGroup",
     "HostSlots",
     "LazyDirectory",
     "PartUpload",
@@ -117,7 +116,7 @@ class UploadSegment:
         self.start = start
         self.shape = shape
         self.length = 0
-        self.group = HostGroup()
+        self.taken: set[str] = set()
         self.columns = [Column() for _ in range(shape.width)]
         self._send = send
 
@@ -166,13 +165,6 @@ class UploadSegment:
             size -= take
 
 
-class HostGroup:
-    """Parts that want a host each. `hosts` are those that have one of them, acknowledged or on its way."""
-
-    def __init__(self) -> None:
-        self.hosts: set[str] = set()
-
-
 class LazyDirectory:
     """A directory that is made when the first part needs it. For many threads."""
 
@@ -203,9 +195,10 @@ class PartUpload:
     """`chunks`, `size` bytes in all, to become one file.
 
     unit: a table of checksums goes behind the bytes when it is not 0 (parts of striped files). new_path() answers a
-    path and its number for each try, so that a try that was given up cannot harm the next. group: parts of one group
-    go to different hosts as far as there are any. folder is made before, if there is one. on_end is called on trio's
-    thread once `status` or `error` is known, on_cancel there when it is given up: for its uploader.
+    path and its number for each try, so that a try that was given up cannot harm the next. taken: hosts that have a
+    part of the same segment, acknowledged or on its way: others are better. folder is made before, if there is one.
+    on_end is called on trio's thread once `status` or `error` is known, on_cancel there when it is given up: for its
+    uploader.
     """
 
     chunks: Sequence[Buffer]
@@ -213,7 +206,7 @@ class PartUpload:
     new_path: Callable[[], tuple[bytes, int]]
     unit: int = 0
     block_size: int = 0
-    group: HostGroup = field(default_factory=HostGroup)
+    taken: set[str] = field(default_factory=set)
     folder: LazyDirectory | None = None
     on_end: Callable[[PartUpload], None] | None = None
     on_cancel: Callable[[], None] = lambda: None
@@ -398,13 +391,9 @@ def send(store: Store, part: PartUpload, attempt: UploadAttempt) -> Status:
             raise StoreError(f"the client failed unexpectedly: {error!r}") from None
         raise
     if attempt.cancelled or status.length != total:
-        _remove(store, attempt.path)
+        with contextlib.suppress(StoreError):  # gc finds it
+            store.remove(attempt.path)
         if attempt.cancelled:
             raise Abandoned("nobody wants this part any more")
         raise Transient(f"{attempt.path!r} has {status.length} bytes in the store instead of {total}")
     return status
-
-
-def _remove(store: Store, path: bytes) -> None:
-    with contextlib.suppress(StoreError):  # gc finds it
-        store.remove(path)

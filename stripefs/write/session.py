@@ -21,7 +21,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 import trio
 
@@ -46,24 +45,14 @@ from stripefs.write.upload_names import UploadNames, split_path
 __all__ = ["Heartbeat", "UploadManager"]
 
 
-class _Writer(Protocol):
-    """A file that is being written."""
-
-    @property
-    def path(self) -> bytes: ...
-
-    async def renew(self, reading: ClockReading | None, timeout: float) -> ClockReading | None:
-        """Renew its locks by a reading of the store's clock; None reads it. Answers the one that was used."""
-
-
 class Heartbeat:
     """One a mount, on trio's thread. writers: all that are open now. seconds: of the lease."""
 
-    def __init__(self, writers: Callable[[], Iterable[_Writer]], seconds: float) -> None:
+    def __init__(self, writers: Callable[[], Iterable[FileUpload]], seconds: float) -> None:
         self._writers = writers
         self._seconds = seconds
         self._beats = 0
-        self._renewing: set[_Writer] = set()
+        self._renewing: set[FileUpload] = set()
         self._reading: ClockReading | None = None
 
     async def run(self, before: Callable[[], object]) -> None:
@@ -91,7 +80,7 @@ class Heartbeat:
         finally:
             self._renewing.difference_update(writers)
 
-    async def _renew(self, writer: _Writer, reading: ClockReading | None, timeout: float) -> None:
+    async def _renew(self, writer: FileUpload, reading: ClockReading | None, timeout: float) -> None:
         """One that fails concerns its writer alone."""
 
         async def renew() -> None:
@@ -136,7 +125,7 @@ class UploadManager:
     ) -> None:
         self._lease = lease
         self._owner = owner or new_version()
-        self._shared = UploadContext.of(store, policy, schedule_delete, observers)
+        self._shared = UploadContext(store, policy, schedule_delete, observers)
         self._quotas = QuotaDirectories(self._shared.store)
         self._uploads: dict[bytes, FileUpload | None] = {}
         self._all: set[FileUpload] = set()

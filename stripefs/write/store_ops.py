@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from stripefs.errors import Abandoned, NotFound, ServiceDown, StoreError
@@ -111,7 +112,7 @@ class WriteStats:
 
 _log = logging.getLogger(__name__)
 
-_COPIED_AT_ONCE = 8 << 20
+COPIED_AT_ONCE = 8 << 20
 
 SOURCES_AT_ONCE = 64
 """Files joined by one call: their names (about 60 bytes each, percent-encoded up to three times that) stay within the
@@ -184,26 +185,21 @@ class StoreOps(Executor):
         Not one step for everyone when there are more than SOURCES_AT_ONCE: give it a target that nobody sees then.
         wanted: asked from other threads when it is over. If not the target goes, though nobody waits for it any more.
         """
-        for at in range(0, len(sources), SOURCES_AT_ONCE):
-            batch = sources[at : at + SOURCES_AT_ONCE]
-            length = await self._concat(target, length, batch, wanted)
 
-    async def _concat(
-        self, target: bytes, length: int, batch: Sequence[tuple[bytes, int]], wanted: Callable[[], bool]
-    ) -> int:
-        joined = length + sum(size for _, size in batch)
-
-        def concat() -> None:
+        def concat(paths: list[bytes]) -> None:
             with self._gone_unless(wanted, target):
-                self.store.concat(target, [path for path, _ in batch])
+                self.store.concat(target, paths)
 
-        def repeat() -> None:
+        def repeat(paths: list[bytes], joined: int) -> None:
             # Look first: stores answer differently for sources that are gone already.
             if not self._is(target, joined):
-                concat()
+                concat(paths)
 
-        await self.call(f"joining {len(batch)} parts behind {shown(target)}", concat, repeat=repeat)
-        return joined
+        for at in range(0, len(sources), SOURCES_AT_ONCE):
+            batch = sources[at : at + SOURCES_AT_ONCE]
+            paths, length = [path for path, _ in batch], length + sum(size for _, size in batch)
+            what = f"joining {len(batch)} parts behind {shown(target)}"
+            await self.call(what, partial(concat, paths), repeat=partial(repeat, paths, length))
 
     async def copy_together(
         self, sources: Sequence[bytes], target: bytes, length: int, wanted: Callable[[], bool]
@@ -214,24 +210,21 @@ class StoreOps(Executor):
         """
 
         def copy() -> None:
-            sink = self.store.create(target, length=length)
-            try:
-                left = length
-                for path in sources:
-                    with contextlib.suppress(NotFound):
-                        left -= _append(self.store, path, sink, wanted)
-                if left:
-                    raise StoreError(f"{left} bytes of {shown(target)} are missing")
-                sink.close()
-            except BaseException:
-                sink.abort()
-                raise
-
-        def copy_if_wanted() -> None:
             with self._gone_unless(wanted, target):
-                copy()
+                sink = self.store.create(target, length=length)
+                try:
+                    left = length
+                    for path in sources:
+                        with contextlib.suppress(NotFound):
+                            left -= _append(self.store, path, sink, wanted)
+                    if left:
+                        raise StoreError(f"{left} bytes of {shown(target)} are missing")
+                    sink.close()
+                except BaseException:
+                    sink.abort()
+                    raise
 
-        await self.call(f"copying {len(sources)} parts to {shown(target)}", copy_if_wanted)
+        await self.call(f"copying {len(sources)} parts to {shown(target)}", copy)
 
     async def clear(self, paths: Iterable[bytes], folder: bytes = b"") -> None:
         """Remove what is rubbish now, then the directory `folder` if that is empty, as far as one try does.
@@ -278,10 +271,10 @@ def _append(store: Store, path: bytes, sink: Sink, wanted: Callable[[], bool]) -
     handle = store.open(path)
     try:
         length = handle.status.length
-        for at in range(0, length, _COPIED_AT_ONCE):
+        for at in range(0, length, COPIED_AT_ONCE):
             if not wanted():
                 raise Abandoned("nobody wants this file any more")
-            sink.write(handle.read(at, min(_COPIED_AT_ONCE, length - at)))
+            sink.write(handle.read(at, min(COPIED_AT_ONCE, length - at)))
     finally:
         handle.close()
     return length

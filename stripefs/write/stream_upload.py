@@ -26,6 +26,7 @@ from stripefs.errors import Abandoned, DraftLost, StoreError, StripefsError
 from stripefs.store.base import Buffer, Handle, Sink, Status, Store
 from stripefs.units import shown
 from stripefs.write.parts import Column, UploadBase
+from stripefs.write.store_ops import COPIED_AT_ONCE
 
 if TYPE_CHECKING:
     from stripefs.write.context import UploadContext
@@ -101,8 +102,6 @@ class PutSink(Sink):
             yield piece
 
 
-_COPIED_AT_ONCE = 8 << 20
-
 _T = TypeVar("_T")
 
 
@@ -132,17 +131,17 @@ class StreamUpload:
         self._complete = False
         self._cancelled = False
         self._creating = trio.CancelScope()
-        self._ended = trio.Event()
+        self.ended = trio.Event()
         self._status: Status | None = None
         self._turn = threading.Lock()
         if shared.nursery is None:
-            self._ended.set()
+            self.ended.set()
             fail(DraftLost("the mount is being shut down"))
         else:
             shared.nursery.start_soon(contain, "writing a file in one go", self._run)
 
     def add(self, data: memoryview) -> None:
-        if self._ended.is_set():  # the bytes are dropped, and the writer is told why
+        if self.ended.is_set():  # the bytes are dropped, and the writer is told why
             self._release(len(data))
             return
         self._queue.add(data)
@@ -152,7 +151,7 @@ class StreamUpload:
         """All of it is written and acknowledged; None when it failed, which `fail` was told."""
         self._complete = True
         self._more.set()
-        await self._ended.wait()
+        await self.ended.wait()
         return self._status
 
     def cancel(self) -> None:
@@ -160,10 +159,6 @@ class StreamUpload:
         self._cancelled = True
         self._creating.cancel()
         self._more.set()
-
-    async def ended(self) -> None:
-        """Nothing of it moves any more."""
-        await self._ended.wait()
 
     async def _run(self) -> None:
         sink: Sink | None = None
@@ -189,7 +184,7 @@ class StreamUpload:
                     with trio.move_on_after(self._shared.ops.timeout):
                         await self._shared.streams.run("giving up a file", self._in_turn, sink.abort)
             self._release(self._queue.size)
-            self._ended.set()
+            self.ended.set()
 
     def _create(self, host: str) -> Sink:
         path, _ = self._new_path()
@@ -207,10 +202,10 @@ class StreamUpload:
             handle = await self._call("opening", partial(store.open, each.path))
             try:
                 each.ensure_same(handle.status)
-                for at in range(0, each.length, _COPIED_AT_ONCE):
+                for at in range(0, each.length, COPIED_AT_ONCE):
                     if self._cancelled:
                         return
-                    size = min(_COPIED_AT_ONCE, each.length - at)
+                    size = min(COPIED_AT_ONCE, each.length - at)
                     await self._call("copying", partial(_copy_piece, handle, at, size, sink))
             finally:
                 await self._call("closing", handle.close)

@@ -357,14 +357,8 @@ class FileUpload:
 
     def set_attributes(self, attributes: Attributes) -> None:
         """Attributes that the next publication gives the file; None fields stay as they are."""
-        now = self._file.attributes
-        self._file.attributes = Attributes(
-            mode=now.mode if attributes.mode is None else attributes.mode,
-            owner=now.owner if attributes.owner is None else attributes.owner,
-            group=now.group if attributes.group is None else attributes.group,
-            mtime_ns=now.mtime_ns if attributes.mtime_ns is None else attributes.mtime_ns,
-            atime_ns=now.atime_ns if attributes.atime_ns is None else attributes.atime_ns,
-        )
+        given = {name: value for name, value in dataclasses.asdict(attributes).items() if value is not None}
+        self._file.attributes = dataclasses.replace(self._file.attributes, **given)
 
     async def try_owners(self, owners: Attributes) -> None:
         """Raises what the store answers to giving a file of this writer away. It is tried with the lock."""

@@ -66,11 +66,6 @@ class SendHosts:
         return len(self._live)
 
     @property
-    def at_once(self) -> int:
-        """Parts that can be under way at once."""
-        return PER_HOST * len(self._live) if self._live else ANYWHERE_AT_ONCE
-
-    @property
     def kept_bytes(self) -> int:
         """Bytes that all hosts have taken so far."""
         return self._kept.total()
@@ -232,11 +227,11 @@ class Uploader:
             self._queue.remove(part)
             part.end(DraftLost("it was given up before it was sent"))
             return True
-        host = self.hosts.choose(part.group.hosts, time.monotonic(), load=part.size)
+        host = self.hosts.choose(part.taken, time.monotonic(), load=part.size)
         if host is None:
             return False
         self._queue.remove(part)
-        part.group.hosts.add(host)
+        part.taken.add(host)
         path, part.number = part.new_path()
         part.attempt = self._attempt(part, path, host)
         self._in_flight[part] = part.attempt
@@ -282,7 +277,7 @@ class Uploader:
             self.hosts.succeeded(attempt.host, part.size)
             part.end(None)
         else:
-            part.group.hosts.discard(attempt.host)
+            part.taken.discard(attempt.host)
             await self._failed(part, attempt, error)
         self._pump()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.copy.output import HEAD, STEP, Partial, differs_at
+from stripefs.copy.output import HEAD, STEP, FileMetadata, Partial, Spoiled, differs_at
 from stripefs.errors import Busy, IsADirectory, NoSpace
 from stripefs.format.blocks import CHECK, SUM, check_sums
 from stripefs.format.reserved_names import is_hidden
@@ -18,11 +18,12 @@ from tests.support.python_api import content
 
 LENGTH = 3 * STEP + 5
 DATA = content(LENGTH)
+LOOKS = FileMetadata(0o644)
 
 
-def begun(path: Path, steps: int, origin: bytes = b"one", data: bytes = DATA) -> Partial:
+def begun(path: Path, steps: int, origin: bytes = b"one", data: bytes = DATA, looks: FileMetadata = LOOKS) -> Partial:
     """A file of which so many steps have come, and further ones come."""
-    partial = Partial(os.fsencode(path), len(data), origin)
+    partial = Partial(os.fsencode(path), len(data), origin, looks)
     for _ in range(steps):
         view = memoryview(data)[partial.done :][:STEP]
         partial.write(view, check_sums(view))
@@ -40,11 +41,11 @@ def ignore(_size: int) -> None:
 def test_a_file_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    partial = begun(path, 4)
+    partial = begun(path, 4, looks=FileMetadata(0o640, 1_500_000_000_000_000_000))
     assert path.read_bytes() == b"old"
     assert hidden(tmp_path) == [".file.stripefs-copy"]
     told: list[int] = []
-    assert partial.publish(0o640, 1_500_000_000_000_000_000, told.append) is None
+    partial.publish(told.append)
     assert sum(told) == LENGTH
     assert path.read_bytes() == DATA
     assert (path.stat().st_mode & 0o7777, path.stat().st_mtime_ns) == (0o640, 1_500_000_000_000_000_000)
@@ -57,7 +58,7 @@ def test_small_files_leave_nothing_to_go_on_with(tmp_path: Path, size: int) -> N
     assert not partial.keep()
     assert os.listdir(tmp_path) == []
     partial = begun(tmp_path / "file", 1, data=DATA[:size])
-    assert partial.publish(0o644, None, ignore) is None
+    partial.publish(ignore)
     assert (tmp_path / "file").read_bytes() == DATA[:size]
 
 
@@ -69,7 +70,7 @@ def test_it_is_gone_on_with(tmp_path: Path, steps: int) -> None:
     while partial.done < LENGTH:
         view = memoryview(DATA)[partial.done :][:STEP]
         partial.write(view, check_sums(view))
-    assert partial.publish(0o644, None, ignore) is None
+    partial.publish(ignore)
     assert (tmp_path / "file").read_bytes() == DATA
 
 
@@ -116,13 +117,16 @@ def test_another_version_begins_anew(tmp_path: Path) -> None:
 def test_what_the_disk_changed_is_found(tmp_path: Path) -> None:
     partial = begun(tmp_path / "file", 4)
     flip(tmp_path / ".file.stripefs-copy", 2 * STEP + 3 * CHECK + 9)
-    assert partial.publish(0o644, None, ignore) == 2 * STEP + 3 * CHECK
+    with pytest.raises(Spoiled, match=f"from byte {2 * STEP + 3 * CHECK} on"):
+        partial.publish(ignore)
     os.truncate(tmp_path / ".file.stripefs-copy", STEP + 10)
-    assert partial.publish(0o644, None, ignore) == STEP
+    with pytest.raises(Spoiled, match=f"from byte {STEP} on"):
+        partial.publish(ignore)
     partial.drop()
     partial = begun(tmp_path / "file", 1, data=DATA[:5])
     flip(tmp_path / ".file.stripefs-copy", 3)
-    assert partial.publish(0o644, None, ignore) == 0
+    with pytest.raises(Spoiled, match=f"from byte {0} on"):
+        partial.publish(ignore)
     partial.drop()
     assert os.listdir(tmp_path) == []
 
@@ -154,15 +158,15 @@ def test_one_that_was_killed_before_it_had_its_name_can_be_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     data = DATA[: steps * STEP]
-    partial = begun(tmp_path / "file", steps, data=data)
+    partial = begun(tmp_path / "file", steps, data=data, looks=FileMetadata(0o444))
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", lambda *_args, **_kwargs: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            partial.publish(0o444, None, ignore)
+            partial.publish(ignore)
     assert (tmp_path / ".file.stripefs-copy").stat().st_mode & 0o600 == 0o600
     partial.keep()
-    partial = begun(tmp_path / "file", steps, data=data)
-    assert partial.publish(0o444, None, ignore) is None
+    partial = begun(tmp_path / "file", steps, data=data, looks=FileMetadata(0o444))
+    partial.publish(ignore)
     assert (tmp_path / "file").stat().st_mode & 0o7777 == 0o444
     assert os.listdir(tmp_path) == ["file"]
 
@@ -174,14 +178,14 @@ def test_what_cannot_be_replaced_is_not_begun(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         begun(tmp_path / "none" / "file", 0)
     with pytest.raises(NoSpace, match="no room"):
-        Partial(os.fsencode(tmp_path / "file"), 1 << 60, b"")
+        Partial(os.fsencode(tmp_path / "file"), 1 << 60, b"", LOOKS)
     assert os.listdir(tmp_path) == ["folder"]
 
 
 def test_a_long_name(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 255)
     partial = begun(path, 1, data=b"some")
-    partial.publish(0o600, None)
+    partial.publish(None)
     assert path.read_bytes() == b"some"
 
 

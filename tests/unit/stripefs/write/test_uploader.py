@@ -128,7 +128,7 @@ async def test_a_file_in_one_piece_that_is_not_begun_ends_when_it_is_given_up(st
         stream = StreamUpload(uploads._shared, lambda: (b"/hidden", 0), [], lambda size: None, lambda error: None)
         await until(lambda: gate.begun == 1)
         stream.cancel()
-        await stream.ended()
+        await stream.ended.wait()
         gate.release()
         await until(lambda: gate.ended == 1)
         await until(lambda: not (tmp_path / "hidden").exists())
