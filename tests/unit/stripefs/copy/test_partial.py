@@ -67,9 +67,8 @@ def test_it_is_gone_on_with(tmp_path: Path, steps: int) -> None:
     assert begun(tmp_path / "file", steps).keep()
     partial = begun(tmp_path / "file", 0)
     assert partial.done == min(steps * STEP, LENGTH)
-    while partial.done < LENGTH:
-        view = memoryview(DATA)[partial.done :][:STEP]
-        partial.write(view, check_sums(view))
+    partial.keep()
+    partial = begun(tmp_path / "file", 4 - steps)
     partial.publish(ignore)
     assert (tmp_path / "file").read_bytes() == DATA
 

@@ -6,22 +6,18 @@ import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, TypeVar
 
 import pytest
 
-from stripefs.errors import NotFound, ServiceDown, StoreError
+from stripefs.errors import NotFound, StoreError
 from stripefs.format.lock_and_record import LEASE
 from stripefs.gc.collect import Collection
 from stripefs.gc.recover import recover
-from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
-from stripefs.store.wrapper import Parser, WrappedStore
 from stripefs.write import Layout
 from stripefs.write.commit import Commit, CommitState
+from tests.model.mounts import Client
 from tests.support.uploads import MIB, beside, content, load, save, spread, writing
-
-_T = TypeVar("_T")
 
 DAY = 86_400.0
 
@@ -34,25 +30,6 @@ ORDER = [
     CommitState.VISIBLE,
     CommitState.PUBLISHED,
 ]
-
-
-class Mortal(WrappedStore):
-    """Once it is dead no call has an effect."""
-
-    NAME = "mortal"
-    PARAMETERS: ClassVar[dict[str, Parser]] = {}
-
-    def __init__(self, inner: Store) -> None:
-        super().__init__(inner)
-        self.dead = False
-
-    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
-        if self.dead:
-            raise ServiceDown("the writer is dead")
-        return act()
-
-    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
-        return self.asking(call, paths[0], act)
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, seen: Callable[[CommitState], None]) -> None:
@@ -74,14 +51,15 @@ def watch(monkeypatch: pytest.MonkeyPatch, seen: Callable[[CommitState], None]) 
 async def test_a_writer_that_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout, size: int, state: CommitState, append: bool
 ) -> None:
-    mortal = Mortal(spread(tmp_path))
+    mortal = Client(spread(tmp_path))
     old, data = content(size, seed=2), content(size)
     new = old + data if append else data
     seen: list[CommitState] = []
 
     def die(now: CommitState) -> None:
         seen.append(now)
-        mortal.dead = mortal.dead or now is state
+        if now is state:
+            mortal.kind, mortal.countdown = "away", 0  # once it is dead no call has an effect
 
     async with writing(mortal, layout=layout, io_timeout=0.5) as uploads:
         await save(uploads, b"/file", old)

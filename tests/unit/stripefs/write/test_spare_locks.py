@@ -6,45 +6,29 @@ import time
 import pytest
 
 from stripefs.errors import Busy
-from stripefs.store.wrapper import WrappedStore
 from stripefs.write import session
 from stripefs.write.file_lock import acquire, lock_path, read_lock
+from tests.model.mounts import Client
 from tests.support.memory_store import MemoryStore
 from tests.support.uploads import begin_with, save, writing
 
 
-class Documents(WrappedStore):
-    """A store in memory for many threads. asked: documents that were put and moved."""
-
-    NAME = "documents"
-    PARAMETERS = {}  # noqa: RUF012
+class Documents(Client):
+    """A store in memory for many threads. asked: locks that were put and moved."""
 
     def __init__(self):
         super().__init__(MemoryStore(time.time_ns))
         self.turn = threading.RLock()
         self.asked = []
 
-    def asking(self, call, path, act):
-        with self.turn:
-            return act()
-
     def changing(self, call, paths, act):
-        with self.turn:
-            return act()
+        if call in ("put", "rename") and paths[0].endswith(b"-lock"):
+            self.asked.append((call, *paths))
+        return super().changing(call, paths, act)
 
-    def scandir(self, path, after=b""):
+    def _ask(self, act):
         with self.turn:
-            return iter([list(batch) for batch in self.inner.scandir(path, after)])
-
-    def put_document(self, path, data):
-        with self.turn:
-            self.asked.append(("put", path))
-            return self.inner.put_document(path, data)
-
-    def move_document(self, source, target, seen, data):
-        with self.turn:
-            self.asked.append(("move", source, target))
-            self.inner.move_document(source, target, seen, data)
+            return super()._ask(act)
 
 
 @pytest.fixture
@@ -65,8 +49,8 @@ async def test_one_lock_serves_the_files_of_a_directory_that_come_one_after_the_
             await save(uploads, name, b"data", anew=True)
         assert store.asked == [
             ("put", lock_path(b"/d/one")),
-            ("move", lock_path(b"/d/one"), lock_path(b"/d/two")),
-            ("move", lock_path(b"/d/two"), lock_path(b"/d/two")),
+            ("rename", lock_path(b"/d/one"), lock_path(b"/d/two")),
+            ("rename", lock_path(b"/d/two"), lock_path(b"/d/two")),
             ("put", lock_path(b"/e")),
         ]
         assert [locked(store, path) for path in (b"/d/one", b"/d/two", b"/e")] == [False, True, True]
