@@ -121,27 +121,29 @@ def test_one_connection_for_one_read_after_the_other(transfer: DataTransfer, por
     assert (port.connections, port.confirmed) == (1, 5)
 
 
-def test_a_kept_connection_that_the_datanode_closed(transfer: DataTransfer, port: TransferPort) -> None:
+@pytest.mark.parametrize("used", [False, True])
+def test_a_kept_connection_that_ended_is_replaced(transfer: DataTransfer, port: TransferPort, used: bool) -> None:
+    """Before it is used, and as it is."""
     read(transfer, port, 0, 1000)
-    port.drop_connections()
+    if used:
+        port.manners = [lambda talk: None]
+    else:
+        port.drop_connections()
     assert read(transfer, port, 1000, 1000) == DATA[1000:2000]
     assert port.connections == 2
-
-
-def test_a_kept_connection_that_ends_when_it_is_used(transfer: DataTransfer, port: TransferPort) -> None:
-    read(transfer, port, 0, 1000)
-    port.manners = [lambda talk: None]
-    assert read(transfer, port, 1000, 1000) == DATA[1000:2000]
     assert not transfer.refused()
 
 
 def test_connections_are_kept_for_a_while(
     here: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(transfer_hosts, "REUSE", 0.2)
     read(here, port, 0, 1000)
     monkeypatch.setattr(transfer_hosts, "REUSE", 0.0)
     read(here, port, 0, 1000)
     assert port.connections == 2
+    monkeypatch.setattr(transfer_hosts, "REUSE", 0.05)
+    eventually(lambda: not port.open, "the end of one that nobody takes")
 
 
 def _flipped(at: int) -> Manner:
@@ -245,55 +247,12 @@ def refused_read(transfer: DataTransfer, port: TransferPort) -> Refused:
     return caught.value
 
 
-def test_nothing_is_tried_after_three_refusals(transfer: DataTransfer, port: TransferPort) -> None:
-    port.manners = [_refusing] * 3
-    for _ in range(3):
-        assert not transfer.refused()
-        assert refused_read(transfer, port).answered
-    assert "Replica not found" in transfer.refused()
-
-
 def test_blocks_that_were_moved_do_not_end_it(transfer: DataTransfer, port: TransferPort) -> None:
     read(transfer, port, 0, 1000)
     port.manners = [_refusing] * 5
     for _ in range(5):
         refused_read(transfer, port)
     assert not transfer.refused(port.address)
-
-
-def test_a_datanode_whose_port_was_closed_is_the_only_one_left_alone(
-    transfer: DataTransfer, port: TransferPort
-) -> None:
-    read(transfer, port, 0, 1000)
-    port.address, real = closed_port(), port.address
-    for _ in range(3):
-        assert not refused_read(transfer, port).answered
-    assert transfer.refused(port.address)
-    assert transfer.paused() == [port.address]
-    port.address = real
-    assert not transfer.refused(port.address)
-    assert not transfer.refused()
-
-
-def test_a_pause_ends(transfer: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    port.manners = [_refusing] * 3
-    for _ in range(3):
-        refused_read(transfer, port)
-    clock = time.monotonic() + transfer_hosts.PAUSE
-    monkeypatch.setattr(transfer_hosts.time, "monotonic", lambda: clock)
-    assert not transfer.refused()
-
-
-def test_a_datanode_that_fell_silent_three_times_is_read_in_another_way(
-    transfer: DataTransfer, port: TransferPort
-) -> None:
-    read(transfer, port, 0, 1000)
-    port.manners = [lambda talk: talk.port.hang()] * 3
-    for _ in range(3):
-        assert not transfer.refused(port.address)
-        with pytest.raises(HostFailed):
-            read(transfer, port, 0, 1000)
-    assert "no answer" in transfer.refused(port.address)
 
 
 def test_a_port_where_nothing_listens(transfer: DataTransfer, port: TransferPort) -> None:
@@ -383,14 +342,6 @@ def test_a_read_that_is_cancelled_when_all_is_here(here: DataTransfer, port: Tra
     assert port.connections == 2
 
 
-def test_connections_that_nobody_takes_are_closed(
-    here: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfer_hosts, "REUSE", 0.05)
-    read(here, port, 0, 1000)
-    eventually(lambda: not port.open, "the end of the connection")
-
-
 def test_a_read_that_is_cancelled(transfer: DataTransfer, port: TransferPort) -> None:
     watch = RecordingWatch()
     held = threading.Event()
@@ -471,11 +422,14 @@ def test_memory_cannot_be_shared(port: TransferPort, monkeypatch: pytest.MonkeyP
 
 
 def test_a_store_reads_by_data_transfer(port: TransferPort) -> None:
+    """And asks the NameNode three times for a file."""
     with hdfs(port) as (cluster, store):
         assert store.describe()["transport"] == "data transfer"
+        cluster.namenode.asked.clear()
         assert read_file(store, port.address, 5000, 1 << 20) == DATA[5000 : 5000 + (1 << 20)]
         assert port.asked == [(5000, 1 << 20)]
         assert not cluster.datanodes[0].served
+        assert cluster.namenode.asked == ["GETFILESTATUS", "GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
 
 
 def test_small_reads_come_from_any_replica(port: TransferPort) -> None:
@@ -566,13 +520,6 @@ def test_a_corrupt_replica_counts_as_a_failed_host(port: TransferPort) -> None:
 AWAY = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby")
 
 
-def test_the_namenode_is_asked_three_times_for_a_file(port: TransferPort) -> None:
-    with hdfs(port) as (cluster, store):
-        cluster.namenode.asked.clear()
-        assert read_file(store, port.address, 0, 1 << 20) == DATA[: 1 << 20]
-        assert cluster.namenode.asked == ["GETFILESTATUS", "GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
-
-
 @contextmanager
 def short(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[FakeCluster, HdfsStore, Identity]]:
     """A store whose file is short, and the identity of that. Its DataNode has granted a read already."""
@@ -586,6 +533,7 @@ def short(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
 
 
 def test_a_short_file_is_read_when_it_is_opened(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: a kernel that opens it again has its pages, as a rule, and nothing to read."""
     with short(port, monkeypatch) as (cluster, store, expected):
         handle = store.open(b"/file", expected)
         assert handle.read_now(1 << 20, len(DATA) - (1 << 20)) == DATA[1 << 20 :]
@@ -595,15 +543,9 @@ def test_a_short_file_is_read_when_it_is_opened(port: TransferPort, monkeypatch:
         assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS", "GETFILESTATUS", "GETFILESTATUS"]
         handle.close()
         assert handle.read_now(7, 1000) is None
-
-
-def test_a_short_file_is_read_once(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that opens it again has its pages, as a rule, and nothing to read."""
-    with short(port, monkeypatch) as (_, store, expected):
-        store.open(b"/file", expected).close()
         again = store.open(b"/file", expected)
         assert again.read_now(0, 1) is None
-        assert port.asked == [(0, len(DATA))]
+        assert port.asked == [(0, len(DATA)), (5, 10)]
         assert again.read(0, 1) == DATA[:1]
         again.close()
 

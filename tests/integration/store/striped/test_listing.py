@@ -7,9 +7,10 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.format.manifest import Manifest
@@ -167,58 +168,48 @@ def test_a_listing_given_up_while_the_next_page_is_fetched(inner: LocalStore) ->
     assert store.looked == [[b"00000"]]
 
 
-@pytest.mark.parametrize("seen", [ListedHeader(5, 4096, "0.1"), ListedHeader(), ListedHeader(damage="spoilt")])
-def test_what_has_not_changed_is_not_made_again(seen: ListedHeader) -> None:
-    kept = HeaderCache()
-    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True, encrypted=True)
-    assert kept.listed(b"/", status) is None
-    first = kept.keep(b"/", status, seen)
-    assert first == listed_as(status, seen)
-    assert kept.listed(b"/", dataclasses.replace(status)) is first
-
-
-@pytest.mark.parametrize("seen", [ListedHeader(5, 4096, "0.1"), ListedHeader(), ListedHeader(damage="spoilt")])
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"name": b"g"},
-        {"atime_ns": 9},
-        {"mode": 0o600},
-        {"owner": "p"},
-        {"group": "h"},
-        {"replication": 3},
-        {"links": 1},
-    ],
+STATUSES = st.builds(
+    Status,
+    st.sampled_from([b"f", b"g"]),
+    st.just(Kind.FILE),
+    length=st.sampled_from([1789, 5885]),
+    mtime_ns=st.sampled_from([2, 3]),
+    atime_ns=st.sampled_from([3, 9]),
+    mode=st.sampled_from([0o640, 0o600]),
+    owner=st.sampled_from(["o", "p"]),
+    group=st.sampled_from(["g", "h"]),
+    file_id=st.sampled_from(["", "7", "8"]),
+    replication=st.sampled_from([2, 3]),
+    links=st.sampled_from([1, 4]),
+    marked=st.just(True),
 )
-def test_what_a_manifest_leaves_as_it_is_is_shown_as_it_is_now(seen: ListedHeader, change: dict[str, Any]) -> None:
+HEADERS = st.sampled_from([
+    *(ListedHeader(5, 4096, "0.1"), ListedHeader(6, 4096, "0.2")),
+    *(ListedHeader(), ListedHeader(damage="spoilt")),
+])  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.sampled_from([b"/a", b"/b"]), STATUSES, st.none() | HEADERS), max_size=12))
+def test_what_is_kept_is_shown_as_it_would_be_made_now(
+    steps: list[tuple[bytes, Status, ListedHeader | None]],
+) -> None:
+    """A heading is that of its version alone: by the file's id, or its path where there is none. What has not changed
+    since it was shown is not made again."""
     kept = HeaderCache()
-    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True, encrypted=True)
-    kept.keep(b"/", status, seen)
-    changed = dataclasses.replace(status, **change)
-    for now in (changed, status):
-        assert kept.listed(b"/", now) == listed_as(now, seen)
-        assert kept.get(b"/", now) is seen
-
-
-@pytest.mark.parametrize("change", [{"length": 1789 + 4096}, {"mtime_ns": 3}, {"file_id": "8"}, {"file_id": ""}])
-def test_another_version_is_looked_at(change: dict[str, Any]) -> None:
-    kept = HeaderCache()
-    status = Status(b"f", Kind.FILE, 1789, 2, file_id="7")
-    kept.keep(b"/", status, ListedHeader(5, 4096, "0.1"))
-    newer = dataclasses.replace(status, **change)
-    assert kept.listed(b"/", newer) is kept.get(b"/", newer) is None
-    kept.keep(b"/", newer, ListedHeader(6, 4096, "0.2"))
-    listed = kept.listed(b"/", newer)
-    assert listed is not None
-    assert (listed.length, listed.file_id) == (6, f"{newer.file_id}:0.2")
-
-
-def test_without_ids_the_path_tells_files_apart() -> None:
-    kept = HeaderCache()
-    status = Status(b"f", Kind.FILE, 1789, 2)
-    kept.keep(b"/a", status, ListedHeader(5, 4096, "0.1"))
-    assert kept.get(b"/a", status) is not None
-    assert kept.listed(b"/b", status) is kept.listed(b"/a", dataclasses.replace(status, name=b"g")) is None
+    model: dict[str | bytes, tuple[tuple[int, int], ListedHeader]] = {}
+    for folder, status, seen in steps:
+        key = status.file_id or folder + b"/" + status.name
+        version = (status.length, status.mtime_ns)
+        if seen is not None:
+            assert kept.keep(folder, status, seen) == listed_as(status, seen)
+            model[key] = version, seen
+        if key not in model or model[key][0] != version:
+            assert kept.listed(folder, status) is kept.get(folder, status) is None
+        else:
+            assert kept.get(folder, status) is model[key][1]
+            listed = kept.listed(folder, status)
+            assert listed == listed_as(status, model[key][1])
+            assert kept.listed(folder, dataclasses.replace(status)) is listed
 
 
 def test_a_manifest_changes_three_things_of_a_status() -> None:

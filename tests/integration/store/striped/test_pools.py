@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import ConfigError, StoreError
+from stripefs.format.manifest import Manifest
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
+from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore, pool_of, striped_view
 from stripefs.store.url import elsewhere, open_store
-from tests.integration.store.striped.material import DATA, OTHER, whole
+from tests.integration.store.striped.material import DATA, OTHER, UNIT, whole
+from tests.support.stores import content
 from tests.support.striped_files import write_striped
 
 
@@ -35,6 +38,19 @@ def test_urls_of_other_places(url: str, place: bytes, there: str) -> None:
     assert pool_of(there) == (place.rstrip(b"/") + b"/.stripefs")
 
 
+@pytest.mark.parametrize(
+    ("url", "pool"),
+    [
+        ("file:///data//a/../b%20c/", b"/data/b c/.stripefs"),
+        ("hdfs://namenode", b"/.stripefs"),
+        ("memory:nothing", b"/.stripefs"),
+    ],
+)
+def test_where_the_pool_is(url: str, pool: bytes) -> None:
+    assert pool_of(url) == pool
+    Manifest("0" * 16, 0, UNIT, pool, ())
+
+
 def trusting(source: str, *pools: bytes) -> StripedStore:
     settings = StoreSettings(url=source)
     return striped_view(open_store(settings), settings, pools)
@@ -44,10 +60,12 @@ def reads(above: Store, source: str) -> None:
     """A file in a directory of `above`, which `source` names, is read with the pool of `above`, and not without."""
     pool = pool_of(above.url)
     write_striped(above, b"/run/f", DATA, version="0" * 16)
-    write_striped(above, b"/run/many", OTHER, [(len(OTHER), 1)], version="1" * 16)
+    many = content(40 * UNIT)
+    manifest = write_striped(above, b"/run/many", many, [(UNIT, 1)] * 40, version="1" * 16)
+    assert manifest.parts_list() is not None  # so it lies in that pool too
     inside = trusting(source, pool)
     assert whole(inside, b"/f") == DATA
-    assert whole(inside, b"/many") == OTHER
+    assert whole(inside, b"/many") == many
     write_striped(inside, b"/own", OTHER, version="2" * 16)
     assert whole(inside, b"/own") == OTHER
     inside.close()
@@ -59,6 +77,7 @@ def reads(above: Store, source: str) -> None:
         other.close()
 
 
+@pytest.mark.usefixtures("short_manifests")
 @pytest.mark.parametrize("url", ["{0}", "file://{0}", "throttled+file://{0}?hosts=3&rate=4GB/s"])
 def test_local_directories(tmp_path: Path, url: str) -> None:
     (tmp_path / "a ä" / "run").mkdir(parents=True)
@@ -68,16 +87,32 @@ def test_local_directories(tmp_path: Path, url: str) -> None:
     above.close()
 
 
-def test_a_list_that_lies_in_another_pool(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    above = open_store(StoreSettings(url=str(tmp_path)))
-    data = DATA * 400
-    manifest = write_striped(above, b"/run/f", data, [(4096, 1)] * 1700 + [(len(data) - 1700 * 4096, 1)])
-    assert manifest.parts_list() is not None
-    inside = trusting(str(tmp_path / "run"), pool_of(str(tmp_path)))
-    assert whole(inside, b"/f") == data
-    inside.close()
-    above.close()
+def test_pools_above_and_below_the_mount(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    above, below = LocalStore(os.fsencode(tmp_path)), LocalStore(os.fsencode(tmp_path / "below"))
+    write_striped(above, b"/below/f", DATA, version="0" * 16)
+    write_striped(below, b"/g", OTHER, version="1" * 16)
+    pool = {above: os.fsencode(tmp_path) + b"/.stripefs", below: os.fsencode(tmp_path) + b"/below/.stripefs"}
+
+    untrusting = StripedStore(above), StripedStore(below)
+    for store, path in zip(untrusting, (b"/below/g", b"/f"), strict=True):
+        with pytest.raises(StoreError, match=r"is missing.*--trust-pool"):
+            store.get(path)
+    opened = []
+
+    def open_pool(path: bytes) -> Store:
+        opened.append(path)
+        return LocalStore(path)
+
+    with pytest.raises(StoreError, match="cannot be reached"):
+        StripedStore(below, [pool[above]]).get(b"/f")
+    trusting = StripedStore(above, [os.fsdecode(pool[below])]), StripedStore(below, [pool[above]], open_pool)
+    assert whole(trusting[0], b"/below/g") == OTHER
+    assert whole(trusting[1], b"/f") == DATA
+    assert whole(trusting[1], b"/f") == DATA
+    assert opened == [os.fsencode(tmp_path)]
+    for store in trusting:
+        store.close()
 
 
 def test_a_pool_that_cannot_be_reached(tmp_path: Path) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.errors import NotFound, ServiceDown, StaleVersion, StoreError
-from stripefs.format.manifest import Manifest
+from stripefs.errors import NotFound, ServiceDown, StaleVersion
 from stripefs.store import striped_listing
 from stripefs.store.base import Buffer, Handle, Identity, Status, Store
 from stripefs.store.local import LocalStore
-from stripefs.store.striped import StripedStore, pool_of
+from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
 from stripefs.testing import CountingStore
 from tests.contract.listing import ListingConformance
@@ -81,51 +80,6 @@ def test_hidden_names_are_not_there(store: StripedStore, path: bytes) -> None:
     folder = os.path.dirname(path)
     if b".stripefs/" not in folder + b"/" and b".stripefs-0" not in folder:
         assert all(entry.name != os.path.basename(path) for entry in listing(store, folder))
-
-
-@pytest.mark.parametrize(
-    ("url", "pool"),
-    [
-        ("/data/checkpoints", b"/data/checkpoints/.stripefs"),
-        ("file:///data//a/../b%20c/", b"/data/b c/.stripefs"),
-        ("hdfs://namenode:8020/checkpoints", b"/checkpoints/.stripefs"),
-        ("hdfs://namenode", b"/.stripefs"),
-        ("s3://bucket/prefix?region=eu", b"/bucket/prefix/.stripefs"),
-        ("throttled+file:///data?rate=1MB/s", b"/data/.stripefs"),
-        ("memory:nothing", b"/.stripefs"),
-    ],
-)
-def test_where_the_pool_is(url: str, pool: bytes) -> None:
-    assert pool_of(url) == pool
-    Manifest("0" * 16, 0, UNIT, pool, ())
-
-
-def test_pools_above_and_below_the_mount(tmp_path: Path) -> None:
-    (tmp_path / "below").mkdir()
-    above, below = LocalStore(os.fsencode(tmp_path)), LocalStore(os.fsencode(tmp_path / "below"))
-    write_striped(above, b"/below/f", DATA, version="0" * 16)
-    write_striped(below, b"/g", OTHER, version="1" * 16)
-    pool = {above: os.fsencode(tmp_path) + b"/.stripefs", below: os.fsencode(tmp_path) + b"/below/.stripefs"}
-
-    untrusting = StripedStore(above), StripedStore(below)
-    for store, path in zip(untrusting, (b"/below/g", b"/f"), strict=True):
-        with pytest.raises(StoreError, match=r"is missing.*--trust-pool"):
-            store.get(path)
-    opened = []
-
-    def open_pool(path: bytes) -> Store:
-        opened.append(path)
-        return LocalStore(path)
-
-    with pytest.raises(StoreError, match="cannot be reached"):
-        StripedStore(below, [pool[above]]).get(b"/f")
-    trusting = StripedStore(above, [os.fsdecode(pool[below])]), StripedStore(below, [pool[above]], open_pool)
-    assert whole(trusting[0], b"/below/g") == OTHER
-    assert whole(trusting[1], b"/f") == DATA
-    assert whole(trusting[1], b"/f") == DATA
-    assert opened == [os.fsencode(tmp_path)]
-    for store in trusting:
-        store.close()
 
 
 def test_a_listing_opens_what_may_be_a_manifest_once(tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ from stripefs.errors import Exists, HostFailed
 from stripefs.store.local import LocalStore
 from stripefs.testing import CountingStore, ThrottledStore
 from stripefs.testing.counting import _Covered
-from tests.integration.store.wrappers.material import spread
+from tests.integration.store.wrappers.material import MIB, spread
 from tests.support.stores import RecordingWatch, listing
-
-MIB = 1 << 20
 
 
 def test_what_counting_counts(filled: LocalStore) -> None:

@@ -23,7 +23,6 @@ from stripefs.store.hdfs.transfer_wire import (
     packet_head,
     read_answer,
     read_request,
-    refusal_of,
     write_answer,
 )
 
@@ -126,19 +125,6 @@ def test_the_name_of_a_block() -> None:
 )
 def test_blocks_that_are_read_by_webhdfs(other: dict[str, Any]) -> None:
     assert block_name_of(LOCATED | other) is None
-
-
-@pytest.mark.parametrize(
-    ("defaults", "why"),
-    [
-        ({}, ""),
-        ({"encryptDataTransfer": True}, "encrypts"),
-        ({"keyProviderUri": "kms://http@kms:9600/kms"}, "key provider"),
-    ],
-)
-def test_clusters_that_are_read_by_webhdfs(defaults: dict[str, Any], why: str) -> None:
-    assert why in refusal_of(defaults)
-    assert bool(refusal_of(defaults)) == bool(why)
 
 
 def test_the_request_as_hadoop_has_it() -> None:

@@ -1,15 +1,31 @@
-"""Calls that fail: a share of them, or a chosen one."""
+"""Calls that fail, take longer or answer too few bytes: a share of them, or a chosen one."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from stripefs.errors import HostFailed, NoSpace, ServiceDown, Transient
+from stripefs.errors import HostFailed, NoSpace, ServiceDown, StoreError, Transient
+from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
-from stripefs.testing import FaultyStore
+from stripefs.testing import DelayedStore, FaultyStore, ShortStore
 from tests.contract.putting import read
-from tests.integration.store.wrappers.material import make, outcomes
-from tests.support.stores import listing
+from tests.integration.store.wrappers.material import MIB, make
+from tests.support.stores import cancel_on_the_way, content, listing
+
+
+def outcomes(store: Store, order: list[int]) -> dict[int, str]:
+    handle = store.open(b"/file")
+    found = {}
+    for start in order:
+        try:
+            data = handle.read(start, 100)
+            assert bytes(data) == content(MIB)[start : start + 100]
+            found[start] = "right"
+        except (StoreError, RuntimeError) as error:
+            found[start] = type(error).__name__
+    return found
 
 
 def test_faults_depend_on_the_seed_and_not_on_the_order(filled: LocalStore) -> None:
@@ -24,10 +40,9 @@ def test_faults_depend_on_the_seed_and_not_on_the_order(filled: LocalStore) -> N
 
 
 def test_a_second_try_draws_again(filled: LocalStore) -> None:
-    store = FaultyStore(filled, rate=0.5, seed=1)
-    tries = [outcomes(store, [0])[0] for _ in range(40)]
-    assert "right" in tries
-    assert set(tries) > {"right"}
+    for store in (FaultyStore(filled, rate=0.5, seed=1), ShortStore(filled, rate=0.5)):
+        tries = {outcomes(store, [0])[0] for _ in range(40)}
+        assert tries > {"right"}
 
 
 def test_faults_of_metadata_calls(filled: LocalStore) -> None:
@@ -77,14 +92,29 @@ def test_a_close_that_fails(local: LocalStore, after: bool) -> None:
     assert [status.name for status in listing(local, b"/")] == ([b"file"] if after else [])
 
 
-def test_a_share_of_the_changes_fails(local: LocalStore) -> None:
-    store = FaultyStore(local, rate=0.5, seed=4, on=("mkdir",), kinds=("service",))
-    made = 0
-    for number in range(40):
-        try:
-            store.mkdir(b"/%d" % number)
-        except ServiceDown:
-            continue
-        made += 1
-    assert 10 < made < 30
-    assert len(listing(local, b"/")) == made
+def test_a_short_answer_becomes_an_error(filled: LocalStore) -> None:
+    handle = ShortStore(filled, rate=1).open(b"/file")
+    with pytest.raises(HostFailed, match="where 100 were asked for"):
+        handle.read(0, 100, host="")
+    assert len(ShortStore(filled, rate=1, checked=False).open(b"/file").read(0, 100)) < 100
+
+
+def test_calls_that_are_named_wait_each_time(filled: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("stripefs.testing.faults.pause", lambda seconds, watch: waits.append(seconds))
+    store = DelayedStore(filled, delay=0.25)
+    store.stat(b"/file")
+    listing(store, b"/")
+    store.open(b"/file").read(0, 10)
+    make(store, b"/a", b"x")
+    assert waits == [0.25] * 5  # stat; scandir's batch and end; open; read
+    writing = DelayedStore(filled, delay=10.0, on=("write", "change"))
+    writing.stat(b"/file")
+    make(writing, b"/b", b"x")
+    writing.rename(b"/b", b"/c")
+    assert waits[5:] == [10.0] * 4  # create; write; close; rename
+
+
+def test_a_delayed_read_can_be_cancelled(filled: LocalStore) -> None:
+    handle = DelayedStore(filled, delay=1000, on=("read",)).open(b"/file")
+    cancel_on_the_way(partial(handle.read, 0, 10))
