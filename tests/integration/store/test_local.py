@@ -259,15 +259,6 @@ def test_a_file_that_would_be_waited_for_is_not_read_at_once(
         assert bytes(handle.read(0, 10)) == content(100)[:10]
 
 
-def test_a_rename_of_an_open_file_is_no_change(store: LocalStore, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"same")
-    handle = store.open(b"/file")
-    (tmp_path / "file").rename(tmp_path / "other")
-    assert bytes(handle.read(0, 4)) == b"same"
-    assert store.stat(b"/other").identity == handle.status.identity
-    handle.close()
-
-
 def test_a_sparse_file_of_many_tebibytes(store: LocalStore, tmp_path: Path) -> None:
     size = 12 << 40  # below the 16 TiB that ext4 allows
     with (tmp_path / "sparse").open("wb") as file:
@@ -317,14 +308,6 @@ def test_a_folder_without_permission(store: LocalStore, tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "open", refuse)  # root, as whom the tests may run, is refused nothing
     with pytest.raises(PermissionDenied, match="/file"):
         store.open(b"/file")
-
-
-def test_a_closed_store(tmp_path: Path) -> None:
-    store = LocalStore(os.fsencode(tmp_path))
-    store.close()
-    store.close()
-    with pytest.raises(StoreError):
-        store.stat(b"/")
 
 
 def test_a_root_that_is_to_be_made(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stripefs.errors import HostFailed, StoreError
 from stripefs.store.base import Kind, Status
-from stripefs.store.common import InUse, blocks_by_size, check_range, exact
+from stripefs.store.common import InUse, blocks_by_size, exact
 
 
 def test_release_waits_for_the_last_read() -> None:
@@ -44,16 +44,6 @@ def test_an_answer_of_another_length(answer: bytes) -> None:
         exact(answer, 4, where="file", host="h1")
     assert failure.value.host == "h1"
     assert exact(b"abcd", 4, where="file") == b"abcd"
-
-
-@pytest.mark.parametrize(("offset", "length", "inside"), [(0, 10, True), (10, 0, True), (9, 2, False), (-1, 1, False)])
-def test_ranges_inside_a_file(offset: int, length: int, inside: bool) -> None:
-    status = Status(b"file", Kind.FILE, 10)
-    if inside:
-        check_range(status, offset, length)
-    else:
-        with pytest.raises(StoreError):
-            check_range(status, offset, length)
 
 
 @given(size=st.integers(0, 50), length=st.integers(0, 200), offset=st.integers(0, 250), wanted=st.integers(0, 250))

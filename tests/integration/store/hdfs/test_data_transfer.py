@@ -509,14 +509,6 @@ def test_a_namenode_that_goes_away_at_the_last_question(monkeypatch: pytest.Monk
     assert len(closed) == 1
 
 
-def test_a_corrupt_replica_counts_as_a_failed_host(port: TransferPort) -> None:
-    with hdfs(port) as (cluster, store):
-        port.manners = [_flipped(31 + 512 + 5)]
-        with pytest.raises(HostFailed, match="fails its checksum"):
-            read_file(store, port.address, 0, 1 << 20)
-        assert not cluster.datanodes[0].served
-
-
 AWAY = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby")
 
 

@@ -89,16 +89,6 @@ def test_a_read_goes_on_here_when_the_process_dies(process: FetchProcess, port: 
         assert process.fetch(request_for(port.address, 1, SIZE), None) == DATA[1 : 1 + SIZE]
 
 
-def test_one_that_hangs_is_killed(process: FetchProcess, port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = pid_of(process)
-    monkeypatch.setattr(module, "SILENT", 0.2)
-    monkeypatch.setattr(module, "LOOK_EVERY", 0.02)
-    os.kill(first, signal.SIGSTOP)
-    assert process.fetch(request_for(port.address, 0, SIZE), None) is None
-    eventually(lambda: gone(first), "the end of the process")
-    eventually(lambda: process.running, "another process")
-
-
 def test_a_cancelled_fetch_leaves_its_buffer_alone(process: FetchProcess, port: TransferPort) -> None:
     watch = RecordingWatch()
     canceller = meanwhile(watch.cancel, held_up(port))
@@ -155,6 +145,7 @@ def test_one_that_hangs_is_killed_however_much_is_asked_of_it(
     for thread in requests:
         thread.join()
     eventually(lambda: gone(first), "the end of the process")
+    eventually(lambda: process.running, "another process")
 
 
 def test_no_descriptors_are_left(process: FetchProcess, port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stripefs.errors import Exists, QuotaExceeded, ServiceDown, StoreError, Transient, Unsupported
+from stripefs.errors import Exists, ServiceDown, StoreError, Unsupported
 from stripefs.store.hdfs.namenode_rpc import CallsRefused, NameNodeRpc
 from stripefs.store.hdfs.protobuf import bytes_field, number_field
 from tests.tools.fake_hdfs import closed_port
@@ -79,25 +79,6 @@ def test_a_fresh_connection_that_breaks_off_is_not_asked_again(port: RpcPort, rp
     assert len(port.calls) == 1
 
 
-@pytest.mark.parametrize(
-    ("exception", "message", "error"),
-    [
-        ("org.apache.hadoop.fs.FileAlreadyExistsException", "there", Exists),
-        ("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "full", QuotaExceeded),
-        ("org.apache.hadoop.hdfs.server.namenode.NotReplicatedYetException", "wait", Transient),
-        ("org.apache.hadoop.hdfs.server.namenode.LeaseExpiredException", "lost", Transient),
-        (STANDBY, "standby", ServiceDown),
-        ("java.io.IOException", "File /file could only be written to 0 of the 1 minReplication nodes", StoreError),
-    ],
-)
-def test_refusals(port: RpcPort, rpc: NameNodeRpc, exception: str, message: str, error: type[StoreError]) -> None:
-    port.manners = [lambda call: call.refuse(exception, message)]
-    with pytest.raises(error) as caught:
-        create(rpc)
-    assert type(caught.value) is error
-    assert create(rpc) == 4711
-
-
 def test_a_namenode_that_wants_to_know_who_we_are(port: RpcPort, rpc: NameNodeRpc) -> None:
     port.manners = [lambda call: call.refuse("org.apache.hadoop.security.AccessControlException", "SIMPLE", fatal=True)]
     with pytest.raises(CallsRefused, match="SIMPLE"):
@@ -153,6 +134,10 @@ def test_the_active_namenode_is_asked_first_from_then_on() -> None:
         create(rpc)
         create(rpc)
         assert (len(first.calls), len(second.calls)) == (1, 2)
+        second.manners = [lambda call: call.refuse("org.apache.hadoop.fs.FileAlreadyExistsException", "there")]
+        with pytest.raises(Exists):  # the last word
+            create(rpc)
+        assert len(first.calls) == 1
         second.otherwise = first.otherwise
         with pytest.raises(ServiceDown) as caught:
             create(rpc)

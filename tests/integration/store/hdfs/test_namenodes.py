@@ -5,22 +5,19 @@ from __future__ import annotations
 import gc
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from stripefs.errors import (
     ConfigError,
-    NotFound,
     PermissionDenied,
     ServiceDown,
     StoreError,
 )
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.connection import check_rpc
-from stripefs.store.hdfs.namenode import NameNodeRest
+from stripefs.store.hdfs.namenode import NameNodeRest, Unanswered
 from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.fake_hdfs import (
     DATA,
@@ -141,44 +138,6 @@ def test_datanodes_by_their_names() -> None:
 # Several NameNodes
 
 
-@contextmanager
-def two_namenodes() -> Iterator[tuple[FakeNameNode, FakeNameNode, NameNodeRest]]:
-    one, two = FakeNameNode(DATA), FakeNameNode(DATA)
-    with serving(one, two):
-        rest = NameNodeRest([one.address, two.address], "me", TIMEOUT)
-        yield one, two, rest
-        rest.close()
-
-
-STANDBY = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby")
-
-
-def test_the_active_namenode_is_found_and_kept() -> None:
-    with two_namenodes() as (one, two, rest):
-        one.refusal = STANDBY
-        for _ in range(3):
-            assert rest.ask("GETFILESTATUS", "/file")["FileStatus"]["fileId"] == FILE_ID
-        assert (len(one.asked), len(two.asked), rest.active) == (1, 3, two.address)
-        one.refusal, two.refusal = None, STANDBY
-        rest.ask("GETFILESTATUS", "/file")
-        assert rest.active == one.address
-
-
-def test_a_refusal_is_the_last_word() -> None:
-    with two_namenodes() as (one, two, rest):
-        one.exists = False
-        with pytest.raises(NotFound):
-            rest.ask("GETFILESTATUS", "/file")
-        assert two.asked == []
-
-
-def test_all_namenodes_away() -> None:
-    with two_namenodes() as (one, two, rest):
-        one.refusal = two.refusal = STANDBY
-        with pytest.raises(ServiceDown, match=r"StandbyException.*StandbyException"):
-            rest.ask("GETFILESTATUS", "/file")
-
-
 def test_a_nameservice_with_a_dead_namenode(tmp_path: Path) -> None:
     with FakeCluster.running(DATA, good) as cluster:
         properties = {
@@ -196,6 +155,38 @@ def test_a_nameservice_with_a_dead_namenode(tmp_path: Path) -> None:
         )
         assert store.open(b"/file").read(0, 10) == DATA[:10]
         store.close()
+
+
+# Changes
+
+
+def test_a_change_is_asked_for_once() -> None:
+    """A reset or silence instead of an answer leaves open what became of it."""
+    namenode = FakeNameNode(b"")
+    for operation in ("MKDIRS", "RENAME"):
+        namenode.operations[operation] = lambda request: request.reset()
+    namenode.operations["DELETE"] = lambda request: setattr(request, "close_connection", True)
+    with serving(namenode):
+        rest = NameNodeRest([namenode.address], "me", TIMEOUT)
+        rest.ask("GETFILESTATUS", "/")  # leaves a connection that a change must not use
+        for method, operation in (("PUT", "MKDIRS"), ("PUT", "RENAME"), ("DELETE", "DELETE")):
+            with pytest.raises(Unanswered):
+                rest.change(method, operation, "/file")
+        rest.close()
+    assert namenode.asked == ["GETFILESTATUS", "MKDIRS", "RENAME", "DELETE"]
+
+
+def test_a_change_goes_to_the_namenode_that_serves() -> None:
+    standby, active = FakeNameNode(b""), FakeNameNode(b"")
+    standby.refusal = ("org.apache.hadoop.ipc.StandbyException", "not supported in state standby")
+    active.operations["DELETE"] = lambda request: request.document({"boolean": True})
+    active.operations["RENAME"] = lambda request: request.answer(200, b"", "application/octet-stream")
+    with serving(standby, active):
+        rest = NameNodeRest([closed_port(), standby.address, active.address], "me", TIMEOUT)
+        assert rest.change("DELETE", "DELETE", "/file") == {"boolean": True}
+        assert rest.change("PUT", "RENAME", "/file") == {}
+        assert rest.active == active.address
+        rest.close()
 
 
 # Wrong addresses

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from stripefs import retry
 from stripefs.errors import HostFailed, NotFound
 from stripefs.retry import HostHealth
 from stripefs.store.hdfs import pipeline_health
@@ -129,12 +128,6 @@ def test_one_that_lives_again(cluster: Cluster, pipelines: PipelineHealth, monke
     assert cluster.nodes["frozen"].asked == asked
     monkeypatch.setattr(pipeline_health, "_TRUSTED", 0.0)
     assert pipelines.silent(["frozen"]) == []
-    assert not pipelines.any_silent
-
-
-def test_one_that_nobody_meets_is_forgotten(pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipelines.silent_hosts("/file", "frozen")
-    monkeypatch.setattr(retry, "FORGOTTEN", 0.0)
     assert not pipelines.any_silent
 
 

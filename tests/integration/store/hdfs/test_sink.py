@@ -1,16 +1,27 @@
-"""A DataNode that takes a file refuses or goes away, at every point of the conversation."""
+"""A DataNode that takes a file refuses, goes away or falls silent, or waits for another one that does."""
 
 from __future__ import annotations
 
 import socket
 import struct
 import threading
-from collections.abc import Callable
 
 import pytest
 
-from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded, ServiceDown, StoreError
-from tests.integration.store.hdfs.talk import CONTINUE, CREATED, MIB, Conversation, place, write_and_close, write_on
+from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded, StoreError
+from stripefs.store.hdfs import datanode_write as module
+from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
+from tests.integration.store.hdfs.talk import (
+    CONNECTIONS,
+    CONTINUE,
+    CREATED,
+    MIB,
+    OTHER,
+    Conversation,
+    place,
+    write_and_close,
+    write_on,
+)
 from tests.support.stores import content
 from tests.tools.fake_hdfs import closed_port
 
@@ -133,27 +144,6 @@ def test_a_201_that_the_namenode_knows_nothing_of(stands: int) -> None:
         assert running.discarded == [4]
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind", "says"),
-    [
-        (lambda talk: talk.refuse("org.apache.hadoop.ipc.StandbyException", "no WRITE"), ServiceDown, "no WRITE"),
-        (lambda talk: talk.say(b"SSH-2.0-OpenSSH_9.2\r\n\r\n"), HostFailed, "HTTP"),
-    ],
-    ids=["a standby NameNode behind it", "no HTTP"],
-)
-def test_answers_that_are_none(answer: Callable[[Conversation], None], kind: type[StoreError], says: str) -> None:
-    def other(talk: Conversation) -> None:
-        talk.body(talk.head())
-        answer(talk)
-
-    with place(other) as running:
-        sink = running.sink()
-        sink.write(b"x")
-        with pytest.raises(kind, match=says):
-            sink.close()
-        sink.abort()
-
-
 def test_nothing_listens() -> None:
     with place(Conversation.until_the_end) as running:
         with pytest.raises(HostFailed, match="nothing listens"):
@@ -170,3 +160,134 @@ def test_the_length_that_was_announced_is_kept_to() -> None:
         with pytest.raises(StoreError, match="more is written"):
             sink.write(b"123456")
         sink.abort()
+
+
+def test_a_datanode_that_falls_silent() -> None:
+    with place(Conversation.be_silent) as running:
+        writing = running.sink()
+        with pytest.raises(HostFailed) as caught:
+            writing.write(bytes(64 * MIB))
+        assert (caught.value.host, caught.value.stalled) == ("dn:9866", True)
+        assert running.pipelines.asked == PATIENCE
+        closing = running.sink()
+        closing.write(b"x")
+        with pytest.raises(HostFailed) as caught:
+            closing.close()
+        assert caught.value.stalled
+        writing.abort()
+        closing.abort()
+        assert len(running.discarded) == 2
+
+
+def test_a_datanode_that_gives_no_sign_of_life() -> None:
+    """No more than one time-out is waited for it."""
+    with place(Conversation.be_silent) as running:
+        running.pipelines.down = ["dn:9866", OTHER]
+        sink = running.sink(1)
+        sink.write(b"x")
+        with pytest.raises(HostFailed) as caught:
+            sink.close()
+        assert (caught.value.host, caught.value.stalled) == ("dn:9866", True)
+        assert running.pipelines.asked == 1
+        sink.abort()
+        assert running.pipelines.aside == []
+
+
+@pytest.mark.parametrize("size", [1, 64 * MIB])
+def test_a_datanode_that_waits_for_another_one(size: int) -> None:
+    with place(Conversation.be_silent) as running:
+        running.pipelines.down = [OTHER]
+        sink = running.sink(size)
+        with pytest.raises(HostFailed, match=f"waits for {OTHER}") as caught:
+            write_and_close(sink, size)
+        assert (caught.value.host, caught.value.stalled) == (OTHER, True)
+        assert running.pipelines.asked == 1
+        sink.abort()
+        assert running.discarded == [size]
+        assert len(running.pipelines.aside) == 1
+
+
+def test_a_stream_waits_until_its_datanode_does_without_the_silent_one() -> None:
+    """Much longer than for one of which nothing is known: nobody could write it anew."""
+    mended = threading.Event()
+
+    def slow(talk: Conversation) -> None:
+        head = talk.head()
+        mended.wait(10)
+        talk.body(head)
+        talk.say(CREATED)
+
+    with place(slow) as running:
+        running.pipelines.down = [OTHER]
+        running.pipelines.on_asked = lambda times: mended.set() if times > 2 * PATIENCE else None
+        running.stands = 64 * MIB
+        sink = running.sink()
+        sink.write(bytes(64 * MIB))
+        assert sink.close().length == 64 * MIB
+
+
+@pytest.mark.parametrize("size", [1, MIB])
+def test_who_begins_a_block_with_a_silent_datanode_begins_anew(size: int) -> None:
+    """As soon as the block is allocated."""
+
+    def silent(talk: Conversation) -> None:
+        talk.say(CONTINUE)
+        talk.be_silent()
+
+    with place(silent) as running:
+        running.pipelines.any_silent = True
+        running.pipelines.blocks = [(0, ()), (0, ()), (1, ("dn:9866", OTHER))]
+        running.pipelines.down = [OTHER]
+        sink = running.sink(size)
+        with pytest.raises(HostFailed) as caught:
+            write_and_close(sink, size)
+        assert caught.value.host == OTHER
+        assert running.pipelines.asked == 0
+        sink.abort()
+        assert running.discarded == [size]
+        assert len(running.pipelines.aside) == 1
+
+
+def test_each_block_is_looked_at_once() -> None:
+    with place(Conversation.take) as running:
+        running.pipelines.any_silent = True
+        blocks = [(number, ("dn:9866", OTHER)) for number in (1, 2, 3)]
+        running.pipelines.blocks = [*blocks, (0, ())]
+        running.stands = 5 * MIB
+        sink = running.sink(5 * MIB, block_size=2 * MIB)
+        for _ in range(40):
+            sink.write(bytes(MIB // 8))
+        assert running.pipelines.blocks == [(0, ())]
+        assert sink.close().length == 5 * MIB
+
+
+@pytest.mark.parametrize("hanging", [1, CONNECTIONS])
+@pytest.mark.parametrize("known", ["before", "later"])
+def test_threads_of_a_datanode_that_hang(monkeypatch: pytest.MonkeyPatch, hanging: int, known: str) -> None:
+    """Another connection lands on another thread; when all hang the part goes elsewhere."""
+    monkeypatch.setattr(module, "_CONTINUED", 0.2)
+
+    def some(talk: Conversation) -> None:
+        nonlocal hanging
+        hanging -= 1
+        if hanging >= 0:
+            talk.be_silent()
+        else:
+            talk.take()
+
+    def begin() -> DataNodeSink:
+        running.pipelines.any_silent = known == "before"
+        sink = running.sink(1)
+        running.pipelines.any_silent = True
+        sink.write(b"x")
+        return sink
+
+    all_hang = hanging == CONNECTIONS
+    with place(some, connections=min(hanging + 1, CONNECTIONS)) as running:
+        running.stands = 1
+        if all_hang:
+            with pytest.raises(HostFailed, match="does not go on") as caught:
+                begin()
+            assert (caught.value.host, caught.value.stalled) == ("dn:9866", True)
+        else:
+            assert begin().close().length == 1

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.errors import ConfigError, StoreError, Unsupported
-from stripefs.settings import StoreSettings
-from stripefs.store.hdfs.hadoop_conf import resolve
+from stripefs.errors import StoreError, Unsupported
 from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.fake_hdfs import FakeCluster, FakeNameNode, Request, good, running, settings_for
 
@@ -105,18 +103,6 @@ def test_a_namenode_that_tells_no_defaults() -> None:
         del cluster.namenode.operations["GETSERVERDEFAULTS"]
         create(store)
     assert "blocksize" not in taking.queries[0]
-
-
-@pytest.mark.parametrize(("text", "size"), [("134217728", 1 << 27), ("1g", 1 << 30), ("8M", 8 << 20), ("", 0)])
-def test_sizes_as_hadoop_writes_them(tmp_path: Path, text: str, size: int) -> None:
-    settings = StoreSettings(url="hdfs://nn:8020/", hadoop_conf=site(tmp_path, text), hdfs_user="me")
-    target = resolve(settings, {})
-    assert (target.block_size, target.replication) == (size, 2)
-
-
-def test_a_size_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"dfs\.blocksize"):
-        resolve(StoreSettings(url="hdfs://nn:8020/", hadoop_conf=site(tmp_path, "large"), hdfs_user="me"), {})
 
 
 def test_a_store_without_webhdfs_to_datanodes_refuses_by_name() -> None:

@@ -16,7 +16,6 @@ import pytest
 from stripefs.cli.paths import open_at
 from stripefs.errors import (
     ConfigError,
-    IsADirectory,
     NotFound,
     StaleVersion,
     StoreError,
@@ -80,12 +79,6 @@ def test_each_call_is_one_request(server: WebServer, store: Store) -> None:
     assert headers["User-Agent"].startswith("stripefs/")
 
 
-def test_one_connection_serves_one_thread(server: WebServer, handle: Handle) -> None:
-    for start in range(0, SIZE, 10_000):
-        assert bytes(handle.read(start, 10_000)) == content(SIZE)[start : start + 10_000]
-    assert len({request.connection for request in server.seen}) == 1
-
-
 def test_as_many_reads_at_once_as_there_are_threads(server: WebServer, handle: Handle) -> None:
     barrier = threading.Barrier(32)
 
@@ -115,12 +108,6 @@ def test_a_reader_that_checks_bytes_has_each_range_by_one_request(server: WebSer
     with pytest.raises(StaleVersion):
         longer.read(10, 20)
     longer.close()
-
-
-def test_a_document_longer_than_expected_is_not_received(server: WebServer, store: Store) -> None:
-    assert bytes(store.read_small(b"/file", SIZE)) == content(SIZE)
-    with pytest.raises(StaleVersion, match="more than the 99999"):
-        store.read_small(b"/file", SIZE - 1)
 
 
 def test_a_proxy_that_is_named_takes_the_place_of_the_environment_s(
@@ -224,13 +211,6 @@ def test_a_server_that_knows_no_versions(server: WebServer, tmp_path: Path) -> N
 
 
 # Directories
-
-
-def test_a_path_that_the_server_redirects_to_itself_with_a_slash(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "a b").mkdir()
-    assert store.stat(b"/a b").kind is Kind.DIRECTORY
-    with pytest.raises(IsADirectory):
-        store.open(b"/a b")
 
 
 async def test_what_lists_nothing_is_not_mounted(server: WebServer) -> None:

@@ -3,18 +3,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from stripefs.store.buffers import uninitialised
-
-
-def test_a_buffer_has_its_size() -> None:
-    for size in (0, 1, 5_000_000):
-        buffer = uninitialised(size)
-        assert type(buffer) is bytearray
-        assert len(buffer) == size
-        buffer[:] = bytes(size)
-        assert buffer == bytes(size)
-
-
 FRAGMENTED = """
 from stripefs.store.buffers import Heap, tune_allocator, uninitialised
 tune_allocator()

@@ -105,6 +105,16 @@ def test_configuration_that_cannot_be_read(tmp_path: Path) -> None:
         meant("hdfs://nn/", hadoop_conf=str(tmp_path))
 
 
+@pytest.mark.parametrize(("text", "size"), [("134217728", 1 << 27), ("1g", 1 << 30), ("8M", 8 << 20), ("", 0)])
+def test_sizes_as_hadoop_writes_them(tmp_path: Path, text: str, size: int) -> None:
+    folder = write_conf(tmp_path, {"dfs.blocksize": text, "dfs.replication": "2"})
+    target = meant("hdfs://nn/", hadoop_conf=str(folder))
+    assert (target.block_size, target.replication) == (size, 2)
+    write_conf(tmp_path, {"dfs.blocksize": "large"})
+    with pytest.raises(ConfigError, match=r"dfs\.blocksize"):
+        meant("hdfs://nn/", hadoop_conf=str(folder))
+
+
 def test_an_empty_hadoop_conf_dir_is_no_error(tmp_path: Path) -> None:
     assert meant("hdfs://nn/", {"HADOOP_CONF_DIR": str(tmp_path)}).authority == "nn:8020"
 

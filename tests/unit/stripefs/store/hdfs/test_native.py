@@ -70,15 +70,6 @@ def test_each_has_its_answer_or_its_error(library: Library) -> None:
     assert threading.current_thread() not in {thread for _, thread in library.asked}
 
 
-def test_one_alone_has_its_error(library: Library) -> None:
-    library.files = {"/a": b"a"}
-    assert client().read_small_files(["/a"], 10) == [b"a"]
-    [error] = client().read_small_files(["/b"], 10)
-    assert isinstance(error, NotFound)
-    assert "/b does not exist" in str(error)
-    assert isinstance(error.__cause__, FileNotFoundError)
-
-
 def test_behind_one_that_hangs_the_others_are_answered(library: Library) -> None:
     end = threading.Event()
 

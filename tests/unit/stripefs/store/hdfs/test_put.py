@@ -123,7 +123,8 @@ def writer_of(cluster, *, native=True):
 
 
 def test_a_document_goes_to_one_live_datanode_under_a_hidden_name_first(cluster):
-    writer_of(cluster).put("/a/lock", [b"some", b"body"], replace=False)
+    status = writer_of(cluster).put("/a/lock", [b"some", b"body"], replace=False)
+    assert (status.name, status.length, status.file_id != "") == (b"lock", 8, True)
     assert cluster.files == {"/a/lock": b"somebody"}
     [(name, target, path)] = cluster.tried
     assert name in ("dn1", "dn2")
@@ -146,11 +147,6 @@ def test_a_directory_that_is_not_to_be_made_is_not(cluster, data):
         writer_of(cluster).put("/new/lock", data, replace=False, parents=False)
     assert "/new" not in cluster.folders
     assert cluster.by_native == []
-
-
-def test_the_status_of_a_document_is_known_when_it_is_written(cluster):
-    status = writer_of(cluster).put("/a/lock", [b"some", b"body"], replace=False)
-    assert (status.name, status.length, status.file_id != "") == (b"lock", 8, True)
 
 
 def test_an_empty_document_needs_no_datanode(cluster):

@@ -1,5 +1,9 @@
+"""WebHDFS and Protocol Buffers on the wire, and the order of HDFS's names."""
+
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
@@ -7,20 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.errors import (
+    Busy,
+    Exists,
     IsADirectory,
     NameTooLong,
     NotADirectory,
+    NotEmpty,
     NotFound,
     PermissionDenied,
+    QuotaExceeded,
     ServiceDown,
     StoreError,
+    Transient,
     Unsupported,
 )
-from stripefs.store.base import Kind
+from stripefs.store.base import Kind, Status
+from stripefs.store.hdfs import protobuf
 from stripefs.store.hdfs.wire import (
     Located,
     Replica,
-    inode_path,
+    byte_order,
     last_block_of,
     located_of,
     page_of,
@@ -60,10 +70,6 @@ def test_any_path_survives_the_url(name: str) -> None:
         "startAfter": [name],
         "offset": ["3"],
     }
-
-
-def test_the_path_of_an_inode() -> None:
-    assert inode_path("16388") == "/.reserved/.inodes/16388"
 
 
 def test_a_status() -> None:
@@ -144,6 +150,17 @@ def test_the_block_that_is_being_written() -> None:
         ("org.apache.hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException", "limit=255", NameTooLong),
         ("java.io.IOException", "mkdirs: Pathname too long.  Limit 8000 characters, 1000 levels.", NameTooLong),
         ("java.io.IOException", "something else", StoreError),
+        # of changes
+        ("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "The DiskSpace quota of /q", QuotaExceeded),
+        ("org.apache.hadoop.hdfs.protocol.NSQuotaExceededException", "The NameSpace quota", QuotaExceeded),
+        ("org.apache.hadoop.fs.FileAlreadyExistsException", "there", Exists),
+        ("org.apache.hadoop.fs.PathIsNotEmptyDirectoryException", "`/d is non empty'", NotEmpty),
+        ("java.io.IOException", "rename destination directory is not empty: /r/full", NotEmpty),
+        ("org.apache.hadoop.hdfs.server.namenode.NotReplicatedYetException", "Not replicated yet: /f", Transient),
+        ("org.apache.hadoop.hdfs.server.namenode.LeaseExpiredException", "lost", Transient),
+        ("org.apache.hadoop.hdfs.protocol.AlreadyBeingCreatedException", "failed to create file", Busy),
+        ("java.lang.IllegalArgumentException", 'CONCAT is not a valid POST operation."', Unsupported),
+        ("java.io.FileNotFoundException", "Parent directory doesn't exist: /no\n\tat org.apache", NotFound),
     ],
 )
 def test_what_a_java_exception_becomes(exception: str, message: str, kind: type[StoreError]) -> None:
@@ -163,3 +180,84 @@ def test_temporary_names_are_hidden_no_longer_than_hdfs_takes_and_never_alike(na
         assert hidden.startswith("." + name[:60])
         assert hidden.endswith(".tmp")
         assert len(hidden.encode()) <= 255
+
+
+def signed(name: bytes) -> list[int]:
+    return [byte - 256 if byte > 127 else byte for byte in name]
+
+
+def in_batches(names: Sequence[bytes], size: int) -> Iterator[Sequence[Status]]:
+    for start in range(0, len(names), size):
+        yield [Status(name, Kind.FILE) for name in names[start : start + size]]
+
+
+NAMES = st.lists(st.text("ab~é\U0001f389", min_size=1, max_size=5).map(str.encode), unique=True, max_size=40)
+
+
+@given(NAMES, st.integers(1, 7), st.one_of(st.just(b""), st.binary(max_size=3), st.sampled_from([b"a", b"ab", b"~"])))
+def test_either_order_becomes_byte_order(names: list[bytes], size: int, after: bytes) -> None:
+    for key in (signed, bytes):
+        batches = list(byte_order(in_batches(sorted(names, key=key), size), after))
+        assert [status.name for batch in batches for status in batch] == sorted(n for n in names if n > after)
+        assert all(batches)
+
+
+def test_names_outside_ascii_wait_for_their_group_only() -> None:
+    names = ["aé", "ab", "b", "c"]
+    batches = byte_order(in_batches([name.encode() for name in names], 1))
+    assert [[status.name.decode() for status in batch] for batch in batches] == [["ab"], ["aé", "b"], ["c"]]
+
+
+VALUES = st.lists(st.tuples(st.integers(1, 2000), st.one_of(st.integers(0, 2**64 - 1), st.binary(max_size=200))))
+
+
+def encoded(values: list[tuple[int, int | bytes]]) -> bytes:
+    return b"".join(
+        protobuf.number_field(number, value) if isinstance(value, int) else protobuf.bytes_field(number, value)
+        for number, value in values
+    )
+
+
+@given(VALUES)
+def test_fields_come_back(values: list[tuple[int, int | bytes]]) -> None:
+    assert list(protobuf.fields(encoded(values))) == values
+
+
+@given(VALUES, st.data())
+def test_a_message_that_is_cut_off_brings_no_other_fields(
+    values: list[tuple[int, int | bytes]], data: st.DataObject
+) -> None:
+    message = encoded(values)
+    cut = message[: data.draw(st.integers(0, len(message)))]
+    found: list[tuple[int, int | bytes]] = []
+    with contextlib.suppress(ValueError):
+        found.extend(protobuf.fields(cut))  # those before the error stay
+    assert found == values[: len(found)]
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_message_or_a_value_error(message: bytes) -> None:
+    with contextlib.suppress(ValueError):
+        list(protobuf.fields(message))
+
+
+def test_values_of_a_fixed_size() -> None:
+    message = b"\x09" + b"12345678" + b"\x15" + b"abcd"
+    assert list(protobuf.fields(message)) == [(1, b"12345678"), (2, b"abcd")]
+    with pytest.raises(ValueError, match="ends within a field"):
+        list(protobuf.fields(message[:-1]))
+    with pytest.raises(ValueError, match="wire type 3"):
+        list(protobuf.fields(b"\x0b"))
+
+
+@pytest.mark.parametrize(("value", "wire"), [(0, 0), (-1, 1), (1, 2), (-3, 5), (2**31 - 1, 2**32 - 2)])
+def test_signed_numbers(value: int, wire: int) -> None:
+    assert protobuf.signed(value) == wire
+
+
+def test_a_field_of_another_kind() -> None:
+    assert protobuf.field({1: 7}, 1, int) == 7
+    assert protobuf.field({}, 1, bytes, b"none") == b"none"
+    for found in ({}, {1: b"text"}):
+        with pytest.raises(ValueError, match="no field 1"):
+            protobuf.field(found, 1, int)
