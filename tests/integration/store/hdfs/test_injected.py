@@ -19,6 +19,7 @@ from tests.tools.fake_hdfs import (
     DATA,
     TIMEOUT,
     FakeCluster,
+    Manner,
     Request,
     closed_port,
     good,
@@ -123,37 +124,21 @@ def test_a_chosen_host_is_the_only_one_asked() -> None:
         assert cluster.datanodes[1].served == []
 
 
-def test_bytes_of_a_file_that_changed_while_they_came_are_refused() -> None:
-    for change in ({"mtime": 5}, {"data": DATA + b"x"}, {"exists": False}):
-        with FakeCluster.running(DATA, good) as cluster:
+@pytest.mark.parametrize("then", [good, FAILURES["resets at once"]])
+@pytest.mark.parametrize("change", [{"mtime": 5}, {"data": DATA + b"x"}, {"exists": False}])
+def test_bytes_of_a_file_that_changed_while_they_came_are_refused(change: dict[str, object], then: Manner) -> None:
+    """A failure of a host of a changed file is the file's."""
+    with running(good) as (cluster, store):
 
-            def serve_then_change(
-                request: Request, wanted: bytes, change: dict[str, object] = change, cluster: FakeCluster = cluster
-            ) -> None:
-                for name, value in change.items():
-                    setattr(cluster.namenode, name, value)
-                good(request, wanted)
+        def change_and_go_on(request: Request, wanted: bytes) -> None:
+            for name, value in change.items():
+                setattr(cluster.namenode, name, value)
+            then(request, wanted)
 
-            cluster.datanodes[0].manner = serve_then_change
-            store = HdfsStore(settings_for(cluster))
-            handle = store.open(b"/file")
-            with pytest.raises(StaleVersion):
-                handle.read(0, 1000)
-            store.close()
-
-
-def test_a_failure_of_a_host_of_a_changed_file_is_the_file_s() -> None:
-    with FakeCluster.running(DATA, good) as cluster:
-
-        def change_and_fail(request: Request, wanted: bytes) -> None:
-            cluster.namenode.mtime += 1
-            request.reset()
-
-        cluster.datanodes[0].manner = change_and_fail
-        store = HdfsStore(settings_for(cluster))
+        cluster.datanodes[0].manner = change_and_go_on
+        handle = store.open(b"/file")
         with pytest.raises(StaleVersion):
-            store.open(b"/file").read(0, 1000)
-        store.close()
+            handle.read(0, 1000)
 
 
 def test_cancelling_ends_a_silent_read() -> None:

@@ -6,10 +6,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError
+from stripefs.errors import HostFailed, ServiceDown
 from stripefs.store import striped_handle as handles
 from stripefs.store.base import Buffer, Handle, Identity, Watch
 from stripefs.store.local import LocalStore
@@ -17,21 +15,9 @@ from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
 from stripefs.testing import CountingStore, ThrottledStore
 from tests.integration.store.striped.material import DATA, UNIT, Failing
-from tests.support.stores import RecordingWatch, content
+from tests.support.stores import content
 from tests.support.striped_files import write_striped
 from tests.support.waiting import eventually
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_any_range_of_any_segments(store: StripedStore, data: st.DataObject) -> None:
-    widths = data.draw(st.sampled_from([[(len(DATA), 4)], [(5000, 2), (4096, 1), (len(DATA) - 9096, 5)]]))
-    write_striped(store, b"/f", DATA, widths)
-    offset = data.draw(st.integers(0, len(DATA)))
-    length = data.draw(st.integers(0, len(DATA) - offset))
-    handle = store.open(b"/f")
-    assert bytes(handle.read(offset, length)) == DATA[offset : offset + length]
-    handle.close()
 
 
 def test_units_of_several_checks(store: StripedStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,37 +28,6 @@ def test_units_of_several_checks(store: StripedStore, monkeypatch: pytest.Monkey
     for offset, length in [(0, 1), (1 << 20, 1 << 20), ((1 << 20) - 1, 2), (3_145_727, 2), (len(big) - 5, 5)]:
         assert bytes(handle.read(offset, length)) == big[offset : offset + length]
     handle.close()
-
-
-@pytest.mark.usefixtures("short_manifests")
-def test_a_list_of_parts_outside(store: StripedStore) -> None:
-    data = content(50 * UNIT)
-    manifest = write_striped(store, b"/f", data, [(UNIT, 1)] * 50)
-    assert manifest.parts_list() is not None
-    assert store.stat(b"/f").length == len(data)
-    assert store.manifest(b"/f") == manifest
-    handle = store.open(b"/f")
-    assert bytes(handle.read(49 * UNIT - 3, 6)) == data[49 * UNIT - 3 : 49 * UNIT + 3]
-    assert len(handle.locate(0, len(data))) == 50
-    handle.close()
-
-
-def test_an_empty_striped_file(store: StripedStore) -> None:
-    write_striped(store, b"/f", b"", [])
-    handle = store.open(b"/f")
-    assert (handle.status.length, handle.read(0, 0), handle.locate(0, 10)) == (0, b"", ())
-    handle.close()
-
-
-def test_ranges_outside_are_refused(store: StripedStore) -> None:
-    write_striped(store, b"/f", DATA)
-    handle = store.open(b"/f")
-    with pytest.raises(StoreError, match="not inside"):
-        handle.read(len(DATA) - 1, 2)
-    handle.close()
-    for call in (lambda: handle.read(0, 1), lambda: handle.locate(0, 1)):
-        with pytest.raises(StoreError, match="closed"):
-            call()
 
 
 def test_blocks_wait_for_a_service_that_is_away(inner: LocalStore) -> None:
@@ -149,20 +104,6 @@ def test_units_across_blocks_have_the_hosts_that_have_both(inner: LocalStore) ->
     path = manifest.parts[0].path()
     assert set(second.hosts) == set(throttled.replicas(path, 0)) & set(throttled.replicas(path, 1))
     assert len(second.hosts) == 2
-    handle.close()
-    store.close()
-
-
-def test_progress_counts_on_over_units(inner: LocalStore) -> None:
-    store = StripedStore(ThrottledStore(inner, rate=1e12))
-    write_striped(inner, b"/f", DATA)
-    handle = store.open(b"/f")
-    watch = RecordingWatch()
-    assert bytes(handle.read(0, 3 * UNIT, watch=watch)) == DATA[: 3 * UNIT]
-    assert watch.received == sorted(watch.received)
-    assert watch.received[-1] == 3 * UNIT
-    with pytest.raises(Abandoned):
-        handle.read(4 * UNIT, UNIT, watch=RecordingWatch(cancelled=True))
     handle.close()
     store.close()
 

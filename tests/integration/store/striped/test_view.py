@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from tests.contract.putting import PutConformance
 from tests.contract.reading import StoreConformance
 from tests.integration.store.striped.material import DATA, OTHER, UNIT, Failing, same, whole
 from tests.support.populate import LocalPopulate
-from tests.support.stores import Place, listing
+from tests.support.stores import Place, RecordingWatch, listing
 from tests.support.striped_files import write_marked, write_striped
 
 
@@ -38,18 +39,46 @@ class TestConforms(ListingConformance, PutConformance, StoreConformance):
         store.close()
 
 
-def test_a_striped_file_is_one_file(store: StripedStore) -> None:
-    manifest = write_striped(store, b"/a/f", DATA)
-    status = store.stat(b"/a/f")
-    assert (status.name, status.length, status.block_size) == (b"f", len(DATA), UNIT)
-    [listed] = listing(store, b"/a")
-    assert same(listed, status)
-    assert [entry.name for entry in listing(store, b"/")] == [b"a"]
-    assert whole(store, b"/a/f") == DATA
-    assert store.manifest(b"/a/f") == manifest
-    handle = store.open(b"/a/f", status.identity)
-    assert same(handle.status, status)
-    handle.close()
+class Striping(LocalPopulate):
+    """Makes striped files of three segments."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self._store = LocalStore(os.fsencode(root))
+        self._versions = itertools.count()
+
+    def write(self, path: bytes, data: bytes) -> None:
+        cuts = sorted({min(len(data), 2 * UNIT), min(len(data), 5 * UNIT), len(data)} - {0})
+        lengths = [cut - before for before, cut in itertools.pairwise([0, *cuts])]
+        widths = [(length, 1 + number % 3) for number, length in enumerate(lengths)]
+        version = f"{next(self._versions):016x}"
+        assert write_striped(self._store, path, data, widths, version=version).length == len(data)
+
+    def append(self, path: bytes, data: bytes) -> None:
+        self.write(path, whole(StripedStore(self._store), path) + data)
+
+    def truncate(self, path: bytes, length: int) -> None:
+        self.write(path, whole(StripedStore(self._store), path)[:length])
+
+
+class TestStriped(ListingConformance, StoreConformance):
+    """A striped file is one file."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+        root = tmp_path_factory.mktemp("striped")
+        store = StripedStore(LocalStore(os.fsencode(root)))
+        yield Place(store, Striping(root))
+        store.close()
+
+    def test_progress_reaches_the_length(self, store: Store, big: tuple[Handle, bytes]) -> None:
+        """It counts on over units, in whole ones, since all of a check is read."""
+        watch = RecordingWatch()
+        assert bytes(big[0].read(0, 200_000, watch=watch)) == big[1][:200_000]
+        assert watch.received == sorted(watch.received)
+        assert watch.received[-1] == -(-200_000 // UNIT) * UNIT
+        assert watch.close is None
 
 
 def test_every_version_has_its_identity(store: StripedStore, tmp_path: Path) -> None:
