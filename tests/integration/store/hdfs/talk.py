@@ -95,6 +95,9 @@ class Doubts:
         self.any_silent = False
         self.blocks: list[tuple[int, tuple[str, ...]]] = [(0, ())]
         self.down: list[str] = []
+        """Known to be silent."""
+        self.dead: list[str] = []
+        """Those that give no sign of life when they are asked."""
         self.asked = 0
         self.aside: list[socket.socket] = []
         self.on_asked: Callable[[int], None] = lambda _: None
@@ -105,6 +108,9 @@ class Doubts:
 
     def silent(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name in self.down]
+
+    def without_sign(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self.dead]
 
     def silent_hosts(self, path: str, first: str) -> list[str]:
         assert (path, first) == ("/file", "dn:9866")

@@ -13,7 +13,6 @@ from stripefs.errors import (
     ConfigError,
     PermissionDenied,
     ServiceDown,
-    StoreError,
 )
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.connection import check_rpc
@@ -64,19 +63,6 @@ def test_answers_that_are_none(answer: object) -> None:
         cluster.namenode.operations["GETFILESTATUS"] = answer  # type: ignore[assignment]
         with pytest.raises(ServiceDown):
             store.stat(b"/file")
-
-
-def test_documents_of_another_shape() -> None:
-    with running(good) as (cluster, store):
-        handle = store.open(b"/file")
-        for operation in ("GETFILESTATUS", "GET_BLOCK_LOCATIONS", "LISTSTATUS_BATCH"):
-            cluster.namenode.operations[operation] = lambda request: request.document({"surprise": []})
-        with pytest.raises(StoreError):
-            store.stat(b"/file")
-        with pytest.raises(StoreError):
-            handle.locate(0, 10)
-        with pytest.raises(StoreError):
-            list(store.scandir(b"/"))
 
 
 def test_who_must_authenticate_is_told_so() -> None:

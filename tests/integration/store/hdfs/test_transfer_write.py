@@ -16,29 +16,12 @@ from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.namenode_rpc import PlacedBlock
 from stripefs.store.hdfs.transfer_wire import ChunkSums
 from stripefs.store.hdfs.transfer_write import PRIVATE_CHUNK, Placement, TransferSink
+from tests.integration.store.hdfs.talk import Doubts
 from tests.tools.fake_hdfs import closed_port
 from tests.tools.fake_pipeline import BlockPort, FakePlacer, Writing, block_port, well
 
 DATA = random.Random(27).randbytes((1 << 20) + 777)
 TIMEOUT = 0.3
-
-
-class FakePipelines:
-    """Signs of life that a test decides on."""
-
-    def __init__(self) -> None:
-        self.dead: set[str] = set()
-        self.known: set[str] = set()
-
-    @property
-    def any_silent(self) -> bool:
-        return bool(self.known)
-
-    def silent(self, names: list[str]) -> list[str]:
-        return [name for name in names if name in self.known]
-
-    def without_sign(self, names: list[str]) -> list[str]:
-        return [name for name in names if name in self.dead]
 
 
 class FakeAddresses:
@@ -74,7 +57,7 @@ class Bench:
 
     def __init__(self, port: BlockPort) -> None:
         self.port = port
-        self.pipelines = FakePipelines()
+        self.pipelines = Doubts()
         self.transfer = DataTransfer()
         self.placer = FakePlacer([port.address])
         self.discarded: list[int] = []
@@ -229,7 +212,7 @@ def test_the_replica_that_failed_is_the_one_that_is_named(bench: Bench) -> None:
 
 def test_the_silent_one_of_a_pipeline_is_the_one_that_is_named(bench: Bench) -> None:
     bench.placer = FakePlacer([bench.port.address, "other:1"])
-    bench.pipelines.dead = {"other:1"}
+    bench.pipelines.dead = ["other:1"]
     bench.port.manners = [says_nothing_more]
     with pytest.raises(HostFailed) as caught:
         bench.sink(patience=100).complete([DATA])
@@ -246,7 +229,7 @@ def test_a_block_is_begun_without_a_replica_that_cannot_be_reached(bench: Bench)
 
 def test_a_block_is_begun_without_one_that_is_known_to_be_silent(bench: Bench) -> None:
     bench.placer = FakePlacer([bench.port.address, "silent:1"])
-    bench.pipelines.known = {"silent:1"}
+    bench.pipelines.any_silent, bench.pipelines.down = True, ["silent:1"]
     bench.sink().complete([DATA])
     assert bench.placer.calls == ["create", "add", "abandon", "add", "complete"]
 
@@ -262,7 +245,7 @@ class ForgetfulPlacer(FakePlacer):
 
 def test_no_other_replicas_are_to_be_had(bench: Bench) -> None:
     bench.placer = ForgetfulPlacer([bench.port.address, "silent:1"])
-    bench.pipelines.known = {"silent:1"}
+    bench.pipelines.any_silent, bench.pipelines.down = True, ["silent:1"]
     with pytest.raises(HostFailed, match="silent:1 is silent"):
         bench.sink().complete([DATA])
 

@@ -87,14 +87,7 @@ def test_a_server_that_falls_silent(server: WebServer, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        ("503", ServiceDown),
-        ("404", NotFound),
-        ("401", PermissionDenied),
-        ("403", PermissionDenied),
-        ("418", StoreError),
-    ],
+    ("fault", "kind"), [("503", ServiceDown), ("404", NotFound), ("403", PermissionDenied), ("418", StoreError)]
 )
 def test_a_status_that_fails(server: WebServer, store: Store, fault: Fault, kind: type[StoreError]) -> None:
     server.fail(fault, method="HEAD")

@@ -21,13 +21,11 @@ from stripefs.store.hdfs.transfer_wire import (
     ChunkSums,
     PacketSums,
     Piece,
-    acknowledged,
     block_name_of,
     data_length,
     packet_head,
     read_answer,
     read_request,
-    write_answer,
 )
 
 LOCATED: dict[str, Any] = {
@@ -58,29 +56,30 @@ def test_only_the_right_bytes_fit(data: bytes, kind: int, chunk: int, more: st.D
     assert sums.fit(memoryview(crcs), memoryview(data))
 
 
-@given(st.binary(max_size=3000), st.sampled_from([1, 2]), st.sampled_from([4, 64, 512]), st.integers(0, 2**40))
-def test_packets_that_are_written_are_those_that_are_read(data: bytes, kind: int, chunk: int, offset: int) -> None:
+@given(
+    st.binary(max_size=3000), st.sampled_from([1, 2]), st.sampled_from([4, 64, 512]), st.integers(0, 2**40), st.data()
+)
+def test_packets_that_are_written_are_those_that_are_read(
+    data: bytes, kind: int, chunk: int, offset: int, more: st.DataObject
+) -> None:
+    """And no others: each bit of a head counts, but for those of its number, and of the offset of the last one."""
     crcs = ChunkSums(kind, chunk).of(memoryview(data))
     assert crcs == sums_of(kind, chunk, data)
     head = packet_head(3, offset, len(data), len(crcs))
     assert len(head) == HEAD
-    assert data_length(memoryview(head), offset, PacketSums(kind, chunk)) == len(data)
-
-
-def test_acknowledgements() -> None:
-    assert acknowledged(b"\x08\x0e\x10\x00\x10\x00") == (7, None)
-    assert acknowledged(b"\x08\x0e\x10\x00\x10\x01") == (7, 1)
-    assert acknowledged(b"\x08\x01") == (-1, None)  # a sign of life
-    with pytest.raises(ValueError, match="of nothing"):
-        acknowledged(b"\x10\x00")
-
-
-def test_answers_to_a_new_block() -> None:
-    assert write_answer(b"\x08\x00") == ("", "")
-    assert write_answer(b"\x08\x01\x12\x03a:1") == ("it answered status 1", "a:1")
-    assert write_answer(b"\x08\x05\x2a\x02no") == ("no", "")
-    with pytest.raises(ValueError, match="no field 1"):
-        write_answer(b"")
+    sums = PacketSums(kind, chunk)
+    assert data_length(memoryview(head), offset, sums) == len(data)
+    bit = more.draw(st.integers(0, 8 * HEAD - 1))
+    wrong = bytearray(head)
+    wrong[bit // 8] ^= 1 << bit % 8
+    if 16 <= bit // 8 < 24 or (not data and 7 <= bit // 8 < 15):
+        assert data_length(memoryview(wrong), offset, sums) == len(data)
+    else:
+        with pytest.raises(ValueError, match="does not belong here"):
+            data_length(memoryview(wrong), offset, sums)
+    if data:
+        with pytest.raises(ValueError, match="does not belong here"):
+            data_length(memoryview(head), offset + 1, sums)
 
 
 @pytest.mark.parametrize("chunk", [512, 1 << 20])
@@ -141,14 +140,6 @@ def test_the_request_as_hadoop_has_it() -> None:
     assert read_request(piece) == b"\x00\x1c\x51" + bytes([len(operation)]) + operation
 
 
-def test_answers() -> None:
-    granted = read_answer(b"\x08\x00\x22\x09\x0a\x05\x08\x02\x10\x80\x04\x10\x00")
-    assert not isinstance(granted, str)
-    assert (granted[0].chunk, granted[1]) == (512, 0)
-    assert read_answer(b"\x08\x01\x2a\x03why") == "why"
-    assert read_answer(b"\x08\x05") == "it answered status 5"
-
-
 @pytest.mark.parametrize(
     "answer",
     [
@@ -166,39 +157,6 @@ def test_what_is_no_answer(answer: bytes) -> None:
     with pytest.raises(ValueError, match=r".") as caught:
         read_answer(answer)
     assert str(caught.value)
-
-
-def head(
-    *, data: int = 600, at: int = 1024, last: bool = False, whole: int | None = None, header: int = 25, tag: int = 0x25
-) -> memoryview:
-    whole = 4 + 4 * -(-data // 512) + data if whole is None else whole
-    return memoryview(
-        struct.pack(">iH", whole, header) + struct.pack("<BqBqB?Bi", 0x09, at, 0x11, 0, 0x18, last, tag, data)
-    )
-
-
-def test_heads_of_packets() -> None:
-    sums = PacketSums(2, 512)
-    assert data_length(head(), 1024, sums) == 600
-    assert data_length(head(data=0, at=7, last=True), 1024, sums) == 0
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"at": 1025},
-        {"data": -5},
-        {"data": 17 << 20},
-        {"whole": 611},
-        {"header": 27},
-        {"tag": 0x28},
-        {"last": True},
-        {"data": 0},
-    ],
-)
-def test_heads_that_do_not_belong_there(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="does not belong here"):
-        data_length(head(**wrong), 1024, PacketSums(2, 512))
 
 
 @pytest.fixture
