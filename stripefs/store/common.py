@@ -1,5 +1,5 @@
 """Helpers of store clients: range checks, exact lengths, new files that are confirmed, blocks by size, deferred close,
-errors by errno.
+watches of reads, errors by errno.
 
 `STORE_ERRORS` is for clients whose libraries raise OSError.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from stripefs.errors import (
+    Abandoned,
     Busy,
     Exists,
     HostFailed,
@@ -28,9 +29,19 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.store.base import Block, Buffer, Sink, Status
+from stripefs.store.base import Block, Buffer, Sink, Status, Watch
 
-__all__ = ["STORE_ERRORS", "ConfirmedSink", "InUse", "blocks_by_size", "check_range", "exact"]
+__all__ = [
+    "STORE_ERRORS",
+    "Cancellation",
+    "ConfirmedSink",
+    "InUse",
+    "PassedOn",
+    "blocks_by_size",
+    "cancellable",
+    "check_range",
+    "exact",
+]
 
 STORE_ERRORS: dict[int | None, type[StoreError]] = {
     errno.ENOENT: NotFound,
@@ -154,3 +165,67 @@ class InUse:
             unused = self._closed and self._users == 0
         if unused:
             self._release()
+
+
+@contextmanager
+def cancellable(watch: Watch | None, end: Callable[[], None]) -> Iterator[None]:
+    """`end` is called when `watch` is cancelled meanwhile. Raises Abandoned where it has been."""
+    if watch is None:
+        yield
+        return
+    watch.on_cancel(end)
+    try:
+        if watch.cancelled:  # asked after registering: a cancellation in between would call nothing
+            raise Abandoned("the read was cancelled before it began")
+        yield
+    finally:
+        watch.on_cancel(None)
+
+
+class Cancellation:
+    """The `Watch` of a read that `cancel` ends."""
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self._end: Callable[[], None] | None = None
+
+    def cancel(self) -> None:
+        self.cancelled = True
+        if (end := self._end) is not None:
+            end()
+
+    def progress(self, received: int) -> None:
+        if self.cancelled:
+            raise Abandoned("nobody waits for the read any more")
+
+    def unconfirmed(self) -> None: ...
+
+    def served_by(self, host: str) -> None: ...
+
+    def on_cancel(self, close: Callable[[], None] | None) -> None:
+        self._end = close
+        if close is not None and self.cancelled:
+            close()
+
+
+class PassedOn:
+    """A `Watch` that tells another one everything."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    @property
+    def cancelled(self) -> bool:
+        return self._watch.cancelled
+
+    def progress(self, received: int) -> None:
+        self._watch.progress(received)
+
+    def unconfirmed(self) -> None:
+        self._watch.unconfirmed()
+
+    def served_by(self, host: str) -> None:
+        self._watch.served_by(host)
+
+    def on_cancel(self, close: Callable[[], None] | None) -> None:
+        self._watch.on_cancel(close)

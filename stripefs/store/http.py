@@ -24,7 +24,7 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 import httpx
@@ -45,7 +45,7 @@ from stripefs.errors import (
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
 from stripefs.store.buffers import uninitialised
-from stripefs.store.common import InUse, blocks_by_size, check_range, exact
+from stripefs.store.common import InUse, blocks_by_size, cancellable, check_range, exact
 from stripefs.store.http_environment import credentials, is_about_certificates, trusted_certificates
 from stripefs.units import shown
 
@@ -332,7 +332,8 @@ def _receive(response: httpx.Response, length: int, watch: Watch | None, where: 
     """The body, which must be of this length. Raises HostFailed."""
     buffer = uninitialised(length)
     received = 0
-    with memoryview(buffer) as view, _cancellable(response, watch, where) as disarm:
+    cut = _Cut(response)
+    with memoryview(buffer) as view, contextlib.closing(cut), cancellable(watch, cut.shut):
         for piece in response.iter_raw():
             end = received + len(piece)
             if end > length:
@@ -340,7 +341,7 @@ def _receive(response: httpx.Response, length: int, watch: Watch | None, where: 
             view[received:end] = piece
             received = end
             if received == length:
-                disarm()
+                cut.close()
             if watch is not None:
                 watch.progress(received)
         exact(view[:received], length, where=where)
@@ -348,40 +349,23 @@ def _receive(response: httpx.Response, length: int, watch: Watch | None, where: 
 
 
 class _Cut:
-    """Ends a blocked receive by shutting its socket down; once disarmed it leaves alone what is then someone else's."""
+    """Ends a blocked receive by shutting its socket down; once closed it leaves alone what is then someone else's."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._lock = threading.Lock()
         self._socket: socket.socket | None = response.extensions["network_stream"].get_extra_info("socket")
 
-    def __call__(self) -> None:
+    def shut(self) -> None:
         with self._lock:
             if self._socket is not None:
                 with contextlib.suppress(OSError):  # it may have ended by itself
                     # Not SSLSocket's own, after which a receive under way would take ciphertext for plain text.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def disarm(self) -> None:
+    def close(self) -> None:
         """Call this before the connection can go back to the pool."""
         with self._lock:
             self._socket = None
-
-
-@contextlib.contextmanager
-def _cancellable(response: httpx.Response, watch: Watch | None, where: str) -> Iterator[Callable[[], None]]:
-    """Let `watch` end the body's arrival until what is yielded is called."""
-    if watch is None:
-        yield lambda: None
-        return
-    cut = _Cut(response)
-    watch.on_cancel(cut)
-    try:
-        if watch.cancelled:
-            raise Abandoned(f"{where}: the read was cancelled before it began")
-        yield cut.disarm
-    finally:
-        watch.on_cancel(None)
-        cut.disarm()
 
 
 def _check_plain(headers: httpx.Headers, where: str) -> None:

@@ -30,7 +30,7 @@ from stripefs.errors import (
 from stripefs.executor import Lane
 from stripefs.format.manifest import CHECK, SUM, Manifest, Piece, check_sums, digest_of, table_length
 from stripefs.store.base import Block, Buffer, Handle, Status, Store, Watch
-from stripefs.store.common import InUse, check_range, exact
+from stripefs.store.common import InUse, PassedOn, check_range, exact
 from stripefs.units import shown
 
 __all__ = ["PartFiles", "StripedHandle"]
@@ -278,29 +278,19 @@ class _Damaged(StoreError):
     """Bytes or a table that do not fit; never leaves this module."""
 
 
-class _Shifted:
+class _Shifted(PassedOn):
     """The `Watch` of one of several reads that make up one: `before` bytes came already."""
 
     def __init__(self, watch: Watch, before: int, *, counts: bool = True) -> None:
-        self._watch = watch
+        super().__init__(watch)
         self._before = before
         self._counts = counts
-
-    @property
-    def cancelled(self) -> bool:
-        return self._watch.cancelled
 
     def progress(self, received: int) -> None:
         self._watch.progress(self._before + received * self._counts)
 
-    def unconfirmed(self) -> None:
-        self._watch.unconfirmed()
-
     def served_by(self, host: str) -> None:
         """Says nothing of the whole read."""
-
-    def on_cancel(self, close: Callable[[], None] | None) -> None:
-        self._watch.on_cancel(close)
 
 
 def _hosts(blocks: Sequence[Block], unit: Piece) -> tuple[str, ...]:

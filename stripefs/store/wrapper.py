@@ -24,6 +24,7 @@ from stripefs.store.base import (
     Store,
     Watch,
 )
+from stripefs.store.common import cancellable
 
 __all__ = [
     "CHANGES",
@@ -207,16 +208,9 @@ class WrappedSink(Sink):
 def pause(seconds: float, watch: Watch | None) -> None:
     """Wait `seconds`, less when `watch` is cancelled, which raises Abandoned."""
     woken = threading.Event()
-    if watch is None:
-        woken.wait(seconds)
-        return
-    watch.on_cancel(woken.set)
-    try:
-        # Asked after registering: a cancellation in between would set no event.
-        if watch.cancelled or woken.wait(seconds):
+    with cancellable(watch, woken.set):
+        if woken.wait(seconds):
             raise Abandoned("the read was cancelled")
-    finally:
-        watch.on_cancel(None)
 
 
 def seeded(*parts: object) -> random.Random:

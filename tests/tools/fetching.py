@@ -22,5 +22,5 @@ def request_for(address: str, offset: int, length: int, *, timeout: float = 30.0
 def fetch_process() -> Iterator[FetchProcess]:
     with closing(FetchProcess(least=1)) as found:
         found.start()
-        eventually(lambda: found.running, "the process that fetches")
+        eventually(lambda: found._control, "the process that fetches")
         yield found

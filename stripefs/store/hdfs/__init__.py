@@ -6,7 +6,7 @@ block_locations     block locations by segments (pure but for the call that fetc
 namenode            WebHDFS at the NameNodes: pooled connections, the active one of several, availability
 data_transfer       blocks of chosen DataNodes by HDFS's own protocol
 fetch_process       the same in a process of its own, into memory that both share
-transfer_hosts      its idle connections, and the DataNodes that refuse it
+transfer_hosts      the DataNodes that refuse it
 transfer_wire       that protocol's messages, packets and checksums (pure)
 connection          one connection: what is at an address, silence, WebHDFS's answer of one DataNode
 datanode_read       reads from chosen DataNodes: by data transfer, else by WebHDFS; small ones of several replicas

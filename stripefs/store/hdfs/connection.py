@@ -14,25 +14,27 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import select
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError
 from stripefs.store.base import Watch
 from stripefs.store.buffers import aligned
+from stripefs.store.common import cancellable
 from stripefs.store.hdfs.wire import remote_error
 
 __all__ = [
     "Answer",
     "IdlePool",
     "answers",
-    "cancellable",
     "check_rpc",
     "connect",
     "read_head",
@@ -149,37 +151,66 @@ def check_rpc(address: str, timeout: float) -> None:
 
 
 class IdlePool(Generic[_Connection]):
-    """Idle connections, at most `most` to each address. Safe to use from many threads."""
+    """Idle connections, at most `most` to each address, each for `seconds`. Safe to use from many threads.
 
-    def __init__(self, most: int) -> None:
+    Where that is not for ever a thread, which ends with the last of them, closes those that nobody took.
+    """
+
+    def __init__(self, most: float, seconds: float = math.inf) -> None:
+        self.seconds = seconds
         self._most = most
         self._lock = threading.Lock()
-        self._closed = False
-        self._idle: dict[str, list[_Connection]] = {}
+        self._idle: dict[str, list[tuple[float, _Connection]]] = {}
+        self._sweeping = False
+        self._closed = threading.Event()
 
     def take(self, address: str) -> _Connection | None:
         """The one that was kept last, which its server may have closed since; None where there is none."""
-        with self._lock:
-            idle = self._idle.get(address)
-            return idle.pop() if idle else None
+        while True:
+            with self._lock:
+                idle = self._idle.get(address)
+                if not idle:
+                    return None
+                since, connection = idle.pop()
+            if time.monotonic() - since < self.seconds:
+                return connection
+            connection.close()
 
     def keep(self, address: str, connection: _Connection) -> None:
         """Keep it for the next `take`, or close it where there are enough."""
         with self._lock:
             idle = self._idle.setdefault(address, [])
-            if not self._closed and len(idle) < self._most:
-                idle.append(connection)
+            if not self._closed.is_set() and len(idle) < self._most:
+                idle.append((time.monotonic(), connection))
+                if self.seconds < math.inf and not self._sweeping:
+                    self._sweeping = True
+                    threading.Thread(target=self._sweep, name="idle connections", daemon=True).start()
                 return
         connection.close()
 
     def close(self) -> None:
         """Close those that are idle; those in use are closed when they are brought back."""
         with self._lock:
-            self._closed = True
-            idle = [connection for connections in self._idle.values() for connection in connections]
-            self._idle.clear()
-        for connection in idle:
+            self._closed.set()
+            expired = self._expired(math.inf)
+        for connection in expired:
             connection.close()
+
+    def _expired(self, before: float) -> list[_Connection]:
+        """Those that are idle since then, which are taken out."""
+        expired = [connection for each in self._idle.values() for since, connection in each if since <= before]
+        fresh = {address: [one for one in each if one[0] > before] for address, each in self._idle.items()}
+        self._idle = {address: each for address, each in fresh.items() if each}
+        return expired
+
+    def _sweep(self) -> None:
+        while self._sweeping:
+            self._closed.wait(self.seconds)
+            with self._lock:
+                expired = self._expired(time.monotonic() - self.seconds)
+                self._sweeping = bool(self._idle)
+            for connection in expired:
+                connection.close()
 
 
 class Answer:
@@ -209,7 +240,7 @@ class Answer:
         try:
             first = self._sock is None
             sock = self._connected() if self._sock is None else self._sock
-            with cancellable(sock, watch):
+            with cancellable(watch, partial(shut_down, sock)):
                 if first:
                     self._ask(sock)
                 return self._receive(sock, length, watch)
@@ -264,20 +295,6 @@ class Answer:
             if watch is not None:
                 watch.progress(received)
         return buffer
-
-
-@contextlib.contextmanager
-def cancellable(sock: socket.socket, watch: Watch | None) -> Iterator[None]:
-    if watch is None:
-        yield
-        return
-    watch.on_cancel(lambda: shut_down(sock))
-    try:
-        if watch.cancelled:
-            raise Abandoned("read was cancelled before it began")
-        yield
-    finally:
-        watch.on_cancel(None)
 
 
 def shut_down(sock: socket.socket) -> None:

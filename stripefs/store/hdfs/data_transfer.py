@@ -6,21 +6,25 @@ Against hdfs-native it leaves the choice of the replica to the caller, and bytes
 
 A DataNode that does not grant a read in this way (`Refused`) may still serve it by WebHDFS, where it finds blocks that
 were moved, and says what is wrong with a file. Where it grants none, or no DataNode does, since a firewall or SASL is
-between, data transfer is left alone for a while (`DataTransfer.refused`).
+between, data transfer is left alone for a while (`Refusals`).
 
 Where there are processors to spare, another process receives and checks the bytes (`fetch_process`).
 """
 
 from __future__ import annotations
 
+import math
+import select
 import socket
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from stripefs.errors import Abandoned, HostFailed
 from stripefs.store.base import Watch
 from stripefs.store.buffers import aligned
-from stripefs.store.hdfs.connection import cancellable, connect, reason, silent_after
-from stripefs.store.hdfs.transfer_hosts import Connections, Refusals
+from stripefs.store.common import cancellable
+from stripefs.store.hdfs.connection import IdlePool, connect, reason, shut_down, silent_after
+from stripefs.store.hdfs.transfer_hosts import Refusals
 from stripefs.store.hdfs.transfer_wire import (
     CHECKSUM_OK,
     HEAD,
@@ -49,6 +53,9 @@ STEP = 1 << 20
 
 UNTRIED = 1.0
 """Seconds until a DataNode has to answer that has granted no read so far: a firewall may drop what is sent."""
+
+REUSE = 3.0
+"""Seconds for which a connection is kept: a DataNode closes it after 4 (dfs.datanode.socket.reuse.keepalive)."""
 
 AT_ONCE = 256
 """Packets that one system call receives at most: it takes 1,024 buffers, and a packet has three."""
@@ -101,15 +108,7 @@ class DataTransfer:
     def __init__(self, elsewhere: FetchElsewhere | None = None) -> None:
         self._fetcher = BlockFetcher()
         self._elsewhere = elsewhere
-        self._refusals = Refusals()
-
-    def refused(self, address: str = "") -> str:
-        """The reason for which no read from the DataNode at `address`, or from any, is tried now; "" for none."""
-        return self._refusals.reason(address)
-
-    def paused(self) -> list[str]:
-        """The addresses from which no read is tried now while those of others are."""
-        return self._refusals.paused()
+        self.refusals = Refusals()
 
     def read(self, piece: Piece, address: str, host: str, watch: Watch | None, timeout: float) -> memoryview:
         """The bytes of `piece`, from the DataNode whose transfer port is at `address`. `host`: its name, for errors.
@@ -117,21 +116,21 @@ class DataTransfer:
 
         Raises Refused, BadChecksum, HostFailed for everything else that speaks against the host, Abandoned.
         """
-        granting = self._refusals.granting(address)
+        granting = self.refusals.granting(address)
         request = FetchRequest(piece, address, host, timeout, timeout if granting else min(timeout, UNTRIED))
         try:
             data = self._fetched(request, watch)
         except Refused as error:
             if error.granted:
-                self._refusals.granted(address)
+                self.refusals.granted(address)
             elif error.stalled and granting:  # the host is silent: asking it in another way is of no use
-                self.count(address, error.message, of_connection=True)
+                self.refusals.refused(address, error.message, of_connection=True)
                 raise HostFailed(error.message, host=host, stalled=True) from error
             raise
         except HostFailed:
-            self._refusals.granted(address)
+            self.refusals.granted(address)
             raise
-        self._refusals.granted(address)
+        self.refusals.granted(address)
         return data
 
     def _fetched(self, request: FetchRequest, watch: Watch | None) -> memoryview:
@@ -140,22 +139,6 @@ class DataTransfer:
         buffer = aligned(request.piece.length)  # so that a cache on disk takes it as it is
         self._fetcher.fetch(request, buffer, watch)
         return buffer
-
-    def granting(self, address: str) -> bool:
-        """True if the DataNode at `address` has granted a read or a write, and has not been given up since."""
-        return self._refusals.granting(address)
-
-    def granted(self, address: str) -> None:
-        """Note that it has granted one."""
-        self._refusals.granted(address)
-
-    def count(self, address: str, reason: str, *, of_connection: bool) -> None:
-        """Count a refusal of the DataNode at `address`, which has served these bytes by WebHDFS. See `Refused`."""
-        self._refusals.refused(address, reason, of_connection=of_connection)
-
-    def forgive(self, address: str) -> None:
-        """The DataNode at `address` failed by WebHDFS too, so its refusals say nothing of data transfer."""
-        self._refusals.forgive(address)
 
     def close(self) -> None:
         self._fetcher.close()
@@ -167,7 +150,7 @@ class BlockFetcher:
     """Fetches pieces of blocks, and keeps connections for the next ones. Safe to use from many threads."""
 
     def __init__(self) -> None:
-        self._connections = Connections()
+        self._connections = IdlePool[socket.socket](math.inf, REUSE)
 
     def fetch(self, request: FetchRequest, buffer: memoryview, watch: Watch | None) -> None:
         """Fill `buffer`, as long as the piece. Raises Refused, BadChecksum, HostFailed, Abandoned."""
@@ -179,13 +162,16 @@ class BlockFetcher:
             sock.close()
 
     def _granted_by(self, request: _Request, address: str, watch: Watch | None) -> tuple[socket.socket, _Packets]:
-        kept = self._connections.take(address)
-        if kept is not None:
+        while (kept := self._connections.take(address)) is not None:
+            if _ended(kept):
+                kept.close()
+                continue
             try:
                 return kept, request.ask(kept, watch)
             except Refused as error:
                 if not isinstance(error.__cause__, ConnectionError):  # it has only ended meanwhile
                     raise
+                break
         sock = request.connect(address)
         return sock, request.ask(sock, watch)
 
@@ -230,7 +216,7 @@ class _Request:
         """Packets that the DataNode has granted. Raises Refused, Abandoned; the connection is closed then."""
         try:
             silent_after(sock, self._patience)
-            with cancellable(sock, watch):
+            with cancellable(watch, partial(shut_down, sock)):
                 sock.sendall(read_request(self._piece))
                 granted = read_answer(receive_message(sock))
             if isinstance(granted, str):
@@ -253,7 +239,7 @@ class _Request:
         Raises BadChecksum, HostFailed, Refused, Abandoned; the connection is closed then.
         """
         try:
-            with cancellable(sock, watch):
+            with cancellable(watch, partial(shut_down, sock)):
                 packets.receive(buffer, watch)
                 reusable = _confirm(sock)
         except _Damaged as error:
@@ -360,6 +346,13 @@ class _Packets:
                     raise _Damaged(self._begin + size * at, self._begin + size * (at + 1))
         self._begin += len(data)
         return heads[-HEAD:]
+
+
+def _ended(sock: socket.socket) -> bool:
+    """True of an idle connection once the DataNode has closed it."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _fill(sock: socket.socket, views: list[memoryview]) -> None:

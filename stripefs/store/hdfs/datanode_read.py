@@ -29,7 +29,7 @@ from stripefs.store.base import Block, Buffer, Status, Watch
 from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.connection import Answer
 from stripefs.store.hdfs.data_transfer import BadChecksum, DataTransfer, Refused
-from stripefs.store.hdfs.namenode import NameNodeRest, RpcAddress
+from stripefs.store.hdfs.namenode import NameNodeRest
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.read_streams import Ask, ReadStreams
 from stripefs.store.hdfs.transfer_wire import BlockName, Piece
@@ -58,9 +58,8 @@ _T = TypeVar("_T")
 class DataNodeReader:
     """`timeout`: seconds without a byte after which a DataNode counts as silent. Safe to use from many threads."""
 
-    def __init__(self, rest: NameNodeRest, rpc: RpcAddress, datanodes: DataNodes, user: str, timeout: float) -> None:
+    def __init__(self, rest: NameNodeRest, datanodes: DataNodes, user: str, timeout: float) -> None:
         self._rest = rest
-        self._rpc = rpc
         self._datanodes = datanodes
         self._user = user
         self._timeout = timeout
@@ -75,7 +74,7 @@ class DataNodeReader:
     @property
     def by_name(self) -> bool:
         """True if DataNodes serve blocks by their names, so that no NameNode is needed."""
-        return self.transfer is not None and not self.transfer.refused()
+        return self.transfer is not None and not self.transfer.refusals.reason()
 
     def blocks(self, where: str, offset: int, length: int, *, named: bool = True) -> Sequence[Block]:
         """The blocks that overlap a range, in order, with all their replicas. Raises what NameNodeRest.ask does.
@@ -138,7 +137,7 @@ class DataNodeReader:
             return by_web()
         address = self._datanodes.transfer_address(host)
         refused: tuple[str, bool] | None = None  # not the exception, which keeps what it has read
-        if not self.transfer.refused(address):
+        if not self.transfer.refusals.reason(address):
             try:
                 return self.transfer.read(piece, address, host, watch, timeout)
             except Refused as refusal:
@@ -153,15 +152,15 @@ class DataNodeReader:
         try:
             data = by_web()
         except HostFailed:
-            self.transfer.forgive(address)
+            self.transfer.refusals.forgive(address)
             raise
         if refused is not None:
-            self.transfer.count(address, refused[0], of_connection=refused[1])
+            self.transfer.refusals.refused(address, refused[0], of_connection=refused[1])
         return data
 
     def grants(self, host: str) -> bool:
         """True if `host` has granted a read by data transfer, and has not been given up since."""
-        return self.transfer is not None and self.transfer.granting(self._datanodes.transfer_address(host))
+        return self.transfer is not None and self.transfer.refusals.granting(self._datanodes.transfer_address(host))
 
     def fetch_granted(self, where: str, block: Block, length: int, host: str, watch: Watch) -> Buffer:
         """A block's first bytes from a host that `grants`, by data transfer alone. Raises HostFailed, Abandoned."""
@@ -211,7 +210,7 @@ class DataNodeReader:
 
     def _asking(self, where: str, host: str, timeout: float) -> Ask:
         address = self._datanodes.address(host)
-        rpc = self._rpc.get(lambda: self._rest.ask("OPEN", where, noredirect="true"))
+        rpc = self._rest.rpc_address(lambda: self._rest.ask("OPEN", where, noredirect="true"))
 
         def ask(offset: int, length: int, window: int) -> Answer:
             parameters: dict[str, str | int] = {"namenoderpcaddress": rpc, "offset": offset, "length": length}

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from functools import partial
 
 from stripefs import __version__
 from stripefs.errors import Abandoned, HostFailed, StoreError
@@ -32,6 +32,7 @@ from stripefs.osutil import die_with_parent
 from stripefs.retry import Backoff
 from stripefs.store.base import Watch
 from stripefs.store.buffers import SharedBuffers, bound_allocator
+from stripefs.store.common import Cancellation, cancellable
 from stripefs.store.hdfs.data_transfer import BadChecksum, BlockFetcher, FetchRequest, Refused
 from stripefs.store.hdfs.transfer_wire import BlockName, Piece
 
@@ -96,7 +97,7 @@ class FetchProcess:
             return None
         answer: bytes | None = None
         try:
-            with _ending(channel, watch):
+            with cancellable(watch, partial(_stop, channel)):
                 answer = _answer(channel, _packed(request, taken[0]), watch)
         finally:
             if answer is None:  # an error of our own: the buffer is not to be filled once it is free
@@ -134,21 +135,6 @@ class FetchProcess:
         if supervisor is not None:
             supervisor.join()
         self._buffers.close()
-
-    @property
-    def running(self) -> bool:
-        """True if the process takes requests."""
-        return self._control is not None
-
-    @property
-    def used(self) -> int:
-        """Bytes of buffers in use."""
-        return self._buffers.used
-
-    @property
-    def resident(self) -> int:
-        """Bytes of memory that buffers have or have had."""
-        return self._buffers.resident
 
     def _take(self) -> socket.socket | None:
         """A channel; None where there is no process yet, or no more."""
@@ -255,19 +241,6 @@ class FetchProcess:
         return ""
 
 
-@contextlib.contextmanager
-def _ending(channel: socket.socket, watch: Watch | None) -> Iterator[None]:
-    """Have `watch` end our half of the channel when it is cancelled."""
-    if watch is None:
-        yield
-        return
-    watch.on_cancel(lambda: _stop(channel))
-    try:
-        yield
-    finally:
-        watch.on_cancel(None)
-
-
 def _answer(channel: socket.socket, request: bytes, watch: Watch | None) -> bytes:
     """The last message about a request, b"" where the process ends the channel. Progress before it is passed on."""
     try:
@@ -327,40 +300,24 @@ def _unpacked_error(message: bytes) -> StoreError:
 # -- the other side ------------------------------------------------------------------------------------------------
 
 
-class _Job:
+class _Job(Cancellation):
     """The `Watch` of what a channel asks for."""
 
     def __init__(self, channel: socket.socket) -> None:
-        self.cancelled = False
+        super().__init__()
         self._channel = channel
-        self._close: Callable[[], None] | None = None
         self._told = 0.0
 
     def begin(self) -> None:
         self._told = time.monotonic()
 
     def progress(self, received: int) -> None:
-        if self.cancelled:
-            raise Abandoned("the mount does not want it any more")
+        super().progress(received)
         now = time.monotonic()
         if now - self._told >= PROGRESS_EVERY:
             self._told = now
             with contextlib.suppress(OSError):  # its other end is closed: it will be cancelled
                 self._channel.send(_PROGRESS + received.to_bytes(8, "little"))
-
-    def unconfirmed(self) -> None: ...
-
-    def served_by(self, host: str) -> None: ...
-
-    def on_cancel(self, close: Callable[[], None] | None) -> None:
-        self._close = close
-        if close is not None and self.cancelled:
-            close()
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        if (close := self._close) is not None:
-            close()
 
 
 class _Server:

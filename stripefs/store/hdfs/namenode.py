@@ -27,7 +27,7 @@ from stripefs.store.base import Status
 from stripefs.store.hdfs.connection import IdlePool, reason
 from stripefs.store.hdfs.wire import page_of, remote_error, request_target
 
-__all__ = ["Availability", "NameNodeRest", "RpcAddress", "Unanswered", "first_serving"]
+__all__ = ["Availability", "NameNodeRest", "Unanswered", "first_serving"]
 
 _T = TypeVar("_T")
 
@@ -69,6 +69,7 @@ class NameNodeRest:
         self._active = 0
         self._idle = IdlePool[http.client.HTTPConnection](_IDLE_CONNECTIONS)
         self._defaults: dict[str, Any] | None = None
+        self._rpc: dict[str, str] = {}
 
     @property
     def active(self) -> str:
@@ -137,6 +138,23 @@ class NameNodeRest:
         document = self._first("GET", f"/jmx?qry=Hadoop:service=NameNode,name={bean}", "/jmx")
         beans = document.get("beans")
         return beans[0] if isinstance(beans, list) and beans and isinstance(beans[0], dict) else {}
+
+    def rpc_address(self, ask: Callable[[], dict[str, Any]]) -> str:
+        """Address of the active NameNode for DataNodes, as it tells clients that it sends to a DataNode.
+
+        `ask` makes a request that the NameNode answers with a DataNode's address, where it is not known yet.
+        """
+        active = self.active
+        if active not in self._rpc:
+            told = parse_qs(urlsplit(str(ask().get("Location", ""))).query).get("namenoderpcaddress")
+            if not told:
+                raise ServiceDown(f"NameNode http://{active} did not say how DataNodes reach it")
+            self._rpc[active] = told[0]
+        return self._rpc[active]
+
+    def forget_rpc_address(self) -> None:
+        """Ask again: the active NameNode may be another when they are back."""
+        self._rpc.clear()
 
     def close(self) -> None:
         """Close the pooled connections; those in use are closed when their answers have come."""
@@ -221,29 +239,6 @@ class NameNodeRest:
     def _down(self, address: str, error: Exception) -> ServiceDown:
         why = reason(error, self._timeout) if isinstance(error, OSError) else f"no HTTP answer ({error!r})"
         return ServiceDown(f"NameNode http://{address}: {why}", hint="is this its web port? --webhdfs-port N")
-
-
-class RpcAddress:
-    """Address of the active NameNode for DataNodes, as it tells clients that it sends to a DataNode."""
-
-    def __init__(self, rest: NameNodeRest) -> None:
-        self._rest = rest
-        self._known: dict[str, str] = {}
-
-    def get(self, ask: Callable[[], dict[str, Any]]) -> str:
-        """`ask` makes a request that the NameNode answers with a DataNode's address, where it is not known yet."""
-        active = self._rest.active
-        if active not in self._known:
-            location = urlsplit(str(ask().get("Location", "")))
-            told = parse_qs(location.query).get("namenoderpcaddress")
-            if not told:
-                raise ServiceDown(f"NameNode http://{active} did not say how DataNodes reach it")
-            self._known[active] = told[0]
-        return self._known[active]
-
-    def forget(self) -> None:
-        """Ask again: the active NameNode may be another when they are back."""
-        self._known.clear()
 
 
 _BETWEEN = 1.0  # seconds between two looks whether one is back

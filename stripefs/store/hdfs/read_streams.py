@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Hashable
+from contextlib import closing
 
 from stripefs.errors import Abandoned, HostFailed, StoreError
 from stripefs.store.base import Watch
+from stripefs.store.common import Cancellation, PassedOn, cancellable
 from stripefs.store.hdfs.connection import Answer
 
 __all__ = ["IDLE", "MOST", "WINDOW", "Ask", "Key", "ReadStream", "ReadStreams"]
@@ -77,6 +78,11 @@ class ReadStream:
     @property
     def idle(self) -> bool:
         return not self.taking and self.position == self.tail
+
+    def wake(self) -> None:
+        """Wake those in line: one of them has been cancelled."""
+        with self.changed:
+            self.changed.notify_all()
 
     def fits(self, offset: int, length: int) -> bool:
         """True if a read may go in line, now or when those between have."""
@@ -146,7 +152,7 @@ class ReadStreams:
 
     def _queued(self, stream: ReadStream, offset: int, length: int, watch: Watch | None) -> ReadStream | None:
         deadline = time.monotonic() + ORDER
-        with _woken(watch, stream.changed):
+        with cancellable(watch, stream.wake):
             while stream.tail < offset and not stream.gone and (left := deadline - time.monotonic()) > 0:
                 stream.changed.wait(left)
                 _demand(watch)
@@ -165,7 +171,7 @@ class ReadStreams:
         """
         with self._lock:
             try:
-                with _woken(watch, stream.changed):
+                with cancellable(watch, stream.wake):
                     return self._waited(stream, offset, watch)
             except Abandoned:
                 stream.stop = min(stream.stop, offset)
@@ -250,52 +256,16 @@ class ReadStreams:
             self._sweeping = False
 
 
-class _ProgressWatch:
+class _ProgressWatch(PassedOn):
     """The watch of who takes: those in line see when bytes came."""
 
     def __init__(self, stream: ReadStream, watch: Watch | None) -> None:
+        super().__init__(Cancellation() if watch is None else watch)
         self._stream = stream
-        self._watch = watch
-
-    @property
-    def cancelled(self) -> bool:
-        return self._watch is not None and self._watch.cancelled
 
     def progress(self, received: int) -> None:
         self._stream.moved = time.monotonic()
-        if self._watch is not None:
-            self._watch.progress(received)
-
-    def unconfirmed(self) -> None:
-        if self._watch is not None:
-            self._watch.unconfirmed()
-
-    def served_by(self, host: str) -> None:
-        if self._watch is not None:
-            self._watch.served_by(host)
-
-    def on_cancel(self, close: Callable[[], None] | None) -> None:
-        if self._watch is not None:
-            self._watch.on_cancel(close)
-
-
-@contextmanager
-def _woken(watch: Watch | None, changed: threading.Condition) -> Iterator[None]:
-    """With the lock of `changed` held: cancelling `watch` wakes who waits for it."""
-
-    def wake() -> None:
-        with changed:
-            changed.notify_all()
-
-    if watch is None:
-        yield
-        return
-    watch.on_cancel(wake)
-    try:
-        _demand(watch)
-        yield
-    finally:
-        watch.on_cancel(None)
+        super().progress(received)
 
 
 def _demand(watch: Watch | None) -> None:

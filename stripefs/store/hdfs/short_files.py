@@ -17,15 +17,16 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from stripefs.errors import Abandoned, ServiceDown, StoreError
+from stripefs.errors import ServiceDown, StoreError
 from stripefs.executor import Lane
 from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Identity
 from stripefs.store.buffers import PAGE
+from stripefs.store.common import Cancellation
 from stripefs.store.hdfs.datanode_read import DataNodeReader
 from stripefs.store.hdfs.wire import inode_path
 
@@ -98,7 +99,7 @@ class ShortFiles:
             late = now - self._late.get(host, -math.inf) < PAUSE
             if late or self._health.on_probation(host, now) or not self._datanodes.grants(host):
                 continue
-            watch = _Cancellable()
+            watch = Cancellation()
             fetch = partial(self._datanodes.fetch_granted, where, block, length, host, watch)
             try:
                 return self._lane.call(f"reading {where}", fetch, PATIENCE)
@@ -126,28 +127,3 @@ class ShortFiles:
             data = self._kept.pop(owner, None)
             if data is not None:
                 self._bytes -= len(data) + PAGE
-
-
-class _Cancellable:
-    """Watch of a read that `cancel` ends."""
-
-    def __init__(self) -> None:
-        self.cancelled = False
-        self._close: Callable[[], None] | None = None
-
-    def cancel(self) -> None:
-        self.cancelled = True
-        close = self._close
-        if close is not None:
-            close()
-
-    def progress(self, received: int) -> None:
-        if self.cancelled:
-            raise Abandoned("the opening waits no longer")
-
-    def unconfirmed(self) -> None: ...
-
-    def served_by(self, host: str) -> None: ...
-
-    def on_cancel(self, close: Callable[[], None] | None) -> None:
-        self._close = close

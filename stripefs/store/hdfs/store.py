@@ -53,7 +53,7 @@ from stripefs.store.hdfs.datanode_read import DataNodeReader, SmallReader
 from stripefs.store.hdfs.fetch_process import FetchProcess
 from stripefs.store.hdfs.hadoop_conf import resolve
 from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
-from stripefs.store.hdfs.namenode import Availability, NameNodeRest, RpcAddress
+from stripefs.store.hdfs.namenode import Availability, NameNodeRest
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
 from stripefs.store.hdfs.short_files import ShortFiles
 from stripefs.store.hdfs.transfer_wire import refusal_of
@@ -87,8 +87,7 @@ class HdfsStore(Store):
         )
         self._datanodes = DataNodes(self._rest, by_hostname=settings.use_datanode_hostname)
         self._away = Availability(self._look)
-        self._rpc = RpcAddress(self._rest)
-        self.reads = DataNodeReader(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
+        self.reads = DataNodeReader(self._rest, self._datanodes, self._target.user, settings.host_timeout)
         self.small = SmallReader(self.reads, self.health, lambda full: self._stat(full, b""), settings.host_timeout)
         self.short_files = ShortFiles(self.reads, self.health)
         self._off: dict[str, str] = {}
@@ -143,7 +142,6 @@ class HdfsStore(Store):
             self._datanodes if self.chooses_host else None,
             lambda full: self._stat(full, full.rpartition("/")[2].encode()),
             transfer=self.reads.transfer,
-            rpc=self._rpc,
             target=self._target,
             health=self.health,
             timeout=settings.host_timeout,
@@ -316,7 +314,7 @@ class HdfsStore(Store):
 
     def describe(self) -> dict[str, str]:
         transfer = self.reads.transfer
-        refused = transfer.refused() if transfer is not None else ""
+        refused = transfer.refusals.reason() if transfer is not None else ""
         chosen = "data transfer" if transfer is not None and not refused else "webhdfs"
         facts = {
             "transport": chosen if self.chooses_host else self._pinning.name if self._pinning else "none",
@@ -333,8 +331,8 @@ class HdfsStore(Store):
             )
         if refused:
             facts["off: data transfer"] = refused
-        elif transfer is not None and (paused := transfer.paused()):
-            facts["off: data transfer from some DataNodes"] = "; ".join(map(transfer.refused, paused[:_SOME]))
+        elif transfer is not None and (paused := transfer.refusals.paused()):
+            facts["off: data transfer from some DataNodes"] = "; ".join(map(transfer.refusals.reason, paused[:_SOME]))
         return facts | {f"off: {what}": why for what, why in self._off.items()}
 
     def close(self) -> None:
@@ -363,7 +361,7 @@ class HdfsStore(Store):
         return self._away.now()
 
     def note_away(self) -> None:
-        self._rpc.forget()
+        self._rest.forget_rpc_address()
         self._away.note()
 
     # Connecting.

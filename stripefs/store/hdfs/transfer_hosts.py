@@ -1,84 +1,23 @@
-"""State that data transfer keeps of DataNodes between reads: idle connections, and refusals with their pauses.
+"""Refusals of DataNodes to be read from or written to by data transfer, and the pauses after them.
 
 Keys are transfer addresses. Everything here is safe to use from many threads.
 """
 
 from __future__ import annotations
 
-import select
-import socket
 import threading
 import time
 from dataclasses import dataclass, field
 
 from stripefs.retry import Backoff
 
-__all__ = ["Connections", "Refusals"]
-
-REUSE = 3.0
-"""Seconds for which a connection is kept: a DataNode closes it after 4 (dfs.datanode.socket.reuse.keepalive)."""
+__all__ = ["Refusals"]
 
 REFUSALS = 3
 """Refusals in a row after which no read is tried in this way for a while."""
 
 PAUSE, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds of the first such while, and of the longest one."""
-
-
-class Connections:
-    """Idle connections to DataNodes. A thread, which ends with the last of them, closes those that nobody took."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._idle: dict[str, list[tuple[float, socket.socket]]] = {}
-        self._sweeping = False
-        self._closed = threading.Event()
-
-    def take(self, address: str) -> socket.socket | None:
-        """One that the DataNode has not closed, None where there is none."""
-        now = time.monotonic()
-        while True:
-            with self._lock:
-                idle = self._idle.get(address)
-                if not idle:
-                    return None
-                since, sock = idle.pop()
-            if now - since < REUSE and not _readable(sock):
-                return sock
-            sock.close()
-
-    def keep(self, address: str, sock: socket.socket) -> None:
-        with self._lock:
-            if not self._closed.is_set():
-                self._idle.setdefault(address, []).append((time.monotonic(), sock))
-                if not self._sweeping:
-                    self._sweeping = True
-                    threading.Thread(target=self._sweep, name="idle connections", daemon=True).start()
-                return
-        sock.close()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed.set()
-            idle = [sock for each in self._idle.values() for _, sock in each]
-            self._idle.clear()
-        for sock in idle:
-            sock.close()
-
-    def _sweep(self) -> None:
-        while self._sweeping:
-            self._closed.wait(REUSE)
-            with self._lock:
-                before = time.monotonic() - REUSE
-                expired = [sock for each in self._idle.values() for since, sock in each if since <= before]
-                fresh = {
-                    address: [(since, sock) for since, sock in each if since > before]
-                    for address, each in self._idle.items()
-                }
-                self._idle = {address: each for address, each in fresh.items() if each}
-                self._sweeping = bool(self._idle)
-            for sock in expired:
-                sock.close()
 
 
 @dataclass(slots=True)
@@ -104,7 +43,7 @@ class Refusals:
         self._tracks: dict[str, _Track] = {}  # that of all has the address ""
 
     def granting(self, address: str) -> bool:
-        """True if that DataNode has granted a read, and has not been given up since."""
+        """True if that DataNode has granted a read or a write, and has not been given up since."""
         return address in self._granting
 
     def granted(self, address: str) -> None:
@@ -114,7 +53,7 @@ class Refusals:
             self._tracks.pop("", None)
 
     def refused(self, address: str, reason: str, *, of_connection: bool) -> None:
-        """Note a refusal. of_connection: no answer came, so it was none of a block."""
+        """Note a refusal of what has come another way. of_connection: no answer came, so it was none of a block."""
         with self._lock:
             if of_connection or not self._granting:
                 self._count(address, reason)
@@ -122,7 +61,7 @@ class Refusals:
                     self._count("", reason)
 
     def forgive(self, address: str) -> None:
-        """Forget that DataNode's own refusals."""
+        """Forget that DataNode's own refusals: it failed in the other way too, so they say nothing of this one."""
         with self._lock:
             self._tracks.pop(address, None)
 
@@ -135,8 +74,8 @@ class Refusals:
             track.pause.failed(now)
             self._granting.discard(address)
 
-    def reason(self, address: str) -> str:
-        """The reason for which that DataNode is not asked now, "" for none. address: "" is for all of them."""
+    def reason(self, address: str = "") -> str:
+        """The reason for which that DataNode, or any, is not asked now, "" for none."""
         now = time.monotonic()
         for track in (self._tracks.get(""), self._tracks.get(address)):
             if track is not None and track.pause.paused(now):
@@ -147,10 +86,3 @@ class Refusals:
         """The addresses of DataNodes that are not asked now, without the others."""
         with self._lock:
             return sorted(address for address in self._tracks if address and self.reason(address))
-
-
-def _readable(sock: socket.socket) -> bool:
-    """True of an idle connection once the DataNode has closed it."""
-    poll = select.poll()
-    poll.register(sock, select.POLLIN)
-    return bool(poll.poll(0))

@@ -234,24 +234,24 @@ class TransferSink(ConfirmedSink):
     def _opened(self, placed: PlacedBlock, names: list[str], address: str) -> _BlockStream:
         """Raises HostFailed of the DataNode that failed."""
         by = self._by
-        known = by.transfer.granting(address)
+        known = by.transfer.refusals.granting(address)
         block = _BlockStream(placed, names, self._sums, by.pipelines, by.timeout, self._waits)
         block.open(address, by.rpc.holder, by.timeout if known else min(by.timeout, UNTRIED))
-        by.transfer.granted(address)
+        by.transfer.refusals.granted(address)
         return block
 
     def _fall_back(self, address: str, error: HostFailed) -> None:
         """Write the file in the other way. Raises HostFailed where the DataNode takes it in none."""
-        if error.stalled and self._by.transfer.granting(address):
+        if error.stalled and self._by.transfer.refusals.granting(address):
             raise error
         self._discard(0)
         try:
             self._other = self._instead()
         except HostFailed:
-            self._by.transfer.forgive(address)
+            self._by.transfer.refusals.forgive(address)
             raise
         # A DataNode that declines a block, as one with full disks does, may still serve what it has.
-        self._by.transfer.count(address, error.message, of_connection=error.__cause__ is not None)
+        self._by.transfer.refusals.refused(address, error.message, of_connection=error.__cause__ is not None)
 
 
 class _BlockStream:

@@ -41,7 +41,7 @@ from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
 from stripefs.store.hdfs.hadoop_conf import Target
-from stripefs.store.hdfs.namenode import NameNodeRest, RpcAddress
+from stripefs.store.hdfs.namenode import NameNodeRest
 from stripefs.store.hdfs.namenode_rpc import CallsRefused, NameNodeRpc
 from stripefs.store.hdfs.namespace import Namespace, WebNamespaceCalls
 from stripefs.store.hdfs.native import NativeClient
@@ -89,7 +89,6 @@ class HdfsWriter:
         stat: Callable[[str], Status],
         *,
         transfer: DataTransfer | None = None,
-        rpc: RpcAddress,
         target: Target,
         health: HostHealth,
         timeout: float,
@@ -109,7 +108,6 @@ class HdfsWriter:
         self._user = target.user
         self._new_files = (target.block_size, target.replication)
         self._timeout = timeout
-        self._rpc = rpc
         self._health = health
         self._attributes = rest is not None
         """False where the NameNode is known to refuse extended attributes."""
@@ -184,7 +182,7 @@ class HdfsWriter:
         by = self._transfer
         if by is None or not length or _folder(path) in self._without_transfer or not block_size or not replication:
             return by_web()
-        if by.transfer.refused(self._datanodes.transfer_address(host)):
+        if by.transfer.refusals.reason(self._datanodes.transfer_address(host)):
             return by_web()
         try:
             return TransferSink(
@@ -380,7 +378,7 @@ class HdfsWriter:
         assert self._rest is not None
         rest = self._rest
         parameters: dict[str, str | int] = {
-            "namenoderpcaddress": self._rpc.get(
+            "namenoderpcaddress": rest.rpc_address(
                 lambda: rest.change("PUT", "CREATE", path, noredirect="true", overwrite="false")
             ),
             "overwrite": "false",

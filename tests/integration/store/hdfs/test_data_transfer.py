@@ -16,7 +16,7 @@ import pytest
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion
 from stripefs.store.base import Identity
 from stripefs.store.buffers import PAGE
-from stripefs.store.hdfs import block_locations, data_transfer, namenode, short_files, transfer_hosts
+from stripefs.store.hdfs import block_locations, data_transfer, namenode, short_files
 from stripefs.store.hdfs import store as hdfs_store
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.fetch_process import FetchProcess
@@ -71,8 +71,8 @@ def transfer(request: pytest.FixtureRequest, here: DataTransfer) -> Iterator[Dat
     found = DataTransfer(Shared(process))
     yield found
     found.close()
-    assert process.running
-    eventually(lambda: not process.used, "the end of all buffers")
+    assert process._control
+    eventually(lambda: not process._buffers.used, "the end of all buffers")
 
 
 def read(
@@ -131,18 +131,17 @@ def test_a_kept_connection_that_ended_is_replaced(transfer: DataTransfer, port: 
         port.drop_connections()
     assert read(transfer, port, 1000, 1000) == DATA[1000:2000]
     assert port.connections == 2
-    assert not transfer.refused()
+    assert not transfer.refusals.reason()
 
 
-def test_connections_are_kept_for_a_while(
-    here: DataTransfer, port: TransferPort, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transfer_hosts, "REUSE", 0.2)
+def test_connections_are_kept_for_a_while(here: DataTransfer, port: TransferPort) -> None:
+    connections = here._fetcher._connections
+    connections.seconds = 0.2
     read(here, port, 0, 1000)
-    monkeypatch.setattr(transfer_hosts, "REUSE", 0.0)
+    connections.seconds = 0.0
     read(here, port, 0, 1000)
     assert port.connections == 2
-    monkeypatch.setattr(transfer_hosts, "REUSE", 0.05)
+    connections.seconds = 0.05
     eventually(lambda: not port.open, "the end of one that nobody takes")
 
 
@@ -235,7 +234,7 @@ def test_reads_that_are_not_granted(transfer: DataTransfer, port: TransferPort, 
     port.manners = [manner]
     with pytest.raises(Refused, match=why):
         read(transfer, port, 0, 131_072)
-    assert not transfer.refused()
+    assert not transfer.refusals.reason()
     assert read(transfer, port, 0, 131_072) == DATA[:131_072]
 
 
@@ -243,7 +242,7 @@ def refused_read(transfer: DataTransfer, port: TransferPort) -> Refused:
     """A read that is refused, whose bytes then came by WebHDFS."""
     with pytest.raises(Refused) as caught:
         read(transfer, port, 0, 1000)
-    transfer.count(port.address, caught.value.message, of_connection=caught.value.of_connection)
+    transfer.refusals.refused(port.address, caught.value.message, of_connection=caught.value.of_connection)
     return caught.value
 
 
@@ -252,7 +251,7 @@ def test_blocks_that_were_moved_do_not_end_it(transfer: DataTransfer, port: Tran
     port.manners = [_refusing] * 5
     for _ in range(5):
         refused_read(transfer, port)
-    assert not transfer.refused(port.address)
+    assert not transfer.refusals.reason(port.address)
 
 
 def test_a_port_where_nothing_listens(transfer: DataTransfer, port: TransferPort) -> None:

@@ -84,8 +84,8 @@ def test_a_read_goes_on_here_when_the_process_dies(process: FetchProcess, port: 
         piece = Piece(BlockName("pool", 5, 1001, len(DATA)), 7, SIZE)
         assert transfer.read(piece, port.address, "dn:1", None, 30.0) == DATA[7 : 7 + SIZE]
         killer.join()
-        assert not process.used
-        eventually(lambda: process.pid not in (None, first) and process.running, "another process")
+        assert not process._buffers.used
+        eventually(lambda: process.pid not in (None, first) and process._control, "another process")
         assert process.fetch(request_for(port.address, 1, SIZE), None) == DATA[1 : 1 + SIZE]
 
 
@@ -95,7 +95,7 @@ def test_a_cancelled_fetch_leaves_its_buffer_alone(process: FetchProcess, port: 
     with pytest.raises(Abandoned):
         process.fetch(request_for(port.address, 0, SIZE), watch)
     canceller.join()
-    assert not process.used
+    assert not process._buffers.used
     answers = [process.fetch(request_for(port.address, at, SIZE), None) for at in range(4)]
     assert answers == [DATA[at : at + SIZE] for at in range(4)]
 
@@ -124,7 +124,7 @@ def test_there_is_no_room(process: FetchProcess, port: TransferPort) -> None:
 def test_short_reads_and_those_before_it_runs_stay_here(port: TransferPort) -> None:
     with closing(FetchProcess()) as process:
         assert process.fetch(request_for(port.address, 0, module.LEAST), None) is None
-        eventually(lambda: process.running, "the process that fetches")
+        eventually(lambda: process._control, "the process that fetches")
         assert process.fetch(request_for(port.address, 0, module.LEAST - 1), None) is None
         assert process.fetch(request_for(port.address, 0, module.LEAST), None) == DATA[: module.LEAST]
 
@@ -145,7 +145,7 @@ def test_one_that_hangs_is_killed_however_much_is_asked_of_it(
     for thread in requests:
         thread.join()
     eventually(lambda: gone(first), "the end of the process")
-    eventually(lambda: process.running, "another process")
+    eventually(lambda: process._control, "another process")
 
 
 def test_no_descriptors_are_left(process: FetchProcess, port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_no_threads_are_left(port: TransferPort, monkeypatch: pytest.MonkeyPatch
             patched.setattr(threading.Thread, "start", refuse)
             assert process.fetch(request_for(port.address, 0, SIZE), None) is None
         assert process.fetch(request_for(port.address, 0, SIZE), None) is None, "it starts"
-        eventually(lambda: process.running, "the process that fetches")
+        eventually(lambda: process._control, "the process that fetches")
         assert process.fetch(request_for(port.address, 0, SIZE), None) == DATA[:SIZE]
 
 
@@ -203,9 +203,9 @@ def test_memory_stays_for_the_next_buffers_and_goes_when_all_are_free(
     monkeypatch.setattr(buffers, "KEPT", 2 << 20)
     monkeypatch.setattr(module, "LOOK_EVERY", 0.01)
     answers = [process.fetch(request_for(port.address, at, SIZE), None) for at in range(3)]
-    assert process.resident >= 3 * SIZE
+    assert process._buffers.resident >= 3 * SIZE
     del answers[1:]
-    eventually(lambda: process.resident <= 2 * SIZE + (1 << 20), "the end of what is free beyond what is used")
+    eventually(lambda: process._buffers.resident <= 2 * SIZE + (1 << 20), "the end of what is free beyond what is used")
     assert answers[0] == DATA[:SIZE]
     answers.clear()
-    eventually(lambda: not process.resident, "the end of all memory")
+    eventually(lambda: not process._buffers.resident, "the end of all memory")

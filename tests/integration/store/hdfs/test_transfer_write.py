@@ -267,7 +267,7 @@ def test_a_datanode_that_takes_no_block_gets_the_file_in_the_other_way(bench: Be
         assert bench.other.data == DATA
         assert bench.placer.completed is None
     assert bench.discarded == [0, 0, 0]
-    assert bench.transfer.refused(bench.port.address)
+    assert bench.transfer.refusals.reason(bench.port.address)
 
 
 def test_a_datanode_that_is_down_fails_in_both_ways(bench: Bench) -> None:
@@ -281,7 +281,7 @@ def test_a_datanode_that_is_down_fails_in_both_ways(bench: Bench) -> None:
     sink._instead = instead
     with pytest.raises(HostFailed, match="down"):
         sink.complete([DATA])
-    assert not bench.transfer.refused(address)
+    assert not bench.transfer.refusals.reason(address)
 
 
 def test_a_later_block_is_not_written_in_the_other_way(bench: Bench) -> None:

@@ -36,6 +36,9 @@ class Cluster:
     def defaults(self):
         return None
 
+    def rpc_address(self, ask):
+        return "namenode:8020"
+
     def change(self, method, operation, path, **parameters):
         if operation == "DELETE":
             return {"boolean": self.files.pop(path, None) is not None}
@@ -115,7 +118,6 @@ def writer_of(cluster, *, native=True):
         cluster if native else None,
         cluster,
         cluster.stat,
-        rpc=SimpleNamespace(get=lambda _ask: "namenode:8020"),
         target=SimpleNamespace(root=b"/", user="somebody", block_size=0, replication=0),
         health=HostHealth(),
         timeout=1.0,
