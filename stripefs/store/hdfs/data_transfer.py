@@ -17,7 +17,7 @@ import math
 import select
 import socket
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from stripefs.errors import Abandoned, HostFailed
 from stripefs.store.base import Watch
@@ -36,13 +36,15 @@ from stripefs.store.hdfs.transfer_wire import (
     read_request,
 )
 
+if TYPE_CHECKING:
+    from stripefs.store.hdfs.fetch_process import FetchProcess
+
 __all__ = [
     "UNTRIED",
     "BadChecksum",
     "BlockFetcher",
     "BrokenAnswer",
     "DataTransfer",
-    "FetchElsewhere",
     "FetchRequest",
     "Refused",
     "receive_message",
@@ -93,19 +95,10 @@ class FetchRequest(NamedTuple):
     patience: float
 
 
-class FetchElsewhere(Protocol):
-    """Fetches outside of this process."""
-
-    def fetch(self, request: FetchRequest, watch: Watch | None) -> memoryview | None:
-        """As `BlockFetcher.fetch`, into memory of its own; None where it cannot fetch now."""
-
-    def close(self) -> None: ...
-
-
 class DataTransfer:
     """Reads by this protocol of one store. Safe to use from many threads. elsewhere: tried first."""
 
-    def __init__(self, elsewhere: FetchElsewhere | None = None) -> None:
+    def __init__(self, elsewhere: FetchProcess | None = None) -> None:
         self._fetcher = BlockFetcher()
         self._elsewhere = elsewhere
         self.refusals = Refusals()

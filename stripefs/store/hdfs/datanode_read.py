@@ -35,7 +35,7 @@ from stripefs.store.hdfs.read_streams import Ask, ReadStreams
 from stripefs.store.hdfs.transfer_wire import BlockName, Piece
 from stripefs.store.hdfs.wire import inode_path, located_of, request_target
 
-__all__ = ["PATIENCE", "SILENT", "SMALL", "DataNodeReader", "SmallRange", "SmallReader"]
+__all__ = ["PATIENCE", "SILENT", "SMALL", "DataNodeReader", "SmallReader", "Span"]
 
 REPORT_EVERY = 60.0
 """Seconds between two reports of one damaged replica; a NameNode has it replaced within some."""
@@ -53,6 +53,24 @@ THREADS = 32
 """Reads by hdfs-native, and as many by WebHDFS, that are under way at once in one store."""
 
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`length` > 0 bytes from `offset`, which lies in `block`, of the file at the HDFS path `where`."""
+
+    where: str
+    block: Block
+    offset: int
+    length: int
+
+    @property
+    def piece(self) -> Piece | None:
+        """The same of the block; None where it has no name, or not all of them."""
+        begin = self.offset - self.block.offset
+        if not isinstance(self.block.name, BlockName) or begin + self.length > self.block.length:
+            return None
+        return Piece(self.block.name, begin, self.length)
 
 
 class DataNodeReader:
@@ -95,36 +113,31 @@ class DataNodeReader:
         ]
 
     def fetch(
-        self,
-        owner: Hashable,
-        where: str,
-        block: Block,
-        offset: int,
-        length: int,
-        end: int,
-        host: str,
-        watch: Watch | None,
-        moved: Callable[[], None],
+        self, owner: Hashable, span: Span, end: int, host: str, watch: Watch | None, moved: Callable[[], None]
     ) -> Buffer:
-        """`length` > 0 bytes from `offset`, which lies in `block`, from `host` alone. Raises what
-        `datanode.Answer.take` raises.
+        """The bytes of `span`, from `host` alone. Raises what `connection.Answer.take` raises.
 
         `owner` stands for the open file; `end`: up to where its reader will go on at this host, see `ReadStreams.read`.
         `moved` is called where the host seems not to have the block any more.
         """
 
         def by_web() -> memoryview:
-            ask = self._asking(where, host, self._timeout)
-            return self.streams.read((owner, host), ask, offset, length, end, watch)
+            ask = self._asking(span.where, host, self._timeout)
+            return self.streams.read((owner, host), ask, span.offset, span.length, end, watch)
 
-        return self._read(where, block, offset, length, host, watch, self._timeout, by_web, moved)
+        return self._read(span, host, watch, self._timeout, by_web, moved)
+
+    def fetch_once(self, span: Span, host: str, timeout: float) -> Buffer:
+        """As `fetch`, by a request of its own; `timeout`: seconds without a byte after which the host is silent."""
+
+        def by_web() -> memoryview:
+            return self._once(span.where, span.offset, span.length, host, timeout)
+
+        return self._read(span, host, None, timeout, by_web, lambda: None)
 
     def _read(
         self,
-        where: str,
-        block: Block,
-        offset: int,
-        length: int,
+        span: Span,
         host: str,
         watch: Watch | None,
         timeout: float,
@@ -132,8 +145,8 @@ class DataNodeReader:
         moved: Callable[[], None],
     ) -> memoryview:
         """By data transfer, and where that is refused by WebHDFS."""
-        piece = _piece_of(block, offset, length)
-        if self.transfer is None or piece is None or where in self._web_only:
+        piece = span.piece
+        if self.transfer is None or piece is None or span.where in self._web_only:
             return by_web()
         address = self._datanodes.transfer_address(host)
         refused: tuple[str, bool] | None = None  # not the exception, which keeps what it has read
@@ -145,9 +158,9 @@ class DataNodeReader:
                 if refusal.answered:
                     moved()
                 if refusal.unreadable:
-                    self._web_only.add(where)
+                    self._web_only.add(span.where)
             except BadChecksum as damage:
-                self._report(where, block, damage)
+                self._report(span, damage)
                 raise
         try:
             data = by_web()
@@ -162,40 +175,27 @@ class DataNodeReader:
         """True if `host` has granted a read by data transfer, and has not been given up since."""
         return self.transfer is not None and self.transfer.refusals.granting(self._datanodes.transfer_address(host))
 
-    def fetch_granted(self, where: str, block: Block, length: int, host: str, watch: Watch) -> Buffer:
-        """A block's first bytes from a host that `grants`, by data transfer alone. Raises HostFailed, Abandoned."""
-        piece = _piece_of(block, block.offset, length)
-        if self.transfer is None or piece is None or where in self._web_only:
+    def fetch_granted(self, span: Span, host: str, watch: Watch) -> Buffer:
+        """From a host that `grants`, by data transfer alone. Raises HostFailed, Abandoned."""
+        piece = span.piece
+        if self.transfer is None or piece is None or span.where in self._web_only:
             raise HostFailed("data transfer does not read this block", host=host)
         try:
             return self.transfer.read(piece, self._datanodes.transfer_address(host), host, watch, self._timeout)
         except Refused as refusal:
             raise HostFailed(refusal.message, host=host) from refusal
         except BadChecksum as damage:
-            self._report(where, block, damage)
+            self._report(span, damage)
             raise
-
-    def fetch_once(self, where: str, block: Block, offset: int, length: int, host: str, timeout: float) -> Buffer:
-        """As `fetch`, by a request of its own; `timeout`: seconds without a byte after which the host is silent."""
-        return self._read(
-            where,
-            block,
-            offset,
-            length,
-            host,
-            None,
-            timeout,
-            lambda: self._once(where, offset, length, host, timeout),
-            lambda: None,
-        )
 
     def _once(self, where: str, offset: int, length: int, host: str, timeout: float) -> memoryview:
         with closing(self._asking(where, host, timeout)(offset, length, 0)) as answer:
             return answer.take(length, None)
 
-    def _report(self, where: str, block: Block, damage: BadChecksum) -> None:
+    def _report(self, span: Span, damage: BadChecksum) -> None:
         """Let the DataNode meet the damage itself, by WebHDFS in a thread: as a client of HDFS it tells the NameNode,
         which replaces the replica. WebHDFS has no operation that tells it directly."""
+        block = span.block
         replica, now = (damage.host, block.name), time.monotonic()
         if len(block.hosts) < 2 or now - self._reported.get(replica, -math.inf) < REPORT_EVERY:
             return
@@ -204,7 +204,7 @@ class DataNodeReader:
 
         def read() -> None:
             with contextlib.suppress(StoreError):  # another read will meet the damage and report it
-                self._once(where, block.offset + damage.begin, length, damage.host, self._timeout)
+                self._once(span.where, block.offset + damage.begin, length, damage.host, self._timeout)
 
         threading.Thread(target=read, name="report of damage", daemon=True).start()
 
@@ -228,28 +228,6 @@ class DataNodeReader:
         self.streams.close()
         if self.transfer is not None:
             self.transfer.close()
-
-
-def _piece_of(block: Block, offset: int, length: int) -> Piece | None:
-    """These bytes of the block; None where it has no name, or not all of them."""
-    begin = offset - block.offset
-    if not isinstance(block.name, BlockName) or begin + length > block.length:
-        return None
-    return Piece(block.name, begin, length)
-
-
-@dataclass(frozen=True, slots=True)
-class SmallRange:
-    """`length` bytes from `offset` of the file at the HDFS path `where`, all in one block."""
-
-    where: str
-    block: Block
-    offset: int
-    length: int
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        return self.block.hosts
 
 
 class SmallReader:
@@ -285,21 +263,21 @@ class SmallReader:
                 answers.append(self._read_elsewhere(native, path, length, late=True) if failed else answer)
         return answers
 
-    def elsewhere(self, place: SmallRange, *, late: bool) -> Buffer | None:
+    def elsewhere(self, place: Span, *, late: bool) -> Buffer | None:
         """The bytes, from a replica that is not avoided; None where there is none to try, or none answers.
 
         late: a read of them by hdfs-native has failed or has no answer yet; otherwise None where no replica is avoided.
         Raises what a DataNode says about the file.
         """
-        well = self._health.well(place.hosts, time.monotonic())
-        if not well or len(place.hosts) < 2 or (not late and len(well) == len(place.hosts)):
+        well = self._health.well(place.block.hosts, time.monotonic())
+        if not well or len(place.block.hosts) < 2 or (not late and len(well) == len(place.block.hosts)):
             return None
         try:
             return self.race(place, well, 0.0)
         except HostFailed:
             return None
 
-    def race(self, place: SmallRange, hosts: Sequence[str], patience: float) -> Buffer:
+    def race(self, place: Span, hosts: Sequence[str], patience: float) -> Buffer:
         """The bytes from the first of `hosts`, and after `patience` seconds, or when it fails, from any of them.
 
         Raises what a DataNode says about the file, and HostFailed when all of them fail.
@@ -327,7 +305,7 @@ class SmallReader:
             where = inode_path(status.file_id)
             blocks = self._web.blocks(where, 0, status.length) if status.length else ()
             if len(blocks) == 1:
-                data = self.elsewhere(SmallRange(where, blocks[0], 0, status.length), late=late)
+                data = self.elsewhere(Span(where, blocks[0], 0, status.length), late=late)
                 if data is not None:
                     return data
         except StoreError as error:
@@ -335,9 +313,9 @@ class SmallReader:
         [answer] = native.read_small_files([path], length)
         return answer
 
-    def _ask(self, place: SmallRange, host: str) -> Buffer:
+    def _ask(self, place: Span, host: str) -> Buffer:
         try:
-            data = self._web.fetch_once(place.where, place.block, place.offset, place.length, host, self._silent)
+            data = self._web.fetch_once(place, host, self._silent)
         except HostFailed as error:
             self._health.failed(host, time.monotonic(), error.message)
             raise

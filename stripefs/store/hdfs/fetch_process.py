@@ -85,7 +85,7 @@ class FetchProcess:
         """Of the process, None where there is none."""
 
     def fetch(self, request: FetchRequest, watch: Watch | None) -> memoryview | None:
-        """As `FetchElsewhere.fetch`."""
+        """As `BlockFetcher.fetch`, into memory of its own; None where it cannot fetch now."""
         if request.piece.length < self._least:
             return None
         channel = self._take()

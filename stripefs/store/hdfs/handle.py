@@ -30,13 +30,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.common import blocks_by_size, check_range
 from stripefs.store.hdfs.block_locations import BlockLocations
-from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, SmallRange
+from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, Span
 from stripefs.store.hdfs.native import PinnedFile
 from stripefs.store.hdfs.short_files import ShortFile
 from stripefs.store.hdfs.wire import inode_path
@@ -47,13 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["CheckedHandle", "GroupCommit", "HdfsHandle"]
 
 
-class _Run:
-    def __init__(self) -> None:
-        self.over = threading.Event()
-        self.succeeded = False
-        self.failure: StoreError | None = None
-
-
 class GroupCommit:
     """Calling it returns, or raises, what a run of `action` did that *started* after the call. One runs at a time."""
 
@@ -61,35 +55,33 @@ class GroupCommit:
         self._action = action
         self._lock = threading.Lock()
         self._turn = threading.Lock()
-        self._next: _Run | None = None
+        self._next: Future[None] | None = None
 
     def __call__(self) -> None:
         with self._lock:
             run = self._next
             leads = run is None
             if run is None:
-                run = self._next = _Run()
+                run = self._next = Future()
         if leads:
             self._lead(run)
             return
-        run.over.wait()
-        if run.failure is not None:
-            raise type(run.failure)(run.failure.message, hint=run.failure.hint) from run.failure
-        if not run.succeeded:  # a bug ended the leader: meet it ourselves instead of taking silence for a yes
+        failure = run.exception()
+        if isinstance(failure, StoreError):
+            raise type(failure)(failure.message, hint=failure.hint) from failure
+        if failure is not None:  # a bug ended the leader: meet it ourselves instead of taking silence for a yes
             self()
 
-    def _lead(self, run: _Run) -> None:
+    def _lead(self, run: Future[None]) -> None:
         with self._turn:
             with self._lock:
                 self._next = None  # later callers need a run that starts later
             try:
                 self._action()
-                run.succeeded = True
-            except StoreError as failure:
-                run.failure = failure
+            except BaseException as failure:
+                run.set_exception(failure)
                 raise
-            finally:
-                run.over.set()
+            run.set_result(None)
 
 
 STREAM = 128 << 20
@@ -202,9 +194,11 @@ class HdfsHandle(Handle):
         block = blocks[0]
         if block.offset in self._corrupt:
             return self._read_corrupt(block, offset, length, watch)
-        if not host and not ahead and (place := self._place(block, offset, length)) and len(place.hosts) > 1:
+        if not host and not ahead and (place := self._place(block, offset, length)) and len(block.hosts) > 1:
             with contextlib.suppress(HostFailed, *([ServiceDown] if self._named else [])):
                 return self._read_any(block, place)
+
+        span = Span(self._where, block, offset, length)
 
         def moved() -> None:
             self._locations.refresh(offset)
@@ -215,7 +209,7 @@ class HdfsHandle(Handle):
         for name in names:
             end = min(offset + length + ahead, _reach(blocks, name)) if ahead else 0
             try:
-                data = self._store.reads.fetch(self, self._where, block, offset, length, end, name, watch, moved)
+                data = self._store.reads.fetch(self, span, end, name, watch, moved)
             except NotFound as error:
                 raise self._gone(error) from error
             except ServiceDown as error:
@@ -242,21 +236,21 @@ class HdfsHandle(Handle):
                 return data
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
 
-    def _read_any(self, block: Block, place: SmallRange) -> Buffer:
+    def _read_any(self, block: Block, place: Span) -> Buffer:
         """From the replica that answers first. Raises HostFailed when none does within `SILENT` seconds."""
         try:
-            hosts = self._store.health.order(place.hosts, time.monotonic())
+            hosts = self._store.health.order(block.hosts, time.monotonic())
             data = self._store.small.race(place, hosts, PATIENCE)
         except NotFound as error:
             raise self._gone(error) from error
         self._failed.pop(block.offset, None)
         return data
 
-    def _place(self, block: Block, offset: int, length: int) -> SmallRange | None:
+    def _place(self, block: Block, offset: int, length: int) -> Span | None:
         """Of a small read that lies in `block`; None for any other."""
         if length > SMALL or offset + length > block.offset + block.length:
             return None
-        return SmallRange(self._where, block, offset, length)
+        return Span(self._where, block, offset, length)
 
     def _read_corrupt(self, block: Block, offset: int, length: int, watch: Watch | None) -> Buffer:
         """From the pinned file, bytes of a block that no host serves. Raises what `_read_pinned` raises."""

@@ -18,7 +18,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from stripefs.errors import (
     Exists,
@@ -38,39 +38,21 @@ from stripefs.store.base import Attributes, Identity, Kind, Status
 from stripefs.store.hdfs.namenode import NameNodeRest, Unanswered
 from stripefs.store.hdfs.wire import inode_path, temporary_path
 
-__all__ = ["Namespace", "NamespaceCalls", "WebNamespaceCalls"]
+if TYPE_CHECKING:
+    from stripefs.store.hdfs.native_write import NativeNamespaceCalls
+
+__all__ = ["Namespace", "WebNamespaceCalls"]
 
 _log = logging.getLogger(__name__)
 
 _SETTLE = 60.0  # seconds to find out what became of a change; a NameNode restarts within half of that
 
 
-class NamespaceCalls(Protocol):
-    """HDFS's own calls. Paths are HDFS's, in plain text. All raise StoreErrors, Unanswered among them."""
-
-    def stat(self, path: str) -> Status: ...
-
-    def make_directories(self, path: str, mode: int) -> None: ...
-
-    def delete(self, path: str) -> bool:
-        """A file or an empty directory; False where nothing was."""
-
-    def rename(self, source: str, target: str, *, replace: bool) -> None: ...
-
-    def set_mode(self, path: str, mode: int) -> None: ...
-
-    def set_owner(self, path: str, owner: str | None, group: str | None) -> None: ...
-
-    def set_times(self, path: str, mtime_ms: int | None, atime_ms: int | None) -> None: ...
-
-    def set_replication(self, path: str, replicas: int) -> bool:
-        """False where no file is."""
-
-    def concat(self, target: str, sources: Sequence[str]) -> None: ...
-
-
 class WebNamespaceCalls:
-    """By WebHDFS at the NameNodes. `stat` is the store's."""
+    """HDFS's own calls, by WebHDFS at the NameNodes. `stat` is the store's.
+
+    Paths are HDFS's, in plain text. All raise StoreErrors, Unanswered among them.
+    """
 
     def __init__(self, rest: NameNodeRest, stat: Callable[[str], Status]) -> None:
         self._rest = rest
@@ -80,6 +62,7 @@ class WebNamespaceCalls:
         self._rest.change("PUT", "MKDIRS", path, permission=f"{mode:o}")
 
     def delete(self, path: str) -> bool:
+        """A file or an empty directory; False where nothing was."""
         return bool(self._rest.change("DELETE", "DELETE", path, recursive="false").get("boolean"))
 
     def rename(self, source: str, target: str, *, replace: bool) -> None:
@@ -99,6 +82,7 @@ class WebNamespaceCalls:
         self._rest.change("PUT", "SETTIMES", path, **{key: value for key, value in given.items() if value is not None})
 
     def set_replication(self, path: str, replicas: int) -> bool:
+        """False where no file is."""
         return bool(self._rest.change("PUT", "SETREPLICATION", path, replication=str(replicas)).get("boolean"))
 
     def concat(self, target: str, sources: Sequence[str]) -> None:
@@ -108,7 +92,7 @@ class WebNamespaceCalls:
 class Namespace:
     """`Store`'s changes by `calls`; settle is the time to find out about a lost answer, in seconds."""
 
-    def __init__(self, calls: NamespaceCalls, *, settle: float = _SETTLE) -> None:
+    def __init__(self, calls: WebNamespaceCalls | NativeNamespaceCalls, *, settle: float = _SETTLE) -> None:
         self._calls = calls
         self._settle = settle
 

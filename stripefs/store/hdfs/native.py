@@ -89,7 +89,7 @@ class NativeClient:
         self.look()
         self.close = claim_user(target.user, self)
         """To be called when nothing is asked of it any more; a second call does nothing."""
-        connection = ClientArguments(
+        connection: ClientArguments = (
             f"hdfs://{target.authority}",
             {
                 "dfs.client.socket-timeout": str(int(timeout * 1000)),
@@ -101,7 +101,7 @@ class NativeClient:
         )
         self._checker = BlockChecker(connection)
         try:
-            self._client = connection.client()
+            self._client = Client(*connection)
         except (OSError, RuntimeError, ValueError) as error:
             self.close()
             raise translate(error, f"hdfs://{target.authority}") from error

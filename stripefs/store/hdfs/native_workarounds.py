@@ -28,7 +28,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import Any
 
 from hdfs_native import Client
 
@@ -95,16 +95,8 @@ def _own() -> str:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientArguments:
-    """The arguments of hdfs-native's Client."""
-
-    url: str
-    options: dict[str, str]
-    conf_dir: str | None
-
-    def client(self) -> Client:
-        return Client(self.url, self.options, self.conf_dir)
+ClientArguments = tuple[str, dict[str, str], str | None]
+"""The arguments of hdfs-native's Client: URL, options, and the folder of Hadoop's configuration."""
 
 
 class BlockChecker:
@@ -140,8 +132,7 @@ class BlockChecker:
         return error
 
     def _examine(self, path: str, offset: int, length: int) -> tuple[int, Corrupt | None]:
-        connection = self._connection
-        question = [connection.url, connection.options, connection.conf_dir, path, offset, length]
+        question = [*self._connection, path, offset, length]
         try:
             child = subprocess.run(
                 [sys.executable, "-P", "-m", __name__],
@@ -184,11 +175,11 @@ def corruption(log: str, message: str) -> tuple[int, tuple[str, ...]] | None:
     return None
 
 
-def _narrow(question: list[object]) -> None:
+def _narrow(question: list[Any]) -> None:
     """Answer [offset, message] of the first byte that cannot be read, on standard output; nothing where all can."""
     url, options, conf_dir, path, offset, length = question
-    reader = ClientArguments(url, options, conf_dir).client().read(path)  # type: ignore[arg-type]
-    start, stop = int(offset), int(offset) + int(length)  # type: ignore[call-overload]
+    reader = Client(url, options, conf_dir).read(path)
+    start, stop = offset, offset + length
     if _failure(reader, start, stop) is None:
         return
     while stop - start > 1:

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 
 
 class NativeNamespaceCalls:
-    """`namespace.NamespaceCalls` by hdfs-native's RPC. `stat` is the store's."""
+    """As `namespace.WebNamespaceCalls`, by hdfs-native's RPC."""
 
     def __init__(self, native: NativeClient, stat: Callable[[str], Status]) -> None:
         self._native = native

@@ -13,6 +13,7 @@ from stripefs.errors import (
     ConfigError,
     PermissionDenied,
     ServiceDown,
+    StoreError,
 )
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.connection import check_rpc
@@ -63,6 +64,16 @@ def test_answers_that_are_none(answer: object) -> None:
         cluster.namenode.operations["GETFILESTATUS"] = answer  # type: ignore[assignment]
         with pytest.raises(ServiceDown):
             store.stat(b"/file")
+
+
+def test_documents_of_another_shape() -> None:
+    with running(good) as (cluster, store):
+        handle = store.open(b"/file")
+        for operation in ("GETFILESTATUS", "GET_BLOCK_LOCATIONS", "LISTSTATUS_BATCH"):
+            cluster.namenode.operations[operation] = lambda request: request.document({"surprise": []})
+        for ask in (lambda: store.stat(b"/file"), lambda: handle.locate(0, 10), lambda: list(store.scandir(b"/"))):
+            with pytest.raises(StoreError):
+                ask()
 
 
 def test_who_must_authenticate_is_told_so() -> None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from stripefs.errors import NotFound
-from stripefs.store.hdfs import datanode_read, native, native_workarounds
+from stripefs.store.hdfs import datanode_read, native
 from stripefs.store.hdfs.store import HdfsStore
 from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import FakeCluster, Manner, Request, good, settings_for
@@ -61,7 +61,7 @@ class Silence:
 def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Library]:
     library = Library()
     monkeypatch.setenv("HADOOP_USER_NAME", "me")
-    monkeypatch.setattr(native_workarounds, "Client", lambda *_: library)
+    monkeypatch.setattr(native, "Client", lambda *_: library)
     monkeypatch.setattr(native, "check_rpc", lambda address, timeout: None)
     monkeypatch.setattr(native, "_WARM_UPS", 0)
     monkeypatch.setattr(datanode_read, "PATIENCE", 0.05)

@@ -17,7 +17,7 @@ from stripefs.store.base import Buffer, Handle, Identity, Status, Store
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
-from stripefs.testing import CountingStore
+from stripefs.testing import CountingStore, ThrottledStore
 from tests.contract.listing import ListingConformance
 from tests.contract.putting import PutConformance
 from tests.contract.reading import StoreConformance
@@ -68,7 +68,7 @@ class TestStriped(ListingConformance, StoreConformance):
     @classmethod
     def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         root = tmp_path_factory.mktemp("striped")
-        store = StripedStore(LocalStore(os.fsencode(root)))
+        store = StripedStore(ThrottledStore(LocalStore(os.fsencode(root)), rate=1e12))
         yield Place(store, Striping(root))
         store.close()
 
@@ -83,6 +83,7 @@ class TestStriped(ListingConformance, StoreConformance):
 
 def test_every_version_has_its_identity(store: StripedStore, tmp_path: Path) -> None:
     manifest = write_striped(store, b"/f", DATA)
+    assert store.manifest(b"/f") == manifest
     first = store.stat(b"/f")
     target = tmp_path / "f"
     again = dataclasses.replace(manifest, generation=1).to_bytes()

@@ -9,7 +9,7 @@ import pytest
 
 from stripefs.errors import HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
 from stripefs.store.base import Buffer
-from stripefs.store.hdfs import native, native_workarounds
+from stripefs.store.hdfs import native
 from stripefs.store.hdfs.hadoop_conf import NameNode, Target
 from stripefs.store.hdfs.native import NativeClient
 
@@ -48,7 +48,7 @@ class Library:
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     library = Library()
     monkeypatch.setenv("HADOOP_USER_NAME", "me")
-    monkeypatch.setattr(native_workarounds, "Client", lambda *_: library)
+    monkeypatch.setattr(native, "Client", lambda *_: library)
     monkeypatch.setattr(native, "check_rpc", lambda address, timeout: None)
     return library
 

@@ -26,6 +26,7 @@ from stripefs.store.hdfs.transfer_wire import (
     packet_head,
     read_answer,
     read_request,
+    write_answer,
 )
 
 LOCATED: dict[str, Any] = {
@@ -56,30 +57,35 @@ def test_only_the_right_bytes_fit(data: bytes, kind: int, chunk: int, more: st.D
     assert sums.fit(memoryview(crcs), memoryview(data))
 
 
-@given(
-    st.binary(max_size=3000), st.sampled_from([1, 2]), st.sampled_from([4, 64, 512]), st.integers(0, 2**40), st.data()
-)
-def test_packets_that_are_written_are_those_that_are_read(
-    data: bytes, kind: int, chunk: int, offset: int, more: st.DataObject
-) -> None:
-    """And no others: each bit of a head counts, but for those of its number, and of the offset of the last one."""
+@given(st.binary(max_size=3000), st.sampled_from([1, 2]), st.sampled_from([4, 64, 512]), st.integers(0, 2**40))
+def test_packets_that_are_written_are_those_that_are_read(data: bytes, kind: int, chunk: int, offset: int) -> None:
     crcs = ChunkSums(kind, chunk).of(memoryview(data))
     assert crcs == sums_of(kind, chunk, data)
     head = packet_head(3, offset, len(data), len(crcs))
     assert len(head) == HEAD
     sums = PacketSums(kind, chunk)
     assert data_length(memoryview(head), offset, sums) == len(data)
-    bit = more.draw(st.integers(0, 8 * HEAD - 1))
-    wrong = bytearray(head)
-    wrong[bit // 8] ^= 1 << bit % 8
-    if 16 <= bit // 8 < 24 or (not data and 7 <= bit // 8 < 15):
-        assert data_length(memoryview(wrong), offset, sums) == len(data)
-    else:
-        with pytest.raises(ValueError, match="does not belong here"):
-            data_length(memoryview(wrong), offset, sums)
-    if data:
-        with pytest.raises(ValueError, match="does not belong here"):
-            data_length(memoryview(head), offset + 1, sums)
+
+
+@pytest.mark.parametrize("length", [600, 0])
+def test_each_bit_of_a_head_counts(length: int) -> None:
+    """But for those of its number, and of the offset of the last one, whose mark may be any but zero."""
+    sums, head = PacketSums(2, 512), packet_head(3, 1024, length, 4 * -(-length // 512))
+    free = {*range(8 * 16, 8 * 24)} if length else {*range(8 * 7, 8 * 15), *range(8 * 16, 8 * 24), *range(201, 208)}
+    for bit in range(8 * HEAD):
+        wrong = bytearray(head)
+        wrong[bit // 8] ^= 1 << bit % 8
+        if bit in free:
+            assert data_length(memoryview(wrong), 1024, sums) == length
+        else:
+            with pytest.raises(ValueError, match="does not belong here"):
+                data_length(memoryview(wrong), 1024, sums)
+
+
+def test_answers_to_a_new_block() -> None:
+    assert write_answer(b"\x08\x01\x12\x03a:1") == ("it answered status 1", "a:1")
+    with pytest.raises(ValueError, match="no field 1"):
+        write_answer(b"")
 
 
 @pytest.mark.parametrize("chunk", [512, 1 << 20])
