@@ -29,7 +29,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.store.base import Block, Buffer, Sink, Status, Watch
+from stripefs.store.base import Block, Buffer, Identity, Kind, Sink, Status, Watch
 
 __all__ = [
     "STORE_ERRORS",
@@ -39,6 +39,7 @@ __all__ = [
     "PassedOn",
     "blocks_by_size",
     "cancellable",
+    "check_opened",
     "check_range",
     "exact",
 ]
@@ -86,6 +87,14 @@ class ConfirmedSink(Sink):
         if self._over:
             raise StoreError(f"{self._path} cannot be written to: {self._over}")
 
+    def _check_more(self, size: int, announced: int) -> None:
+        if self._written + size > announced:
+            raise StoreError(f"{self._path}: more is written than the {announced} bytes that were announced")
+
+    def _check_whole(self, announced: int) -> None:
+        if self._written != announced:
+            raise StoreError(f"{self._path}: {self._written} bytes were written where {announced} were announced")
+
     def _closed(self, status: Status, host: str = "") -> Status:
         """End with this status, which is answered. Raises HostFailed, of `host`, where another length was written."""
         if status.length != self._written:
@@ -96,6 +105,14 @@ class ConfirmedSink(Sink):
 
     def _end(self, why: str) -> None:
         self._over = why
+
+
+def check_opened(status: Status, expect: Identity | None, where: str) -> None:
+    """Raise what keeps the entry of this status from being opened as the file that was expected."""
+    if status.kind is Kind.DIRECTORY:
+        raise IsADirectory(f"{where} is a directory")
+    if expect is not None and status.identity != expect:
+        raise StaleVersion(f"{where} was replaced or changed")
 
 
 def check_range(status: Status, offset: int, length: int) -> None:

@@ -45,7 +45,7 @@ from stripefs.errors import (
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
 from stripefs.store.buffers import uninitialised
-from stripefs.store.common import InUse, blocks_by_size, cancellable, check_range, exact
+from stripefs.store.common import InUse, blocks_by_size, cancellable, check_opened, check_range, exact
 from stripefs.store.http_environment import credentials, is_about_certificates, trusted_certificates
 from stripefs.units import shown
 
@@ -112,11 +112,7 @@ class HttpStore(Store):
 
     def open(self, path: bytes, expect: Identity | None = None) -> HttpHandle:
         status, validators = self._look(path)
-        where = self.where(path)
-        if status.kind is Kind.DIRECTORY:
-            raise IsADirectory(f"{where} is a directory")
-        if expect is not None and status.identity != expect:
-            raise StaleVersion(f"{where} was replaced or changed")
+        check_opened(status, expect, self.where(path))
         return HttpHandle(self, path, status, validators)
 
     def open_checked(self, path: bytes, length: int) -> HttpHandle:

@@ -54,7 +54,6 @@ from stripefs.store.local_write import (
     join,
     make_directory,
     move,
-    remove_directory,
     sync_directory,
     unreplaced,
 )
@@ -187,7 +186,8 @@ class LocalStore(Store):
     def rmdir(self, path: bytes) -> None:
         _refuse_root(path)
         with self._parent(path) as (folder, name):
-            remove_directory(folder, name)
+            os.rmdir(name, dir_fd=folder)
+            sync_directory(folder)
 
     def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
         _refuse_root(source, target)

@@ -37,7 +37,6 @@ __all__ = [
     "join",
     "make_directory",
     "move",
-    "remove_directory",
     "rename_without_replacing",
     "sync_directory",
     "unreplaced",
@@ -52,44 +51,40 @@ _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # no
 
 
 class NewFile:
-    """To be `name` in the directory `folder`, a descriptor; close it in any case. Every call may raise OSError."""
+    """To be `name` in the directory `folder`, a descriptor; close it in any case. Every call may raise OSError.
+
+    descriptor: open for writing, at the file's end so far.
+    """
 
     def __init__(self, folder: int, name: bytes) -> None:
         self._folder = folder
         self._name = name
         self._hidden = b""
         try:
-            self._descriptor = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
+            self.descriptor = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
         except OSError as error:
             if error.errno not in _NO_NAMELESS:
                 raise
             hidden = self._hidden_name()
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-            self._descriptor = os.open(hidden, flags, 0o644, dir_fd=folder)
+            self.descriptor = os.open(hidden, flags, 0o644, dir_fd=folder)
             self._hidden = hidden
 
-    @property
-    def descriptor(self) -> int:
-        """Open for writing, at the file's end so far."""
-        return self._descriptor
-
     def write(self, data: Buffer) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._descriptor, rest) :]
+        _write(self.descriptor, data)
 
     def publish(self, *, replace: bool) -> None:
         """Give the file its name; FileExistsError where that is taken and not to be replaced.
 
         Raises Unsupported where the file system could only replace.
         """
-        os.fsync(self._descriptor)
+        os.fsync(self.descriptor)
         if replace:
             self._replace()
         elif self._hidden:
             self._publish_hidden()
         else:
-            os.link(self._nameless, self._name, dst_dir_fd=self._folder, follow_symlinks=True)
+            os.link(_link(self.descriptor), self._name, dst_dir_fd=self._folder, follow_symlinks=True)
         sync_directory(self._folder)
 
     def close(self) -> None:
@@ -99,11 +94,7 @@ class NewFile:
                 with contextlib.suppress(FileNotFoundError):  # someone tidied up
                     os.unlink(self._hidden, dir_fd=self._folder)
         finally:
-            os.close(self._descriptor)
-
-    @property
-    def _nameless(self) -> str:
-        return f"/proc/self/fd/{self._descriptor}"
+            os.close(self.descriptor)
 
     def _hidden_name(self) -> bytes:
         # Random, since a crash may leave it, and process numbers come again and are not those of other hosts.
@@ -113,7 +104,7 @@ class NewFile:
         """Only rename can replace, and it needs a name to start from."""
         if not self._hidden:
             hidden = self._hidden_name()
-            os.link(self._nameless, hidden, dst_dir_fd=self._folder, follow_symlinks=True)
+            os.link(_link(self.descriptor), hidden, dst_dir_fd=self._folder, follow_symlinks=True)
             self._hidden = hidden
         os.rename(self._hidden, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         self._hidden = b""
@@ -123,7 +114,7 @@ class NewFile:
             os.link(self._hidden, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except FileExistsError:
             # An NFS client that repeats a request whose answer got lost is told so although the link is its own.
-            if os.fstat(self._descriptor).st_nlink != 2:
+            if os.fstat(self.descriptor).st_nlink != 2:
                 raise
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -196,9 +187,7 @@ class LocalSink(Sink):
     def write(self, data: Buffer) -> None:
         self._check_open()
         with self._errors():
-            rest = memoryview(data).cast("B")
-            while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+            _write(self._descriptor, data)
 
     def close(self) -> Status:
         self._check_open()
@@ -235,11 +224,6 @@ def make_directory(folder: int, name: bytes, mode: int) -> None:
     with _entry(folder, name) as made:
         if modes.S_IMODE(os.fstat(made).st_mode) != mode:
             os.chmod(_link(made), mode)
-    sync_directory(folder)
-
-
-def remove_directory(folder: int, name: bytes) -> None:
-    os.rmdir(name, dir_fd=folder)
     sync_directory(folder)
 
 
@@ -293,7 +277,8 @@ def change(folder: int, name: bytes, attributes: Attributes) -> None:
     with _entry(folder, name) as entry:
         here = _link(entry)
         if attributes.owner is not None or attributes.group is not None:
-            os.chown(here, _user(attributes.owner), _group(attributes.group))
+            owner = _id(attributes.owner, "user", lambda name: pwd.getpwnam(name).pw_uid)
+            os.chown(here, owner, _id(attributes.group, "group", lambda name: grp.getgrnam(name).gr_gid))
         if attributes.mode is not None:
             os.chmod(here, attributes.mode)  # after chown, which takes set-user-id bits away
         if attributes.mtime_ns is not None or attributes.atime_ns is not None:
@@ -371,9 +356,7 @@ def _copy(source: int, target: int) -> None:
         if error.errno not in _NO_COPY:
             raise
         while piece := os.read(source, _PIECE):
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[os.write(target, rest) :]
+            _write(target, piece)
 
 
 def _link(descriptor: int) -> str:
@@ -381,19 +364,17 @@ def _link(descriptor: int) -> str:
     return f"/proc/self/fd/{descriptor}"
 
 
-def _user(name: str | None) -> int:
+def _write(descriptor: int, data: Buffer) -> None:
+    rest = memoryview(data).cast("B")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _id(name: str | None, kind: str, look_up: Callable[[str], int]) -> int:
+    """The number of an owner or a group, which may be given as one; -1 for none."""
     if name is None:
         return -1
     try:
-        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+        return int(name) if name.isdecimal() else look_up(name)
     except KeyError as error:
-        raise StoreError(f"this host knows no user {name!r}") from error
-
-
-def _group(name: str | None) -> int:
-    if name is None:
-        return -1
-    try:
-        return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
-    except KeyError as error:
-        raise StoreError(f"this host knows no group {name!r}") from error
+        raise StoreError(f"this host knows no {kind} {name!r}") from error

@@ -42,7 +42,7 @@ from stripefs.errors import (
 )
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Sink, Status, Store, Watch
-from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_range, exact
+from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_opened, check_range, exact
 
 __all__ = ["ArrowHandle", "ArrowSink", "ArrowStore", "errors", "open_bucket"]
 
@@ -112,7 +112,14 @@ def open_bucket(
         "versions": "told apart by length and a modification time in seconds",
     }
     store = ArrowStore(filesystem, root, settings.url or f"{kind}://{root}", facts)
-    store.check_root(empty=make and bool(prefix.strip(b"/")))
+    try:
+        found = store.stat(b"/").kind
+    except NotFound:
+        if not make or not prefix.strip(b"/"):
+            raise
+    else:
+        if found is not Kind.DIRECTORY:
+            raise NotADirectory(f"{root} is not a directory")
     return store
 
 
@@ -128,20 +135,6 @@ class ArrowStore(Store):
         self._root = root
         self._facts = facts
         self._in_use = InUse(url, lambda: None)
-
-    def check_root(self, *, empty: bool = False) -> None:
-        """Raise NotFound or NotADirectory unless the root is a directory, and whatever keeps us from knowing.
-
-        empty: nothing need lie below it.
-        """
-        try:
-            kind = self.stat(b"/").kind
-        except NotFound:
-            if not empty:
-                raise
-            return
-        if kind is not Kind.DIRECTORY:
-            raise NotADirectory(f"{self._root} is not a directory")
 
     def stat(self, path: bytes) -> Status:
         where = self._where(path)
@@ -176,10 +169,7 @@ class ArrowStore(Store):
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         status = self.stat(path)
         where = self._where(path)
-        if status.kind is Kind.DIRECTORY:
-            raise IsADirectory(f"{where} is a directory")
-        if expect is not None and status.identity != expect:
-            raise StaleVersion(f"{where} was replaced or changed")
+        check_opened(status, expect, where)
         with self._in_use.reading(), errors(where):
             file = self._filesystem.open_input_file(where)
         return ArrowHandle(file, status, where, lambda: self.stat(path).identity)

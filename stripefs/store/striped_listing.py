@@ -86,9 +86,6 @@ class HeaderCache:
         self._kept: dict[str | bytes, _Kept] = {}
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def get(self, folder: bytes, status: Status) -> ListedHeader | None:
         """The heading of the manifest of `status` in the directory `folder`, None where that is not kept."""
         kept = self._of(folder, status)
@@ -143,12 +140,8 @@ def header_in(data: bytes) -> ListedHeader:
         return ListedHeader(damage=error.message, hint=error.hint)
 
 
-def header_of(found: ManifestHeader | Manifest | None) -> ListedHeader:
-    return (
-        ListedHeader()
-        if found is None
-        else ListedHeader(found.length, found.unit, f"{found.version}.{found.generation}")
-    )
+def header_of(found: ManifestHeader | Manifest) -> ListedHeader:
+    return ListedHeader(found.length, found.unit, f"{found.version}.{found.generation}")
 
 
 def as_striped(status: Status, seen: ListedHeader) -> Status:

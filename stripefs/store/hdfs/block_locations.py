@@ -20,7 +20,7 @@ from typing import Any
 from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError
 from stripefs.store.base import Block, Host
 from stripefs.store.hdfs.namenode import NameNodeRest
-from stripefs.store.hdfs.wire import Replica
+from stripefs.store.hdfs.wire import Replica, host_port
 
 __all__ = ["SEGMENT_BLOCKS", "BlockLocations", "DataNodes"]
 
@@ -139,7 +139,7 @@ class DataNodes:
                     self._hostnames[replica.name] = replica.hostname
                 if not replica.web_port:
                     continue
-                address = _join(replica.hostname if self._by_hostname else replica.ip, replica.web_port)
+                address = host_port(replica.hostname if self._by_hostname else replica.ip, replica.web_port)
                 known = self._hosts.get(replica.name)
                 if known is None or known.reachable_as != address:  # it came back elsewhere
                     self._hosts[replica.name] = Host(replica.name, address)
@@ -156,7 +156,7 @@ class DataNodes:
         """The address of the data transfer port of the DataNode `name`."""
         with self._lock:
             hostname = self._hostnames.get(name)
-        return name if hostname is None else _join(hostname, int(name.rpartition(":")[2]))
+        return name if hostname is None else host_port(hostname, int(name.rpartition(":")[2]))
 
     def known(self) -> list[Host]:
         """All that were seen, their `live` as the NameNode last said; it is asked when the last answer is 30 s old."""
@@ -181,7 +181,7 @@ class DataNodes:
                 web_host, _, web_port = str(node.get("infoAddr", "")).rpartition(":")
                 if name and web_port.isdigit() and int(web_port):
                     address = key.rpartition(":")[0] if self._by_hostname else web_host
-                    self._hosts[name] = Host(name, _join(address, int(web_port)))
+                    self._hosts[name] = Host(name, host_port(address, int(web_port)))
             for node in dead.values():
                 name = str(node.get("xferaddr", ""))
                 if name in self._hosts:
@@ -195,7 +195,3 @@ def _nodes(bean: Mapping[str, Any], attribute: str) -> dict[str, dict[str, Any]]
     except (TypeError, ValueError):
         return {}
     return {key: node for key, node in nodes.items() if isinstance(node, dict)} if isinstance(nodes, dict) else {}
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"

@@ -21,7 +21,7 @@ import socket
 import struct
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stripefs.errors import Exists, HostFailed, NotFound, StoreError
 from stripefs.store.base import Buffer, Status
@@ -29,7 +29,7 @@ from stripefs.store.common import ConfirmedSink
 from stripefs.store.hdfs.connection import connect, read_head, reason, refusal, silent_after
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
 
-__all__ = ["PATIENCE", "DataNodeSink", "unsent_bytes"]
+__all__ = ["PATIENCE", "DataNodeSink", "send_pieces", "unsent_bytes"]
 
 PATIENCE = 3
 """Time-outs of reading for which a DataNode may be silent while it writes: 15 s by default. It waits by itself, without
@@ -127,8 +127,8 @@ class DataNodeSink(ConfirmedSink):
         view = memoryview(data).cast("B")
         if not view:
             return  # a chunk of no bytes would end the body
-        if self._length is not None and self._written + len(view) > self._length:
-            raise StoreError(f"{self._path}: more is written than the {self._length} bytes that were announced")
+        if self._length is not None:
+            self._check_more(len(view), self._length)
         if not self._written:
             self._check_accepted()
         self._written += len(view)
@@ -146,8 +146,8 @@ class DataNodeSink(ConfirmedSink):
 
     def close(self) -> Status:
         self._check_open()
-        if self._length is not None and self._written != self._length:
-            raise StoreError(f"{self._path}: {self._written} bytes were written where {self._length} were announced")
+        if self._length is not None:
+            self._check_whole(self._length)
         try:
             if self._length is None:
                 self._send(b"0\r\n\r\n")
@@ -175,17 +175,7 @@ class DataNodeSink(ConfirmedSink):
 
     def _send(self, *pieces: Buffer) -> None:
         """All of the pieces, without putting them together first."""
-        rest = [memoryview(piece) for piece in pieces]
-        while rest:
-            try:
-                sent = self._sock.sendmsg(rest, (), socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                self._wait_until_writable()
-                continue
-            while rest and sent >= len(rest[0]):
-                sent -= len(rest.pop(0))
-            if sent:
-                rest[0] = rest[0][sent:]
+        send_pieces(self._sock, pieces, self._wait_until_writable)
 
     def _wait_until_writable(self) -> None:
         """Until it may be that more can be sent."""
@@ -315,6 +305,21 @@ class DataNodeSink(ConfirmedSink):
             self._pipelines.close_later(self._sock)
         else:
             self._sock.close()
+
+
+def send_pieces(sock: socket.socket, pieces: Sequence[Buffer], wait: Callable[[], None]) -> None:
+    """All of `pieces`, in order; `wait` returns when the socket may take more again. Raises OSError."""
+    rest = [memoryview(piece) for piece in pieces]
+    while rest:
+        try:
+            sent = sock.sendmsg(rest, (), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            wait()
+            continue
+        while rest and sent >= len(rest[0]):
+            sent -= len(rest.pop(0))
+        if sent:
+            rest[0] = rest[0][sent:]
 
 
 def unsent_bytes(sock: socket.socket) -> int:

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings, redact
+from stripefs.store.hdfs.wire import host_port
 
 __all__ = ["RPC_PORT", "WEB_PORT", "NameNode", "Target", "read_properties", "resolve"]
 
@@ -149,7 +150,7 @@ def _namenodes(authority: str, properties: Mapping[str, str], web_port: int) -> 
             raise ConfigError(f"the Hadoop configuration has no dfs.namenode.rpc-address{suffix}")
         host, port = _host_port(rpc, RPC_PORT)
         web = properties.get(f"dfs.namenode.http-address{suffix}", "")
-        found.append(NameNode(_join(host, port), _web(host, web, web_port)))
+        found.append(NameNode(host_port(host, port), _web(host, web, web_port)))
     return tuple(found)
 
 
@@ -158,7 +159,7 @@ def _single(authority: str, properties: Mapping[str, str], web_port: int) -> Nam
     configured = {_host_port(text, RPC_PORT) for text in _own_addresses(properties)}
     # The files may describe another cluster than the one in the URL; its web address is none of ours then.
     web = properties.get("dfs.namenode.http-address", "") if (host, port) in configured else ""
-    return NameNode(_join(host, port), _web(host, web, web_port))
+    return NameNode(host_port(host, port), _web(host, web, web_port))
 
 
 def _own_addresses(properties: Mapping[str, str]) -> list[str]:
@@ -168,10 +169,10 @@ def _own_addresses(properties: Mapping[str, str]) -> list[str]:
 
 def _web(host: str, configured: str, port: int) -> str:
     if not configured:
-        return _join(host, port or WEB_PORT)
+        return host_port(host, port or WEB_PORT)
     web_host, web_port = _host_port(configured, WEB_PORT)
     wildcard = web_host in ("0.0.0.0", "::")  # noqa: S104 - read from a file, not bound
-    return _join(host if wildcard else web_host, port or web_port)
+    return host_port(host if wildcard else web_host, port or web_port)
 
 
 def _host_port(text: str, default: int) -> tuple[str, int]:
@@ -189,10 +190,6 @@ def _host_port(text: str, default: int) -> tuple[str, int]:
 def _shown(authority: str) -> str:
     """For messages: without a password."""
     return redact(f"hdfs://{authority}").removeprefix("hdfs://")
-
-
-def _join(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _root(url: str, path: bytes) -> bytes:

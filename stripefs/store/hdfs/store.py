@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from stripefs.errors import (
     ConfigError,
     HostFailed,
-    IsADirectory,
     NotADirectory,
     NotFound,
     PermissionDenied,
@@ -47,6 +46,7 @@ from stripefs.store.base import (
     Status,
     Store,
 )
+from stripefs.store.common import check_opened
 from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.datanode_read import DataNodeReader, SmallReader
@@ -165,10 +165,7 @@ class HdfsStore(Store):
         full = self._full(path)
         short = self.short_files.read(full, expect) if expect is not None else None
         status = self.stat(path)
-        if status.kind is Kind.DIRECTORY:
-            raise IsADirectory(f"{os.fsdecode(path)} is a directory")
-        if expect is not None and status.identity != expect:
-            raise StaleVersion(f"{os.fsdecode(path)} was replaced or changed")
+        check_opened(status, expect, os.fsdecode(path))
         try:
             return HdfsHandle(self, full, status, None if status.encrypted else short)
         except StaleVersion:  # replaced while we opened it; a caller that expects nothing takes the newer version

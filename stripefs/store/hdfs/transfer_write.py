@@ -27,7 +27,7 @@ from stripefs.store.hdfs import protobuf
 from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.connection import connect, reason, silent_after
 from stripefs.store.hdfs.data_transfer import UNTRIED, BrokenAnswer, DataTransfer, receive_message
-from stripefs.store.hdfs.datanode_write import unsent_bytes
+from stripefs.store.hdfs.datanode_write import send_pieces, unsent_bytes
 from stripefs.store.hdfs.namenode_rpc import NameNodeRpc, PlacedBlock
 from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.transfer_wire import ChunkSums, acknowledged, packet_head, write_answer, write_request
@@ -112,8 +112,7 @@ class TransferSink(ConfirmedSink):
     def write(self, data: Buffer) -> None:
         self._check_open()
         view = memoryview(data).cast("B")
-        if self._written + len(view) > self._length:
-            raise StoreError(f"{self._path}: more is written than the {self._length} bytes that were announced")
+        self._check_more(len(view), self._length)
         self._written += len(view)
         chunk = self._sums.chunk
         if self._part:
@@ -130,8 +129,7 @@ class TransferSink(ConfirmedSink):
 
     def close(self) -> Status:
         self._check_open()
-        if self._written != self._length:
-            raise StoreError(f"{self._path}: {self._written} bytes were written where {self._length} were announced")
+        self._check_whole(self._length)
         self._flush()
         if self._other is not None:
             status = self._other.close()
@@ -338,20 +336,14 @@ class _BlockStream:
     def _send(self, pieces: list[Buffer]) -> None:
         assert self._sock is not None
         self._packets += 1
-        rest = [memoryview(piece) for piece in pieces]
-        while rest:
-            try:
-                sent = self._sock.sendmsg(rest, (), socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                self._wait(select.POLLOUT | select.POLLIN)
-                self._take_acknowledgements()
-                continue
-            except OSError as error:
-                raise self._broken(error) from error
-            while rest and sent >= len(rest[0]):
-                sent -= len(rest.pop(0))
-            if sent:
-                rest[0] = rest[0][sent:]
+        try:
+            send_pieces(self._sock, pieces, self._wait_until_writable)
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def _wait_until_writable(self) -> None:
+        self._wait(select.POLLOUT | select.POLLIN)
+        self._take_acknowledgements()
 
     def _wait(self, events: int) -> None:
         """Until one of `events` may have come."""

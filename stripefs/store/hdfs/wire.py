@@ -39,6 +39,7 @@ __all__ = [
     "Located",
     "Replica",
     "byte_order",
+    "host_port",
     "inode_path",
     "last_block_of",
     "located_of",
@@ -93,6 +94,10 @@ class Located:
     length: int
     replicas: tuple[Replica, ...]
     name: BlockName | None = None
+
+
+def host_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def request_target(path: str, operation: str, user: str, parameters: Mapping[str, str | int]) -> str:

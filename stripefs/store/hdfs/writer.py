@@ -390,19 +390,14 @@ class HdfsWriter:
         return request_target(path, "CREATE", self._user, parameters)
 
     def _shape(self, block_size: int, replication: int) -> tuple[int, int]:
-        """A value that is not given is the NameNode's default; 0 where it does not tell."""
-        if block_size and replication:
-            return block_size, replication
-        known = self._server_defaults()
-        return block_size or known[0], replication or known[1]
+        """A value that is not given is the NameNode's default, as hdfs-native asks it too; 0 where it does not tell.
 
-    def _server_defaults(self) -> tuple[int, int]:
-        """The NameNode's defaults for new files of clients that say nothing, as hdfs-native asks it too.
-
-        A DataNode would take its own configuration instead. (0, 0) where the NameNode does not tell: before Hadoop 3.3.
+        A DataNode would take its own configuration instead.
         """
-        found = self._rest.defaults() if self._rest is not None else None
-        return (0, 0) if found is None else (int(found["blockSize"]), int(found["replication"]))
+        if self._rest is None or (block_size and replication):
+            return block_size, replication
+        found = self._rest.defaults() or {"blockSize": 0, "replication": 0}  # which it does not tell before Hadoop 3.3
+        return block_size or int(found["blockSize"]), replication or int(found["replication"])
 
 
 def _placement(

@@ -133,7 +133,7 @@ def test_what_is_kept_is_bounded(store: StripedStore, monkeypatch: pytest.Monkey
     for number in range(20):
         write_striped(store, b"/%02d" % number, DATA)
     assert {status.length for status in listing(store, b"/")} == {len(DATA)}
-    assert len(store._seen) <= 5
+    assert len(store._seen._kept) <= 5
 
 
 def test_a_manifest_that_cannot_be_read_now_is_another_file_later(inner: LocalStore) -> None:
