@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypedDict, Unpack
 
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Unsupported
 from stripefs.format.blocks import Block
@@ -25,6 +25,7 @@ __all__ = [
     "Block",
     "Buffer",
     "Capabilities",
+    "Creation",
     "Handle",
     "Host",
     "Identity",
@@ -146,6 +147,19 @@ class Sink(ABC):
             raise
 
 
+class Creation(TypedDict, total=False):
+    """`host`: a name of `Store.hosts()` that gets every block's first replica (capability `place`); "" lets the store
+    choose. block_size in bytes and replication: 0 means the store's own. length: bytes that will be written, where that
+    is known. private: only stripefs reads the file, and no tool compares its checksum with that of a copy, so that the
+    store may choose its checksums."""
+
+    host: str
+    block_size: int
+    replication: int
+    length: int | None
+    private: bool
+
+
 class Store(ABC):
     """A place that keeps files. `url` is what the user gave, without secrets."""
 
@@ -253,23 +267,10 @@ class Store(ABC):
         """Remove a file. Raises NotFound, IsADirectory."""
         raise Unsupported(f"{self.url} cannot be written to")
 
-    def create(
-        self,
-        path: bytes,
-        *,
-        host: str = "",
-        block_size: int = 0,
-        replication: int = 0,
-        length: int | None = None,
-        private: bool = False,
-    ) -> Sink:
+    def create(self, path: bytes, **how: Unpack[Creation]) -> Sink:
         """A new file. Raises Exists where something is, NotFound where the directory is missing.
 
-        `host`: a name of `hosts()` that gets every block's first replica (capability `place`); "" lets the store
-        choose. block_size in bytes and replication: 0 means the store's own. length: bytes that will be written, where
-        that is known. private: only stripefs reads the file, and no tool compares its checksum with that of a copy, so
-        that the store may choose its checksums. Errors of these may also come from the sink's first `write` or from its
-        `close`.
+        Errors of these may also come from the sink's first `write` or from its `close`.
         """
         raise Unsupported(f"{self.url} cannot be written to")
 

@@ -21,6 +21,7 @@ import stat as modes
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as replaced
+from typing import Unpack
 
 from stripefs.errors import (
     Busy,
@@ -36,6 +37,7 @@ from stripefs.store.base import (
     Block,
     Buffer,
     Capabilities,
+    Creation,
     Handle,
     Identity,
     Kind,
@@ -155,19 +157,10 @@ class LocalStore(Store):
             os.unlink(name, dir_fd=folder)
             sync_directory(folder)
 
-    def create(
-        self,
-        path: bytes,
-        *,
-        host: str = "",
-        block_size: int = 0,
-        replication: int = 0,
-        length: int | None = None,
-        private: bool = False,
-    ) -> Sink:
-        if host:
+    def create(self, path: bytes, **how: Unpack[Creation]) -> Sink:
+        if how.get("host"):
             raise Unsupported("a local directory has no data hosts to choose from")
-        mark = block_size == MANIFEST_BLOCK_SIZE
+        mark = how.get("block_size") == MANIFEST_BLOCK_SIZE
         if mark and not self.capabilities.marks:
             raise Unsupported(f"{self.url} cannot mark manifests: its file system has no extended attributes")
         with self._parent(path) as (folder, name):

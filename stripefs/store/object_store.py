@@ -24,7 +24,7 @@ import contextlib
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from stripefs.errors import (
     Busy,
@@ -41,7 +41,19 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Sink, Status, Store, Watch
+from stripefs.store.base import (
+    Block,
+    Buffer,
+    Capabilities,
+    Creation,
+    Handle,
+    Identity,
+    Kind,
+    Sink,
+    Status,
+    Store,
+    Watch,
+)
 from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_opened, check_range, exact
 
 __all__ = ["ArrowHandle", "ArrowSink", "ArrowStore", "errors", "open_bucket"]
@@ -193,18 +205,9 @@ class ArrowStore(Store):
         with self._in_use.reading(), errors(where):
             self._filesystem.delete_file(where)
 
-    def create(
-        self,
-        path: bytes,
-        *,
-        host: str = "",
-        block_size: int = 0,
-        replication: int = 0,
-        length: int | None = None,
-        private: bool = False,
-    ) -> Sink:
+    def create(self, path: bytes, **how: Unpack[Creation]) -> Sink:
         where = self._where(path)
-        if host:
+        if how.get("host"):
             raise Unsupported("an object store has no data hosts to choose from")
         self._check_free(path)
         with self._in_use.reading(), errors(where):

@@ -6,7 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Unpack
 
 from stripefs.errors import Abandoned, ConfigError
 from stripefs.retry import HostHealth
@@ -15,6 +15,7 @@ from stripefs.store.base import (
     Block,
     Buffer,
     Capabilities,
+    Creation,
     Handle,
     Host,
     Identity,
@@ -110,24 +111,9 @@ class WrappedStore(Store):
     def remove(self, path: bytes) -> None:
         self.changing("remove", (path,), lambda: self.inner.remove(path))
 
-    def create(
-        self,
-        path: bytes,
-        *,
-        host: str = "",
-        block_size: int = 0,
-        replication: int = 0,
-        length: int | None = None,
-        private: bool = False,
-    ) -> Sink:
-        sink = self.changing(
-            "create",
-            (path,),
-            lambda: self.inner.create(
-                path, host=host, block_size=block_size, replication=replication, length=length, private=private
-            ),
-        )
-        return self.sink(path, host, sink)
+    def create(self, path: bytes, **how: Unpack[Creation]) -> Sink:
+        sink = self.changing("create", (path,), lambda: self.inner.create(path, **how))
+        return self.sink(path, how.get("host", ""), sink)
 
     def mkdir(self, path: bytes, mode: int = 0o755) -> None:
         self.changing("mkdir", (path,), lambda: self.inner.mkdir(path, mode))

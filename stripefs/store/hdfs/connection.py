@@ -29,7 +29,7 @@ from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError
 from stripefs.store.base import Watch
 from stripefs.store.buffers import aligned
 from stripefs.store.common import cancellable
-from stripefs.store.hdfs.wire import remote_error
+from stripefs.store.hdfs.wire import error_in
 
 __all__ = [
     "Answer",
@@ -336,9 +336,10 @@ def refusal(
     while len(body) < whole and (more := sock.recv(_ERROR_BODY)):
         body += more
     try:
-        remote = json.loads(body)["RemoteException"]
-        error = remote_error(str(remote.get("javaClassName") or remote["exception"]), str(remote["message"]), where)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        error = error_in(json.loads(body), where)
+    except ValueError:
+        error = None
+    if error is None:
         return HostFailed(f"DataNode {name} answered {status}", host=name)
     # An error without a class of ours arose in this DataNode: a missing block, a full disk, too many connections.
     return HostFailed(f"DataNode {name}: {error.message}", host=name) if type(error) is StoreError else error

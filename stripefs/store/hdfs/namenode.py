@@ -25,7 +25,7 @@ from urllib.parse import parse_qs, urlsplit
 from stripefs.errors import NotADirectory, NotFound, PermissionDenied, ServiceDown, StoreError, Transient
 from stripefs.store.base import Status
 from stripefs.store.hdfs.connection import IdlePool, reason
-from stripefs.store.hdfs.wire import page_of, remote_error, request_target
+from stripefs.store.hdfs.wire import error_in, page_of, request_target
 
 __all__ = ["Availability", "NameNodeRest", "Unanswered", "first_serving"]
 
@@ -185,30 +185,20 @@ class NameNodeRest:
             )
         if status == 200:
             return document
-        remote = document.get("RemoteException")
-        if not isinstance(remote, dict):
-            raise ServiceDown(f"http://{address} answered {status} without a reason")
-        raise remote_error(
-            str(remote.get("javaClassName") or remote.get("exception")), str(remote.get("message")), where
-        )
+        raise error_in(document, where) or ServiceDown(f"http://{address} answered {status} without a reason")
 
     def _exchange_once(self, address: str, method: str, target: str) -> tuple[int, str, bytes]:
         """One request over a connection of its own: status, content type, body."""
-        connection = self._fresh(address)
-        try:
+        with contextlib.closing(self._fresh(address)) as connection:
             try:
                 connection.connect()
             except OSError as error:
                 raise self._down(address, error) from error
             try:
-                connection.request(method, target)
-                with contextlib.closing(connection.getresponse()) as response:
-                    return response.status, response.getheader("Content-Type", ""), response.read(_LARGEST_ANSWER)
+                return _answer_over(connection, method, target)[0]
             except (OSError, http.client.HTTPException) as error:
                 why = reason(error, self._timeout) if isinstance(error, OSError) else repr(error)
                 raise Unanswered(f"NameNode http://{address} did not answer a change: {why}") from error
-        finally:
-            connection.close()
 
     def _exchange(self, address: str, method: str, target: str) -> tuple[int, str, bytes]:
         """One GET: status, content type, body. A connection that was idle may be dead: then once more on a new one."""
@@ -216,11 +206,7 @@ class NameNodeRest:
             idle = self._idle.take(address)
             connection = idle or self._fresh(address)
             try:
-                connection.request(method, target)
-                # Closed in any case: it holds the socket too, and would leave it to the collector.
-                with contextlib.closing(connection.getresponse()) as response:
-                    body = response.read(_LARGEST_ANSWER)
-                    reusable = response.isclosed() and not response.will_close
+                answer, reusable = _answer_over(connection, method, target)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 if idle is not None and not isinstance(error, TimeoutError):
@@ -230,7 +216,7 @@ class NameNodeRest:
                 self._idle.keep(address, connection)
             else:
                 connection.close()
-            return response.status, response.getheader("Content-Type", ""), body
+            return answer
 
     def _fresh(self, address: str) -> http.client.HTTPConnection:
         host, _, port = address.rpartition(":")
@@ -239,6 +225,17 @@ class NameNodeRest:
     def _down(self, address: str, error: Exception) -> ServiceDown:
         why = reason(error, self._timeout) if isinstance(error, OSError) else f"no HTTP answer ({error!r})"
         return ServiceDown(f"NameNode http://{address}: {why}", hint="is this its web port? --webhdfs-port N")
+
+
+def _answer_over(
+    connection: http.client.HTTPConnection, method: str, target: str
+) -> tuple[tuple[int, str, bytes], bool]:
+    """Status, content type and body; and True if the connection may be used again."""
+    connection.request(method, target)
+    # Closed in any case: it holds the socket too, and would leave it to the collector.
+    with contextlib.closing(connection.getresponse()) as response:
+        answer = response.status, response.getheader("Content-Type", ""), response.read(_LARGEST_ANSWER)
+        return answer, response.isclosed() and not response.will_close
 
 
 _BETWEEN = 1.0  # seconds between two looks whether one is back

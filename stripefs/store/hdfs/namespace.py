@@ -134,7 +134,7 @@ class Namespace:
 
     def make_directories(self, path: str) -> None:
         """With all above; an existing directory is left as it is."""
-        self._change(f"making {path}", lambda: self._calls.make_directories(path, 0o755), lambda: False)
+        self._change(f"making {path}", lambda: self._calls.make_directories(path, 0o755))
 
     def rmdir(self, path: str) -> None:
         found = self._calls.stat(path)
@@ -215,15 +215,15 @@ class Namespace:
         # Each of these may be done twice.
         if attributes.owner is not None or attributes.group is not None:
             owner, group = attributes.owner, attributes.group
-            self._change(f"giving {path} away", lambda: self._calls.set_owner(path, owner, group), lambda: False)
+            self._change(f"giving {path} away", lambda: self._calls.set_owner(path, owner, group))
         if attributes.mode is not None:
             mode = attributes.mode
             if mode & ~0o1777:  # WebHDFS refuses them in words of its own, hdfs-native leaves them out
                 raise PermissionDenied(f"{path}: HDFS keeps no setuid and setgid bits")
-            self._change(f"setting the mode of {path}", lambda: self._calls.set_mode(path, mode), lambda: False)
+            self._change(f"setting the mode of {path}", lambda: self._calls.set_mode(path, mode))
         if attributes.mtime_ns is not None or attributes.atime_ns is not None:
             mtime, atime = _milliseconds(attributes.mtime_ns), _milliseconds(attributes.atime_ns)
-            self._change(f"setting the times of {path}", lambda: self._set_times(path, mtime, atime), lambda: False)
+            self._change(f"setting the times of {path}", lambda: self._set_times(path, mtime, atime))
 
         if attributes.replication is not None:
             replicas = attributes.replication
@@ -233,7 +233,7 @@ class Namespace:
                     self._calls.stat(path)  # raises NotFound where nothing is
                     raise IsADirectory(f"{path} is no file")
 
-            self._change(f"setting the replication of {path}", replicate, lambda: False)
+            self._change(f"setting the replication of {path}", replicate)
 
     def concat(self, target: str, sources: Sequence[str]) -> None:
         if not sources:
@@ -303,7 +303,7 @@ class Namespace:
         except (NotFound, NotADirectory):
             return None
 
-    def _change(self, what: str, attempt: Callable[[], None], stands: Callable[[], bool]) -> None:
+    def _change(self, what: str, attempt: Callable[[], None], stands: Callable[[], bool] = lambda: False) -> None:
         """Make the change once. `stands` tells whether it was made; False where it may as well be made again."""
         deadline = time.monotonic() + self._settle
         backoff = Backoff()

@@ -20,6 +20,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Unpack
 
 from stripefs.errors import (
     ConfigError,
@@ -37,6 +38,7 @@ from stripefs.store.base import (
     Attributes,
     Buffer,
     Capabilities,
+    Creation,
     Handle,
     Host,
     Identity,
@@ -229,24 +231,8 @@ class HdfsStore(Store):
     def remove(self, path: bytes) -> None:
         self._writer.changes.remove(self._full(path))
 
-    def create(
-        self,
-        path: bytes,
-        *,
-        host: str = "",
-        block_size: int = 0,
-        replication: int = 0,
-        length: int | None = None,
-        private: bool = False,
-    ) -> Sink:
-        return self._writer.create(
-            self._full(path),
-            host=host,
-            block_size=block_size,
-            replication=replication,
-            length=length,
-            private=private,
-        )
+    def create(self, path: bytes, **how: Unpack[Creation]) -> Sink:
+        return self._writer.create(self._full(path), **how)
 
     def has_quota(self, path: bytes) -> bool:
         """Without one the NameNode sums the directory up, in steps: ask seldom."""

@@ -39,6 +39,7 @@ __all__ = [
     "Located",
     "Replica",
     "byte_order",
+    "error_in",
     "host_port",
     "inode_path",
     "last_block_of",
@@ -188,6 +189,14 @@ def _replicas(block: Mapping[str, Any]) -> tuple[Replica, ...]:
         Replica(replica["name"], replica["ipAddr"], replica["hostName"], int(replica["infoPort"]))
         for replica in block["locations"]
     )
+
+
+def error_in(document: object, where: str) -> StoreError | None:
+    """The error that an answer about `where` tells; None for a document of another shape."""
+    remote = document.get("RemoteException") if isinstance(document, dict) else None
+    if not isinstance(remote, dict):
+        return None
+    return remote_error(str(remote.get("javaClassName") or remote.get("exception")), str(remote.get("message")), where)
 
 
 def remote_error(exception: str, message: str, where: str) -> StoreError:

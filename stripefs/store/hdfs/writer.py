@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace as replaced
 from functools import partial
+from typing import Unpack
 
 from stripefs.errors import (
     Busy,
@@ -36,7 +37,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.retry import HostHealth
-from stripefs.store.base import Buffer, Identity, Kind, Sink, Status
+from stripefs.store.base import Buffer, Creation, Identity, Kind, Sink, Status
 from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
@@ -120,10 +121,10 @@ class HdfsWriter:
         else:
             raise ServiceDown("neither WebHDFS nor the RPC port can be used")
 
-    def create(
-        self, path: str, *, host: str, block_size: int, replication: int, length: int | None, private: bool
-    ) -> Sink:
-        block_size, replication = block_size or self._new_files[0], replication or self._new_files[1]
+    def create(self, path: str, **how: Unpack[Creation]) -> Sink:
+        host, length = how.get("host", ""), how.get("length")
+        block_size = how.get("block_size") or self._new_files[0]
+        replication = how.get("replication") or self._new_files[1]
         if not _is_hidden(path):  # a hidden name is new, and the DataNode refuses one that is not
             with contextlib.suppress(NotFound):
                 self._stat(path)
@@ -137,7 +138,9 @@ class HdfsWriter:
                 confirm=partial(self._written, path),
                 discard=partial(self._discard, path),
             )
-        return self._placed(path, host or self._any_datanode(), block_size, replication, length, private=private)
+        return self._placed(
+            path, host or self._any_datanode(), block_size, replication, length, private=how.get("private", False)
+        )
 
     def _placed(
         self,
