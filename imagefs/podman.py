@@ -111,7 +111,7 @@ class ImageStore:
         try:
             held = self._client.hold(store, image, lease, workload=workload)
         except MountError as error:
-            if any(lease.is_of(one.lease.to_json()) for one in self._client.leases(_CLIENT)):
+            if any(lease.is_of(one.lease._asdict()) for one in self._client.leases(_CLIENT)):
                 raise MountError(
                     error.message, hint=f"imagefs podman rm {name} first, or choose another name"
                 ) from error

@@ -18,7 +18,7 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 __all__ = ["CounterPage", "MemoryJournal", "make_memory"]
 
@@ -119,6 +119,13 @@ class MemoryJournal:
         self._flip()
         return True
 
+    def replace(self, payloads: Iterable[bytes]) -> None:
+        """Keep `payloads` instead of all that was appended before; all or nothing."""
+        self.begin()
+        for payload in payloads:
+            self.carry(payload)
+        self._flip()
+
     def _flip(self) -> None:
         slot = self._counters.slot
         self._counters.slot = 1 - slot
@@ -126,9 +133,8 @@ class MemoryJournal:
         self._size = self._fresh = self._carried
 
     def clear(self) -> None:
-        """Forget everything, at once: the kernel's connection is a new one."""
-        self.begin()
-        self._flip()
+        """Forget everything: the kernel's connection is a new one."""
+        self.replace(())
 
 
 def parse(data: bytes) -> Iterator[bytes]:

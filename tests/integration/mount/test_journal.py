@@ -53,6 +53,16 @@ def _written(payloads: Iterable[bytes]) -> bytes:
         return os.pread(memory[1], 1 << 20, 0)
 
 
+@given(PAYLOADS, st.data())
+def test_cut_off_anywhere_leaves_a_prefix(payloads: list[bytes], data: st.DataObject) -> None:
+    written = _written(payloads)
+    cut = data.draw(st.integers(0, len(written)))
+    found = list(parse(written[:cut]))
+    assert found == payloads[: len(found)]
+    missing = payloads[len(found) :]
+    assert not missing or cut < len(written)
+
+
 @given(PAYLOADS.filter(bool), st.data())
 def test_a_changed_byte_ends_the_journal(payloads: list[bytes], data: st.DataObject) -> None:
     written = bytearray(_written(payloads))
@@ -73,6 +83,38 @@ def test_the_next_worker_goes_on_after_the_whole_frames(memory: tuple[int, int, 
     assert list(_open(memory).load()) == [b"one", b"three"]
 
 
+def test_replaced_as_a_whole(memory: tuple[int, int, int]) -> None:
+    kept = _open(memory)
+    kept.append(b"old")
+    kept.replace([b"new", b"er"])
+    kept.append(b"more")
+    assert list(_open(memory).load()) == [b"new", b"er", b"more"]
+    kept.replace([b"again"])
+    assert list(_open(memory).load()) == [b"again"]
+    kept.clear()
+    assert list(_open(memory).load()) == []
+
+
+@pytest.mark.parametrize("dies_after", range(6))
+def test_dying_while_replacing_keeps_the_old(memory: tuple[int, int, int], dies_after: int) -> None:
+    class Killed(BaseException):
+        pass
+
+    def payloads() -> Iterator[bytes]:
+        for number in range(dies_after):
+            yield b"new%d" % number
+        raise Killed
+
+    kept = _open(memory)
+    kept.append(b"old")
+    with pytest.raises(Killed):
+        kept.replace(payloads())
+    again = _open(memory)
+    assert list(again.load()) == [b"old"]
+    again.replace([b"new"])
+    assert list(_open(memory).load()) == [b"new"]
+
+
 def test_short_writes_are_completed(memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     whole = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda slot, data, at: whole(slot, data[:5], at))
@@ -80,24 +122,14 @@ def test_short_writes_are_completed(memory: tuple[int, int, int], monkeypatch: p
     assert list(_open(memory).load()) == [b"a payload of some length"]
 
 
-def test_what_was_kept_is_forgotten_as_a_whole(memory: tuple[int, int, int]) -> None:
-    kept = _open(memory)
-    kept.append(b"old")
-    kept.clear()
-    kept.append(b"new")
-    assert list(_open(memory).load()) == [b"new"]
-
-
-def test_compacting_pays_only_when_much_is_dead(memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replacing_pays_only_when_much_is_dead(memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_memory, "_SMALLEST", 1000)
     kept = _open(memory)
     kept.append(b"x" * 900)
     assert not kept.full()
     kept.append(b"x" * 900)
     assert kept.full()
-    kept.begin()
-    kept.carry(b"x" * 900)
-    assert kept.finish()
+    kept.replace([b"x" * 900])
     assert not kept.full()
 
 
