@@ -1,8 +1,7 @@
 """The read planner: it decides which range to fetch next, from which host, within the memory budget.
 
 `stripefs.read.reader` carries its decisions out. Nothing in this package does I/O, knows trio or reads a clock: time is
-an argument, so the whole of it runs under plain values, under Hypothesis, and under the simulator in `bench/`. Reasons
-and figures are in docs/architecture.md.
+an argument, so the whole of it runs under plain values, under Hypothesis, and under the simulator in `bench/`.
 
 **Ranges.** A file is cut into chunks of 1 MiB counted from the start of each block (`stripefs.format.blocks`). The unit
 of fetching is a range: a run of absent chunks inside one block, at most `range_size` long and ending on a multiple of

@@ -8,7 +8,7 @@ data_transfer       blocks of chosen DataNodes by HDFS's own protocol
 fetch_process       the same in a process of its own, into memory that both share
 transfer_hosts      the DataNodes that refuse it
 transfer_wire       that protocol's messages, packets and checksums (pure)
-connection          one connection: what is at an address, silence, WebHDFS's answer of one DataNode
+connection          one connection: what is at an address, silence, WebHDFS's answer of one DataNode; idle ones
 datanode_read       reads from chosen DataNodes: by data transfer, else by WebHDFS; small ones of several replicas
 short_files         short files, read while they are opened
 read_streams        consecutive reads of one DataNode out of one long answer of WebHDFS

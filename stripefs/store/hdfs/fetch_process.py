@@ -99,6 +99,8 @@ class FetchProcess:
         try:
             with cancellable(watch, partial(_stop, channel)):
                 answer = _answer(channel, _packed(request, taken[0]), watch)
+        except Abandoned:  # before anything was sent, and said again below
+            answer = b""
         finally:
             if answer is None:  # an error of our own: the buffer is not to be filled once it is free
                 _end(channel)

@@ -194,9 +194,9 @@ def _replicas(block: Mapping[str, Any]) -> tuple[Replica, ...]:
 def error_in(document: object, where: str) -> StoreError | None:
     """The error that an answer about `where` tells; None for a document of another shape."""
     remote = document.get("RemoteException") if isinstance(document, dict) else None
-    if not isinstance(remote, dict):
+    if not isinstance(remote, dict) or "message" not in remote:
         return None
-    return remote_error(str(remote.get("javaClassName") or remote.get("exception")), str(remote.get("message")), where)
+    return remote_error(str(remote.get("javaClassName") or remote.get("exception")), str(remote["message"]), where)
 
 
 def remote_error(exception: str, message: str, where: str) -> StoreError:

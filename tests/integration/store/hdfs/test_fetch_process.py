@@ -100,6 +100,15 @@ def test_a_cancelled_fetch_leaves_its_buffer_alone(process: FetchProcess, port: 
     assert answers == [DATA[at : at + SIZE] for at in range(4)]
 
 
+def test_a_fetch_that_was_cancelled_before_keeps_no_buffer(process: FetchProcess, port: TransferPort) -> None:
+    watch = RecordingWatch(cancelled=True)
+    with pytest.raises(Abandoned) as caught:
+        process.fetch(request_for(port.address, 0, SIZE), watch)
+    assert not process._buffers.used, "while its error is kept"
+    del caught
+    assert process.fetch(request_for(port.address, 1, SIZE), None) == DATA[1 : 1 + SIZE]
+
+
 def test_progress_comes_from_the_process(process: FetchProcess, port: TransferPort) -> None:
     def with_a_pause(talk: Talk) -> None:
         data = b"".join(talk.packets())
