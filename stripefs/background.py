@@ -103,13 +103,12 @@ class Sampled(Generic[_T]):
         asked, patience = self._under_way, 0.0
         if asked is None:
             asked, patience = self._lane.submit(self._look), PATIENCE
-        self._under_way = asked
+        self._under_way = None
         try:
             self._known = asked.result(patience)
         except TimeoutError:
-            if not asked.done():
-                return self._known
-            raise
-        finally:
-            self._under_way = None if asked.done() else asked
+            if asked.done():  # the look has timed out itself, or has ended just now
+                self._known = asked.result()
+            else:
+                self._under_way = asked
         return self._known

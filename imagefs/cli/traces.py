@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ def gather_traces(texts: Sequence[str], settings: Settings) -> list[Trace]:
     """
     from imagefs.trace.references import complete
 
-    found = [trace for text in texts for trace in _load(text, settings)]
+    found = [trace for text in texts for trace in _load(text, lambda: settings)]
     useful = complete(found)
     if texts and not useful:
         raise ConfigError(
@@ -41,13 +41,14 @@ def gather_traces(texts: Sequence[str], settings: Settings) -> list[Trace]:
     return useful
 
 
-def _load(text: str, settings: Settings) -> list[Trace]:
-    """The traces that an argument names: of a file, or of a store."""
+def _load(text: str, settings_of: Callable[[], Settings]) -> list[Trace]:
+    """The traces that an argument names: of a file, or of a store, which alone needs settings."""
     from imagefs.trace.references import load_file, parse_traces, stored_traces
 
     reference = parse_traces(text)
     if isinstance(reference, Path):
         return [load_file(reference)]
+    settings = settings_of()
     with opened(settings._replace(store=settings.store_at(reference.image.store))) as images:
         return stored_traces(images, reference.image.name, reference.workload, reference.name)
 
@@ -86,7 +87,7 @@ def show(ctx: click.Context, trace: str, as_json: bool, config: str) -> None:
     if not isinstance(reference, Path) and not reference.name:
         _list(ctx, reference.image, reference.workload, as_json, config)
         return
-    (found,) = _load(trace, settings_for(ctx, config))
+    (found,) = _load(trace, lambda: settings_for(ctx, config))
     facts = summary(found)
     if as_json:
         print_json(facts)
@@ -180,9 +181,9 @@ def diff(ctx: click.Context, first: str, second: str, as_json: bool, config: str
 
 def _one(ctx: click.Context, text: str, config: str) -> Any:
     """The trace that an argument of `diff` names."""
-    found = _load(text, settings_for(ctx, config))
+    found = _load(text, lambda: settings_for(ctx, config))
     if not found:
-        raise ConfigError(f"{text} names no trace", hint="see `imagefs trace show STORE#TAG`")
+        raise ConfigError(f"{text} names no trace", hint="`imagefs trace show STORE#TAG` lists those of an image")
     return max(found, key=lambda trace: trace.started)
 
 

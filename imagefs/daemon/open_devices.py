@@ -20,7 +20,6 @@ from imagefs.daemon.state import Attachment, DaemonState, DeviceUse
 from imagefs.format import is_digest
 from imagefs.format.documents import Manifest
 from imagefs.repository.images import Images
-from imagefs.repository.snapshots import NOTES
 from stripefs.background import contain
 from stripefs.errors import ConfigError, ServiceDown, StaleVersion
 from stripefs.settings import StoreSettings, redact, store_settings
@@ -93,7 +92,7 @@ class OpenDevices:
     async def note(self, request: Mapping[str, Any]) -> str:
         """A note of a start for later ones, "" where the store has none."""
         store, kind, name = store_settings(request["store"]), request["kind"], str(request["name"])
-        if kind not in NOTES or not is_digest(name):
+        if kind not in ("locks", "hints") or not is_digest(name):
             raise ConfigError(f"{kind}/{name} names no note")
         with self.keep_open(store), trio.move_on_after(float(request["timeout"])):
             return (await self._documents.note(self.source(store), kind, name)).decode("utf-8", "replace")
