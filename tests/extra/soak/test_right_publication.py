@@ -55,7 +55,7 @@ def _compare_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "seed", "scale"), [(_fence_nobody, 7, 0.1), (_remove_any_lock, 2, 0.5), (_compare_in_steps, 9, 0.5)]
+    ("spoil", "seed", "scale"), [(_fence_nobody, 7, 0.1), (_remove_any_lock, 15, 0.5), (_compare_in_steps, 9, 0.5)]
 )
 def test_a_lock_that_does_not_fence_is_seen(
     monkeypatch: pytest.MonkeyPatch, spoil: Callable[[pytest.MonkeyPatch], None], seed: int, scale: float
