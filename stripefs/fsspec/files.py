@@ -53,8 +53,11 @@ class _Sink(io.BufferedIOBase):
 class _Unpublished(io.IOBase):
     """A file of which nothing is published when an exception leaves its `with` block, or when it was never closed."""
 
+    _file: WriteFile | _Compressed
+
     def discard(self) -> None:
-        raise NotImplementedError
+        """Publish nothing."""
+        self._file.discard()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -103,12 +106,8 @@ class _Compressed(_Unpublished, io.BufferedIOBase):
 
 
 class _Text(_Unpublished, io.TextIOWrapper):
-    """_Text that is written to a file; Python's own would publish it whatever happens."""
+    """Text that is written to a file; Python's own would publish it whatever happens."""
 
     def __init__(self, file: WriteFile | _Compressed, **how: str | None) -> None:
         super().__init__(file, **how)  # type: ignore[arg-type]
         self._file = file
-
-    def discard(self) -> None:
-        """Publish nothing."""
-        self._file.discard()

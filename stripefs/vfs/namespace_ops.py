@@ -163,8 +163,8 @@ class NamespaceOps:
                 if file is not None:
                     if other is not None:
                         await self._handles.detach(other)  # and with it the lock
-                    # Who renames a file that it has open has written what it wanted to write, unless bytes are missing
-                    # of a length that it announced.
+                    # A process that renames a file which it has open has written all of it, unless bytes are missing of
+                    # a length that it announced.
                     if file.dirty and file.complete:
                         status = await self._publisher.publish(file, final=False)
                     upload = file.upload

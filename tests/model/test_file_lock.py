@@ -75,7 +75,7 @@ class Writer:
         self.spare: FileLock | None = None
         """That of another file, which it does not need any more."""
         self.stepping: int | None = None
-        """How often the lock had been granted when its step was begun."""
+        """The number of times that the lock had been granted when its step was begun."""
         self.perhaps_fenced = False
         """Since that, one that took the lock over died before or after it had fenced the step."""
 

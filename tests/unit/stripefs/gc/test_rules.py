@@ -51,7 +51,7 @@ OTHER = "ffeeddccbbaa9988"
         *[(item(POOLED, 1000 * AGE), {"leased": {VERSION}} | more, GcVerdict.LEASED) for more in ({}, FORCE)],
         *[(item(POOLED, 1000 * AGE), UNREAD | more, GcVerdict.UNKNOWN) for more in ({}, FORCE)],
         *[(item(PART, 1000 * AGE), UNREAD | more, GcVerdict.RUBBISH) for more in ({}, FORCE)],
-        # What was made durable can be recovered for a week.
+        # A file that was made durable can be recovered for a week.
         (item(RECORD, RECOVERABLE - 1), {}, GcVerdict.RECOVERABLE),
         (item(RECORD, RECOVERABLE), {}, GcVerdict.RUBBISH),
         (item(RECORD, RECOVERABLE - 1), FORCE, GcVerdict.RUBBISH),

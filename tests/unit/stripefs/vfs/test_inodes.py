@@ -196,7 +196,7 @@ def test_no_step_of_a_compaction_carries_more_than_a_slice() -> None:
 
 @pytest.mark.parametrize("call", ["append", "carry"])
 def test_a_journal_that_refuses_now_and_then_loses_nothing(call: str) -> None:
-    """What it refused goes with the next commit."""
+    """The records that it refused go with the next commit."""
     kept = Kept(compact_every=6)
     state = InodeTable(kept)
     for number in range(50):

@@ -96,7 +96,7 @@ async def test_listed_entries_count_as_looked_up(store: MemoryStore) -> None:
 
 
 async def test_listing_goes_on_after_a_failure(store: MemoryStore, clock: trio.testing.MockClock) -> None:
-    """What was shown before it is kept. One in passing is not told."""
+    """Entries that were shown before it are kept. One in passing is not told."""
     names = filled(store, 8)
 
     def fail(call: str, path: bytes) -> None:

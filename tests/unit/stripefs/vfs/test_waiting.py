@@ -25,7 +25,7 @@ def store() -> MemoryStore:
 
 
 def hasten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is waited for any longer than moments."""
+    """No caller is waited for any longer than moments."""
     monkeypatch.setattr(namespace, "BUSY", replace(namespace.BUSY, seconds=0.1))
 
 
