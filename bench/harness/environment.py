@@ -16,6 +16,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
+import stripefs
 from bench.harness import ROOT, BenchError
 from bench.harness.data import GIB, MIB
 from bench.harness.programs import output, run
@@ -49,7 +50,7 @@ _PACKAGES = ("hdfs-native", "pyfuse3", "trio", "pyarrow", "numpy", "safetensors"
 
 def version() -> str:
     """The version of the package, with the commit where the checkout tells it."""
-    own = package_version("bootseer")
+    own = stripefs.__version__  # the metadata of an installation in place are as old as that installation
     try:
         command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
         commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -69,7 +69,8 @@ def _root() -> CheckResult:
         "rights.root",
         "warn",
         f"user {os.geteuid()} and not root",
-        "images are shown by the tree plane, at half its speed; no snapshotter, no leases, no `imagefs run`",
+        "images are shown by the tree plane, which starts programs more slowly; no snapshotter and no leases; "
+        "`imagefs run` has no limits, no --userns and no --deps",
         "run it as root",
     )
 

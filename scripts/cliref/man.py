@@ -1,4 +1,5 @@
-"""Man pages: PROGRAM.1 with the settings that all commands share, and PROGRAM-COMMAND.1 for each command."""
+"""Man pages: PROGRAM.1 with the settings that all commands share, PROGRAM-COMMAND.1 for each command, and the helper of
+mount(8)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from cliref.model import CommandEntry, FlagEntry, Reference
+from stripefs.options import Options
 
-__all__ = ["escaped", "pages"]
+__all__ = ["escaped", "helper", "pages"]
 
 
 def pages(program: Reference, version: str) -> dict[str, str]:
@@ -20,8 +22,8 @@ def pages(program: Reference, version: str) -> dict[str, str]:
     return found
 
 
-def _head(name: str, version: str) -> str:
-    return f'.TH {name.upper()} 1 "" "bootseer {version}" "bootseer"\n'
+def _head(name: str, version: str, section: int = 1) -> str:
+    return f'.TH {name.upper()} {section} "" "bootseer {version}" "bootseer"\n'
 
 
 def _overview(program: Reference, root: CommandEntry, version: str) -> str:
@@ -51,6 +53,63 @@ def _overview(program: Reference, root: CommandEntry, version: str) -> str:
                 )
     also = ",\n".join(f".BR {program.name}\\-{each.name} (1)" for each in root.commands)
     lines.append(f".SH SEE ALSO\n{also}\n")
+    return "".join(lines)
+
+
+HELPER = "mount.stripefs"
+
+_HELPER_FLAGS = (
+    ("-o OPTIONS", "Options with commas between them; see below. May be given again."),
+    ("-s", "Ignore options that are unknown."),
+    ("-f", "Check everything and mount nothing."),
+    ("-n", "Accepted without effect: no mtab is written."),
+    ("-v", "Print the source and the mountpoint once it is mounted."),
+    ("-t TYPE", "Accepted without effect."),
+    ("-V, --version", "Print the version and exit."),
+    ("-h, --help", "Print the usage and exit."),
+)
+_HELPER_WORDS = (
+    ("ro", "Mount read-only, which is the default."),
+    ("writable", "Let files be written. rw alone has no effect, since mount(8) adds it to every mount without ro."),
+    ("config=FILE", "Read this TOML file instead of the usual ones."),
+    ("nonempty", "Mount on a directory that is not empty."),
+    ("noexec, nosuid, nodev, noatime, nodiratime, relatime, strictatime, sync, dirsync",
+     "Handed to the kernel, as are their opposites and context=, fscontext=, defcontext= and rootcontext=."),
+    ("defaults, _netdev, nofail, auto, noauto, user, users, owner, group, comment=, x-", "Ignored."),
+)  # fmt: skip
+_HELPER_EXITS = (
+    ("0", "mounted"),
+    ("1", "a usage error: options, names, a configuration file"),
+    ("2", "a system error"),
+    ("4", "a bug of the program"),
+    ("8", "interrupted"),
+    ("32", "the mount failed"),
+)
+
+
+def helper(options: Options, version: str) -> str:
+    """The text of mount.stripefs.8. Its flags and words are declared here, since mount(8) defines them; its settings
+    are `options`."""
+    lines = [
+        _head(HELPER, version, 8),
+        f".SH NAME\n{HELPER} \\- mount a source of stripefs for mount(8), fstab and systemd\n",
+        f".SH SYNOPSIS\n.B {HELPER}\n.I SOURCE DIR\n[\\-sfnv] [\\-o OPTIONS] [\\-t TYPE]\n",
+        ".SH DESCRIPTION\nmount(8) runs this helper for the type stripefs. It looks for helpers in /sbin only, so make "
+        'a link there:\n.PP\n.RS\nln \\-s "$(command \\-v mount.stripefs)" /sbin/mount.stripefs\n.RE\n.PP\n',
+        "A line of /etc/fstab:\n.PP\n.RS\n",
+        escaped("hdfs://namenode:8020/checkpoints /mnt/checkpoints stripefs ro,_netdev,nofail,memory=4G 0 0"),
+        "\n.RE\n.SH OPTIONS\n",
+        *(_item(*each) for each in _HELPER_FLAGS),
+        ".SH MOUNT OPTIONS\nA comma in a value is written as \\e, and a value in double quotes may hold commas. Other "
+        "words than these are refused.\n",
+        *(_item(*each) for each in _HELPER_WORDS),
+        ".PP\nAll settings of\n.BR stripefs (1)\nare options too, with _ or \\- between words, and a switch is turned "
+        "off by no before its name:\n",
+        escaped(", ".join(each.name + ("" if each.is_switch else f"={each.metavar}") for each in options.all)),
+        ".\n.SH EXIT STATUS\n",
+        *(_item(*each) for each in _HELPER_EXITS),
+        ".SH SEE ALSO\n.BR stripefs\\-mount (1),\n.BR stripefs (1),\n.BR mount (8),\n.BR fstab (5)\n",
+    ]
     return "".join(lines)
 
 

@@ -67,7 +67,7 @@ __all__ = ["HdfsStore"]
 _TRANSPORTS = ("auto", "native", "webhdfs", "libhdfs")
 _OPEN_ATTEMPTS = 3
 _SOME = 3  # reasons of hosts that one line of facts has room for
-_AUTO_RULE = "auto prefers it: half the client CPU of hdfs-native, and the replica is ours to choose"
+_AUTO_RULE = "auto prefers it: three fifths of the client CPU of hdfs-native, and the replica is ours to choose"
 
 
 class HdfsStore(Store):

@@ -152,9 +152,9 @@ def test_commands_answer(base: Environment, tmp_path: Path) -> None:
 
 def test_each_command_has_a_man_page(oldest: Environment) -> None:
     """man(1) looks beside each directory of PATH, so in the environment's share/man for its bin."""
-    installed = {page.name: page.read_text() for page in (oldest.folder / "share/man/man1").iterdir()}
+    installed = {page.name: page.read_text() for page in (oldest.folder / "share/man").glob("man[18]/*")}
     assert installed == {page.name: page.read_text() for page in (CHECKOUT / "docs/man").iterdir()}
-    assert {"stripefs.1", "stripefs-mount.1", "imagefs.1", "imagefs-run.1"} <= installed.keys()
+    assert {"stripefs.1", "stripefs-mount.1", "imagefs.1", "imagefs-run.1", "mount.stripefs.8"} <= installed.keys()
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,10 @@ from cliref import man, markdown
 from cliref.model import REFERENCES, CommandEntry, Reference
 
 from stripefs import __version__
+from stripefs.cli import mount_helper
+from stripefs.cli.mounting import expand
+from stripefs.config import STRIPEFS
+from stripefs.errors import ConfigError, MountError
 from tests.support.checkout import CHECKOUT
 
 PROGRAM = pytest.mark.parametrize("program", REFERENCES, ids=lambda program: program.name)
@@ -27,6 +31,7 @@ def test_the_committed_page_is_the_one_that_is_generated(program: Reference) -> 
 
 def test_the_committed_man_pages_are_those_that_are_generated() -> None:
     generated = {name: text for program in REFERENCES for name, text in man.pages(program, __version__).items()}
+    generated["mount.stripefs.8"] = man.helper(STRIPEFS, __version__)
     committed = {page.name: page.read_text() for page in (CHECKOUT / "docs/man").iterdir()}
     assert committed == generated, "run ./scripts/docs, which writes them"
 
@@ -68,6 +73,27 @@ def test_man_pages_have_each_command_with_each_flag(program: Reference) -> None:
     for option in program.options.all:
         assert man.escaped(option.flag) in overview
         assert man.escaped(option.variable) in overview
+
+
+def test_the_page_of_the_helper_of_mount_has_what_the_helper_takes() -> None:
+    page = man.helper(STRIPEFS, __version__).replace("\\-", "-").replace("\\e", "\\")
+    flags, words = page.partition(".SH OPTIONS")[2].split(".SH MOUNT OPTIONS")
+    for flag in re.findall(r"^\\fB-(\w)", flags, re.MULTILINE):
+        value = {"o": ["memory=4G"], "t": ["stripefs"]}.get(flag, [])
+        if flag not in "Vh":
+            mount_helper.parse([f"-{flag}", *value, "/a", "/b"])
+    terms, settings = words.partition(".SH EXIT STATUS")[0].split("All settings of")
+    named = [word for term in re.findall(r"^\\fB(.+)\\fR$", terms, re.MULTILINE) for word in term.split(", ")]
+    assert len(named) > 20
+    for word in named:
+        expand([f"{word.partition('=')[0]}=1" if "=" in word else word])
+    for option in STRIPEFS.all:
+        expand([option.name if option.is_switch else f"{option.name.replace('-', '_')}=1"])
+        assert re.search(rf"[ \n]{option.name}[=,.]", settings), option.name
+    exits = page.partition(".SH EXIT STATUS")[2]
+    raised = [ConfigError("a"), OSError(), ValueError(), KeyboardInterrupt(), MountError("b")]
+    codes = {0, *map(mount_helper.exit_code, raised)}
+    assert {int(code) for code in re.findall(r"^\\fB(\d+)\\fR$", exits, re.MULTILINE)} == codes
 
 
 def test_a_command_that_was_used_alone_before_is_described_as_below_its_program() -> None:
