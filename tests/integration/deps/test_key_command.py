@@ -226,7 +226,7 @@ def test_diff_of_two_snapshots(
 
 
 def test_the_document_on_the_key_has_every_component_in_its_order() -> None:
-    section = DOCS.read_text().split("| component | what it holds |")[1].split("\n\n")[0]
+    section = DOCS.read_text().split("| component | content |")[1].split("\n\n")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(NAMES)
 
 
