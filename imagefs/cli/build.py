@@ -77,9 +77,9 @@ def build_command(
 ) -> None:
     """Make an image of SRC in STORE.
 
-    SRC is oci:LAYOUT[:REF], dir:PATH or docker://REFERENCE. STORE is a URL or a directory, which may be new. What the
-    store has already is not stored again. A build that is interrupted publishes nothing, and the next one goes on from
-    what it stored. Where there are traces, what they say is touched first is copied into a hot device.
+    SRC is oci:LAYOUT[:REF], dir:PATH or docker://REFERENCE. STORE is a URL or a directory, which may be new. Blocks of
+    the store are not stored again. An interrupted build publishes nothing, and the next one continues from its blocks.
+    Where there are traces, the extents that they name are copied into a hot device.
     """
     from imagefs.build.pipeline import make_image
     from imagefs.cli.traces import gather_traces
@@ -133,7 +133,7 @@ def convert_command(
 
     Hosts that pull the container image by its name then find the lazy one. The container image and its tags stay as
     they are. Blocks that lazy images of the repository have are not stored again. A conversion that is interrupted
-    publishes nothing, and the next one goes on from what it stored.
+    publishes nothing, and the next one continues from its objects.
     """
     from imagefs.build.pipeline import make_image
     from imagefs.build.pull import repository_of
@@ -178,7 +178,7 @@ def _options(settings: Settings, platform: str, authfile: str, *, verify: bool, 
     "--trace", "traces", multiple=True, metavar="TRACE", help="Also this: a file, or STORE#TAG[/WORKLOAD[/NAME]]."
 )
 @click.option(
-    "--share", type=click.FloatRange(0, 1), default=0.5, help="Copy what this share of starts touched.  [0.5]"
+    "--share", type=click.FloatRange(0, 1), default=0.5, help="Copy extents that this share of starts touched.  [0.5]"
 )
 @click.option(
     "--replication",
@@ -203,7 +203,7 @@ def optimize_command(
     quiet: bool,
     config: str,
 ) -> None:
-    """Copy what starts touch first into a hot device, in that order, so that one sequential read brings it.
+    """Copy the extents that starts touch first into a hot device, in that order, to be read as one stream.
 
     Takes the traces that the store has of the image, and those given. TAG then names the result; the image as it was
     built stays. Mounts that are there go on as they are.

@@ -144,7 +144,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
 
 _PATIENCE = 60.0  # seconds in which a store may come back
 json_flag = cli_flags.json_flag("Print JSON.")
-quiet_flag = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and of the result only what names it.")
+quiet_flag = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and of the result only its name.")
 
 
 def flags(*sections: str, also: Sequence[str] = ()) -> Callable[[_F], _F]:

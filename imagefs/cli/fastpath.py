@@ -52,19 +52,19 @@ __all__ = [
 REQUEST = (
     Flag("target", "targets", "The directory that is installed into.", "texts", "DIR"),
     Flag("requirements", "requirements", "A requirements file that the command reads by itself.", "texts", "FILE"),
-    Flag("input", "inputs", "A file or directory that decides what is installed.", "texts", "PATH"),
-    Flag("env", "env", "A variable that decides what is installed.", "texts", "NAME"),
+    Flag("input", "inputs", "A file or directory that is an input of the installation.", "texts", "PATH"),
+    Flag("env", "env", "A variable that is an input of the installation.", "texts", "NAME"),
     Flag("python", "python", "The interpreter that installs and imports.  [the command's, else python3]",
          metavar="PATH"),
     Flag("cuda", "cuda", "The version of CUDA that it is for.", metavar="VERSION"),
     Flag("driver", "driver", "The version of the driver that it is for.", metavar="VERSION"),
     Flag("cpu-level", "cpu_level", "The least processor of a mixed fleet, such as x86-64-v2.  [this one's]",
          metavar="LEVEL"),
-    Flag("namespace", "namespace", "Keep apart from those of other namespaces.", metavar="NAME"),
+    Flag("namespace", "namespace", "A prefix that separates snapshots of different teams.", metavar="NAME"),
     Flag("salt", "salt", "Any text: with another one it is another snapshot.", metavar="TEXT"),
-    Flag("epoch", "epoch", "Take what may change for unchanged as long as this text is the same.", metavar="TEXT"),
-    Flag("strict", "strict", "Refuse what is not pinned, and do not resolve it.", "switch"),
-    Flag("allow-unpinned", "allow_unpinned", "Take what may change for unchanged for good.", "switch"),
+    Flag("epoch", "epoch", "Treat changeable inputs as unchanged while this text is the same.", metavar="TEXT"),
+    Flag("strict", "strict", "Refuse requirements that are not pinned, and do not resolve them.", "switch"),
+    Flag("allow-unpinned", "allow_unpinned", "Treat changeable inputs as unchanged for good.", "switch"),
 )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ CONFIG = Flag("config", "config", "Read this TOML file instead of the usual ones
 RECORDING = (
     Flag("ready-file", "ready_file", "The start is over when this file appears.", metavar="FILE"),
     Flag("no-record", "no_record", "Leave no trace of this start.", "switch"),
-    Flag("workload", "workload", "Under which name the start is recorded and replayed.", metavar="NAME",
+    Flag("workload", "workload", "The name of the start for its record and replay.", metavar="NAME",
          default="default"),
 )  # fmt: skip
 PLANE = Flag("plane", "plane", "Server of the tree, as for mount.", default="auto",
@@ -108,7 +108,7 @@ TREE = (
     Flag("erofs-backing", "backing",
          "Devices of the kernel's EROFS: files, or loop devices over them (kernels before 6.12).",
          default="auto", choices=("auto", "file", "loop")),
-    Flag("rw", "rw", "Put a place to write on top; what is written goes with the mount.", "switch"),
+    Flag("rw", "rw", "Make the tree writable; written files are removed with the mount.", "switch"),
 )  # fmt: skip
 """Options by which an image becomes a tree."""
 
@@ -147,7 +147,7 @@ RUN = (
     Flag(
         "startup-cache",
         "startup_cache",
-        "Mount what earlier starts compiled, and keep what this one does: auto, or names such as inductor,triton.",
+        "Mount compiled files of earlier starts, or keep those of this one: auto, or names such as inductor,triton.",
         metavar="NAMES",
     ),
     Flag(
@@ -171,9 +171,9 @@ DEPS = (
     Flag("deps-python", "deps_python", "The image's interpreter, by name or path.  [python3]", metavar="PATH"),
     *(flag._replace(name=f"deps-{flag.name}", field=f"deps_{flag.field}")
       for flag in REQUEST if flag.field not in _OF_HOSTS),
-    Flag("deps-explain", "deps_explain", "Say of what the key is made; run and install nothing.", "switch"),
+    Flag("deps-explain", "deps_explain", "Print the components of the key; run and install nothing.", "switch"),
     Flag("deps-wait", "deps_wait", "Run the command when it is published, and not when it is installed.", "switch"),
-    Flag("deps-probe", "deps_probe", "A program in Python that must run with it.", metavar="CODE"),
+    Flag("deps-probe", "deps_probe", "A Python program that must run with the snapshot.", metavar="CODE"),
     Flag("deps-bytecode", "deps_bytecode", "Comparison of sources with their bytecode at imports.", default="unchecked",
          choices=("unchecked", "checked")),
     Flag("deps-allow-file", "deps_allowed", "Files that need not belong to a package.", "texts", "PATTERN"),

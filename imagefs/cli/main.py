@@ -34,7 +34,7 @@ COMMANDS = {
     "daemon": "The service behind the mounts, in the foreground.",
     "snapshotter": "Containers of containerd and Kubernetes from lazy images.",
     "install": "Have systemd run the services of this host.",
-    "doctor": "Look at what this host can do, and what it lacks.",
+    "doctor": "Examine this host: working features, missing ones, remedies.",
 }
 """Name and one line of each command."""
 
@@ -50,8 +50,8 @@ _FAMILIES = {
 _PAGE = """\
 Usage: imagefs COMMAND [OPTIONS] [ARGUMENTS]
 
-  Container images that are there at once: their bytes come when they are
-  touched, and what a start touched comes first the next time.
+  Container images that start before they are fetched: blocks come when they
+  are touched, and blocks of earlier starts come ahead of the next one.
 
 Commands:
 {commands}

@@ -103,8 +103,8 @@ def run_command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) ->
 
     COMMAND takes the place of the image's own. A job that says when it has started
     creates the file $IMAGEFS_READY; else the start is over when the command ends, or after --record-seconds.
-    With --deps, pip of the image installs what a requirements file names before, once; later starts, here and on
-    other hosts, have it above the image. With --checkpoint, files of a store are fetched while the image starts.
+    With --deps, pip of the image first installs the requirements, once; later starts, here and on other hosts,
+    have the packages above the image. With --checkpoint, files of a store are fetched while the image starts.
     A job file holds the same flags, the image and the command (docs/jobs.md).
     """
     said = frozenset(name for name in values if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE)
@@ -156,7 +156,7 @@ def mount_command(
 @daemon_flags
 @click.pass_context
 def umount_command(ctx: click.Context, mountpoint: str, lazy: bool) -> None:
-    """Take the image at MOUNTPOINT away, and with --rw what was written to it.
+    """Unmount the image at MOUNTPOINT; with --rw its written files are removed.
 
     Also clears a mount whose daemon has died.
     """

@@ -104,7 +104,7 @@ def _stop(settings: DaemonSettings, *, force: bool) -> int:
 def config_command(
     major: Literal["auto", "1", "2"], socket: str, root: str, runtime_class: bool, systemd_cgroup: bool | None
 ) -> None:
-    """Print what goes into containerd's configuration, /etc/containerd/config.toml."""
+    """Print the lines for containerd's configuration, /etc/containerd/config.toml."""
     if systemd_cgroup is None:
         systemd_cgroup = os.path.isdir("/run/systemd/system")
     folders = os.path.abspath(socket), os.path.abspath(root)
@@ -242,7 +242,7 @@ def _refuse_while_used(ctx: click.Context) -> None:
 def doctor_command(
     ctx: click.Context, stores: tuple[str, ...], as_json: bool, no_write: bool, containerd: str, config: str
 ) -> int:
-    """Look at what this host can do for images, and at each STORE; say what is missing, what that costs, what to do.
+    """Examine this host and each STORE: missing features, their cost, and remedies.
 
     Without a STORE those are looked at that the configuration names (snapshotter.stores, deps.store).
 

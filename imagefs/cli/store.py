@@ -86,7 +86,7 @@ def _origin(source: str, base: str) -> str:
 @flags("store")
 @click.pass_context
 def inspect_command(ctx: click.Context, image: str, sharing: bool, as_json: bool, config: str) -> None:
-    """Say what an image is made of: documents, devices, blocks, packs, the config, and what it shares with others."""
+    """Show documents, devices, blocks, packs and config of an image, and blocks that it shares with others."""
     from imagefs.housekeeping import listing
 
     reference = parse_reference(image)
@@ -152,7 +152,7 @@ def _inspected(facts: dict[str, Any]) -> str:
 @flags("store")
 @click.pass_context
 def verify_command(ctx: click.Context, image: str, remove: bool, as_json: bool, quiet: bool, config: str) -> int:
-    """Read everything that an image is made of, or everything in a store, and check it against its digests.
+    """Read all objects of an image, or of a store, and check them against their digests.
 
     Each damage is printed on a line: its place, its kind, and the images that need it. The exit code is then 5.
     """
@@ -216,8 +216,8 @@ def rm_command(ctx: click.Context, image: str, as_json: bool, config: str) -> No
 
 @click.command("gc", cls=SettingsCommand)
 @click.argument("store")
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would go and remove nothing.")
-@click.option("--older-than", default="1d", metavar="TIME", help="Spare what is younger.  [1d]")
+@click.option("-n", "--dry-run", is_flag=True, help="List the objects to be removed, and remove nothing.")
+@click.option("--older-than", default="1d", metavar="TIME", help="Spare younger objects.  [1d]")
 @click.option("--force", is_flag=True, help="Take a time below a day, or none; wrong while an image is being built.")
 @click.option("--untagged", is_flag=True, help="Remove images that no tag names as well.")
 @json_flag
@@ -235,13 +235,13 @@ def gc_command(
     quiet: bool,
     config: str,
 ) -> None:
-    """Remove what no image in STORE needs and is older than a day.
+    """Remove objects that no image in STORE needs and that are older than a day.
 
-    Builds may go on meanwhile, as long as none takes more than half a day: what they are about to name is younger. With
-    --force nothing is too young, unless --older-than says so; let no build run then.
+    Builds may go on meanwhile, as long as none takes more than half a day: their objects are younger. --force spares no
+    object for its age, unless --older-than is given; let no build run then.
 
-    Of a registry, images go that were attached to a container image which is gone or has a newer one; the registry has
-    to allow that, and frees their bytes by its own garbage collection.
+    In a registry, images are removed that were attached to a container image which is gone or has a newer one; the
+    registry has to allow that, and frees their bytes by its own garbage collection.
     """
     from imagefs.housekeeping.gc import collect
     from imagefs.repository.images import GRACE
@@ -319,7 +319,7 @@ def push_command(ctx: click.Context, image: str, target: str, as_json: bool, qui
 
     Blobs that the repository has are not sent again, and those of another repository of the same registry are linked
     where the registry does that. Without a TAG the image keeps its own. A push that is interrupted publishes nothing,
-    and the next one goes on from what it stored.
+    and the next one continues from its objects.
     """
     place = parse_reference(target, name=None)
     if not is_registry(place.store):
@@ -339,9 +339,9 @@ def push_command(ctx: click.Context, image: str, target: str, as_json: bool, qui
 def pull_command(ctx: click.Context, image: str, target: str, as_json: bool, quiet: bool, config: str) -> None:
     """Copy a lazy image with its traces and plans from a container registry into STORE, which may be new.
 
-    TAG may also be that of a container image that has a lazy image attached. What the store has is not fetched again.
-    Without #TAG the image keeps its name. A pull that is interrupted publishes nothing, and the next one goes on from
-    what it stored.
+    TAG may also be that of a container image with a lazy image attached. Objects of the store are not fetched again.
+    Without #TAG the image keeps its name. An interrupted pull publishes nothing, and the next one continues from its
+    objects.
     """
     reference = parse_reference(image)
     if not is_registry(reference.store):

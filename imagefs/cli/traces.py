@@ -64,7 +64,7 @@ def describe_hot_device(report: OptimizeReport) -> str:
 
 @click.group("trace", context_settings={"help_option_names": ["-h", "--help"]})
 def trace_command() -> None:
-    """Look at what starts touched, and make the next ones fetch it first.
+    """Show the extents that starts touched, and plan the fetches of the next starts.
 
     A TRACE is a file, or STORE#TAG[/WORKLOAD[/NAME]].
     """
@@ -99,7 +99,7 @@ def show(ctx: click.Context, trace: str, as_json: bool, config: str) -> None:
 @click.argument("image", metavar="STORE#TAG")
 @click.argument("traces", nargs=-1, metavar="[TRACE]...")
 @click.option(
-    "--share", type=click.FloatRange(0, 1), default=0.5, help="Keep what this share of starts touched.  [0.5]"
+    "--share", type=click.FloatRange(0, 1), default=0.5, help="Keep extents that this share of starts touched.  [0.5]"
 )
 @click.option("-n", "--dry-run", is_flag=True, help="Store nothing.")
 @json_flag
@@ -154,7 +154,7 @@ def merge(
 @flags("store")
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, as_json: bool, config: str) -> None:
-    """Say how two traces differ: what only one touched, whose content changed, what comes in another order.
+    """Show the differences of two traces: extents of one alone, changed contents, another order.
 
     Each is a file or STORE#TAG/WORKLOAD/NAME; with STORE#TAG/WORKLOAD the newest is taken.
     """

@@ -43,7 +43,7 @@ def _flags(function: _F) -> _F:
 
 @click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
 def cache_command() -> None:
-    """Look at what is kept on local disk of files that were read, and manage it.
+    """List and manage the cached files on local disk.
 
     WHICH is a pattern as in --cache-match for paths of files, or of directories for all that is below; or the KEY that
     `ls` shows. Mounts may use the folder meanwhile.
@@ -55,7 +55,7 @@ def cache_command() -> None:
 @_flags
 @click.pass_context
 def ls(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -> None:
-    """List the versions of files of which something is kept."""
+    """List the cached versions of files."""
     with _folder(ctx, config) as (place, room):
         found = _chosen(place, which)
         told = _told(place, room)
@@ -83,7 +83,7 @@ def ls(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -
 @_flags
 @click.pass_context
 def verify(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -> int:
-    """Read all that is kept and compare it with its checksums.
+    """Read all cached blocks and compare them with their checksums.
 
     Reads do so by themselves; this finds out before they come. Damaged blocks are dropped, and fetched again when
     they are wanted. The exit code is 3 if any were.
@@ -115,14 +115,14 @@ def verify(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: st
 
 @cache_command.command("evict", cls=SettingsCommand)
 @click.argument("which", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Everything that is kept, but for what is pinned.")
+@click.option("--all", "everything", is_flag=True, help="All versions, except pinned ones.")
 @click.option("--pinned", is_flag=True, help="Pinned versions too.")
 @_flags
 @click.pass_context
 def evict(
     ctx: click.Context, which: tuple[str, ...], everything: bool, pinned: bool, as_json: bool, config: str
 ) -> None:
-    """Remove versions from the cache. Those who read them go on, and fetch what they have not read yet."""
+    """Remove versions from the cache. Their readers go on, and fetch the rest from the store."""
     if bool(which) == everything:
         raise ConfigError("say what to remove", hint="name files or directories, or give --all")
     with _folder(ctx, config) as (place, room):

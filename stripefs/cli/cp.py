@@ -31,7 +31,7 @@ _AGAIN = "the same command goes on from there"
 @click.option("-T", "--exact", is_flag=True, help="DESTINATION is the copy, not a directory to put it into.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), default=8, metavar="N",
               help="Copy so many files at once.  [8]")  # fmt: skip
-@click.option("--compare/--no-compare", default=True, help="Read again what was stored, and compare it.  [on]")
+@click.option("--compare/--no-compare", default=True, help="Read the stored bytes again and compare them.  [on]")
 @click.option("--root", default="", metavar="URL", help="The source that DESTINATION lies in, for striped files.")
 @json_flag()
 @config_flag
@@ -55,7 +55,7 @@ def command(
 
     SOURCE and DESTINATION are paths inside stripefs mounts, URLs or local paths. As with cp, a directory takes copies
     under their own names, and so does a DESTINATION that ends with a slash, which is made. A file appears as a whole,
-    and what is stored is compared with what was read. The same command goes on where it was broken off.
+    and stored bytes are compared with read ones. The same command resumes an interrupted copy.
     """
     if len(paths) < 2:
         raise ConfigError("cp takes what is to be copied, and where to", hint="see stripefs cp --help")

@@ -184,15 +184,15 @@ def _write(file: ReadFile, at: int, end: int) -> None:
 @click.command("rm", cls=SettingsCommand)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("-r", "-R", "--recursive", is_flag=True, help="Remove directories, with all that is below them.")
-@click.option("-f", "--force", is_flag=True, help="Say nothing of what is not there.")
+@click.option("-f", "--force", is_flag=True, help="Ignore missing names.")
 @config_flag
 @settings_flags("store", also=["grace", "log-level", "trust-pool"])
 @click.pass_context
 def rm_command(ctx: click.Context, paths: tuple[str, ...], recursive: bool, force: bool, config: str) -> int:
-    """Remove files, and directories with -r. Files that somebody writes are left alone.
+    """Remove files, and directories with -r. Files that are being written are left alone.
 
     Each PATH is inside a stripefs mount, a URL or a local path; links of this host are removed, not followed. Parts of
-    striped files stay for those who read them, until a gc a day later; with --grace 0s they go at once.
+    striped files stay for their readers, until a gc a day later; --grace 0s removes them at once.
     """
     begin(ctx, config)
     troubles = Troubles()
@@ -226,7 +226,7 @@ def rm_command(ctx: click.Context, paths: tuple[str, ...], recursive: bool, forc
 def du_command(
     ctx: click.Context, paths: tuple[str, ...], human: bool, summary: bool, as_json: bool, config: str
 ) -> int:
-    """Show what directories hold, with all below them, and what the store keeps for that.
+    """Show the bytes of directories, with all below them, and their bytes in the store.
 
     Each PATH is a file or directory inside a stripefs mount, a URL or a local path. `size` is what programs read in the
     files; `stored` counts all replicas, and of striped files the parts with their checksums. Sizes are in bytes.

@@ -30,17 +30,17 @@ _WHY = {
 
 @click.command("gc", cls=SettingsCommand)
 @click.argument("source")
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would go and remove nothing.")
+@click.option("-n", "--dry-run", is_flag=True, help="List the objects to be removed, and remove nothing.")
 @click.option("--force", is_flag=True, help="Remove also data younger than a day, and data that could be recovered.")
 @json_flag()
 @config_flag
 @settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def gc_command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json: bool, config: str) -> int:
-    """Remove what writers that died have left in SOURCE, a URL or a mountpoint.
+    """Remove leftovers of writers that died from SOURCE, a URL or a mountpoint.
 
-    Parts that a file needs, files of living writers, and everything that changed within a day by the store's clock
-    stay; data that `stripefs recover` could bring back stays for a week. Writers and readers may go on meanwhile, also
+    Parts that a file needs, files of living writers, and objects that changed within a day by the store's clock
+    stay; data that `stripefs recover` could restore stay for a week. Writers and readers may go on meanwhile, also
     with --force.
     """
     settings, inside = place(source, given(ctx), config)
@@ -92,14 +92,14 @@ def _collected_dict(source: str, found: Collected, *, dry_run: bool, force: bool
 
 @click.command("recover", cls=SettingsCommand)
 @click.argument("path")
-@click.option("--to", default="", metavar="NAME", help="Name it so, in the same directory; what is there is replaced.")
-@click.option("-n", "--dry-run", is_flag=True, help="Say what could be had and change nothing.")
+@click.option("--to", default="", metavar="NAME", help="Name of the file in that directory; a file there is replaced.")
+@click.option("-n", "--dry-run", is_flag=True, help="Show the restorable bytes and change nothing.")
 @json_flag()
 @config_flag
 @settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def recover_command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool, config: str) -> int:
-    """Make a file of what fsync made durable at PATH before its writer died.
+    """Make a file of the bytes that fsync made durable at PATH before its writer died.
 
     PATH is a file inside a stripefs mount, a URL or a local path; the newest record of an fsync is taken. Lengths and
     checksums are compared; the file ends at the first damaged part. It is published in one step, under its own name or

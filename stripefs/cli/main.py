@@ -20,7 +20,7 @@ COMMANDS = {
     "cat": "Write files to standard output.",
     "rm": "Remove files and directories.",
     "du": "Show the room that files take.",
-    "gc": "Remove what writers that died have left.",
+    "gc": "Remove leftovers of writers that died.",
     "warm": "Bring files into the cache on local disk before they are wanted.",
     "cache": "List, check, remove and pin files in the cache on local disk.",
     "completion": "Print the completion script for bash, zsh or fish.",

@@ -26,7 +26,7 @@ __all__ = ["command", "describe"]
 
 @click.command("probe", cls=SettingsCommand)
 @click.argument("path")
-@click.option("--size", default="256MiB", show_default=True, metavar="SIZE", help="Read so much each way.")
+@click.option("--size", default="256MiB", show_default=True, metavar="SIZE", help="Bytes to read in each way.")
 @json_flag()
 @config_flag
 @settings_flags("store", "read", also=["log-level"])

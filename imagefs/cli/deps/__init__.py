@@ -29,8 +29,8 @@ _FAMILIES = {
 _PAGE = """\
 Usage: imagefs deps COMMAND [OPTIONS] [ARGUMENTS]
 
-  Install once what a job needs at its start: captured, checked, kept in
-  a store, and mounted at the same path on later starts and other nodes.
+  Install the packages of a job's start once: captured, checked, kept in a
+  store, and mounted at the same path on later starts and other nodes.
 
 Commands:
 {commands}
@@ -51,4 +51,4 @@ def __getattr__(name: str) -> object:
     program = Program(
         "deps", __name__, COMMANDS, _PAGE, lambda word: IMAGEFS.nearest(word, COMMANDS), families=_FAMILIES
     )
-    return group(program, "Install once what a job needs at its start, and mount it everywhere.")
+    return group(program, "Install the packages of a job's start once, and mount them everywhere.")

@@ -61,8 +61,8 @@ def _parent() -> int:
 
 
 START = (
-    Flag("wait", "wait", "Come back when it is published, and not when the job may go on.", "switch"),
-    Flag("probe", "probe", "A program in Python that must run with what is mounted.", metavar="CODE"),
+    Flag("wait", "wait", "Return after publication, and not when the job may go on.", "switch"),
+    Flag("probe", "probe", "A Python program that must run with the mounted snapshot.", metavar="CODE"),
     Flag("bytecode", "bytecode", "Comparison of sources with their bytecode at imports.", default="unchecked",
          choices=("unchecked", "checked")),
     Flag("allow-file", "allowed", "Files in the target that need not belong to a package.", "texts", "PATTERN"),
@@ -70,7 +70,7 @@ START = (
     Flag("allow-setuid", "setuid", "Publish programs with setuid, setgid or capabilities, and devices.", "switch"),
     Flag("owner", "owner", "Unmount when this process ends.  [the one that runs this command]", metavar="PID"),
     Flag("keep", "keep", "Leave it mounted until it is unmounted.", "switch"),
-    Flag("workload", "workload", "Under which name the start is recorded and replayed.", metavar="NAME",
+    Flag("workload", "workload", "The name of the start for its record and replay.", metavar="NAME",
          default="deps"),
     Flag("no-record", "no_record", "Leave no trace of this start.", "switch"),
     PLANE,

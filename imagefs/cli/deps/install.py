@@ -76,7 +76,7 @@ def show_key(key_answer: Callable[[bool], Answer], *, explain: bool, as_json: bo
 
 
 _RUN_PAGE = """\
-Have in DIR what COMMAND installs there: mounted where the store has it, else installed and published.
+Provide in DIR the files that COMMAND installs: mounted where the store has them, else installed and published.
 
 Ends with the status of COMMAND, or with 0 where it had not to run. One line says which it was, and why.
 """
@@ -97,7 +97,7 @@ Words that are no options below go to uv, -r FILE for example.
 uv_command = installing("uv", _UV_PAGE)
 
 _VENV_PAGE = """\
-Have a virtual environment in DIR, with what `pip install ARGUMENTS…` installs into it, and without pip.
+Provide in DIR a virtual environment with the packages of `pip install ARGUMENTS…`, and without pip.
 
 Words that are no options below go to pip, -r FILE for example.
 """
@@ -110,10 +110,10 @@ venv_command = installing("venv", _VENV_PAGE)
 @click.option("--explain", is_flag=True, help="Show every component.")
 @json_flag
 def key_command(words: tuple[str, ...], explain: bool, as_json: bool, **values: Any) -> None:
-    """Say which key an installation has, and install nothing.
+    """Print the key of an installation, and install nothing.
 
-    COMMAND is what would install. What may change while nothing here does, such as a name without a version, is a line
-    each; then there is no key without --epoch or --allow-unpinned.
+    COMMAND is the command that would install. Each changeable input, such as a name without a version, is a line; then
+    there is no key without --epoch or --allow-unpinned.
     """
     from imagefs.deps.keybuilder import ask
 

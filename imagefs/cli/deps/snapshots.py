@@ -95,7 +95,7 @@ def ls_command(ctx: click.Context, as_json: bool, config: str) -> None:
 @flags("deps", "store")
 @click.pass_context
 def inspect_command(ctx: click.Context, snapshot: str, as_json: bool, config: str) -> None:
-    """Say what a snapshot was made of: its key, its image, and what was noticed. SNAPSHOT may be its first digits."""
+    """Show the key, the image and the remarks of a snapshot. SNAPSHOT may be its first digits."""
     found = loaded(ctx, config, snapshot)
     if as_json:
         print_json({"name": found.name, **json.loads(found.to_json())})
@@ -126,7 +126,7 @@ class _Side(NamedTuple):
 @flags("deps", "store")
 @click.pass_context
 def diff_command(ctx: click.Context, first: str, second: str, as_json: bool, config: str) -> None:
-    """Say what differs between two keys, and between what two snapshots hold.
+    """Show the differences of two keys, and of the files of two snapshots.
 
     A and B are files that `imagefs deps key --json` wrote, or snapshots of the store by their first digits.
     """
@@ -184,7 +184,7 @@ def _lines(kind: str, found: Changes[Any], told: Any) -> list[str]:
 @flags("deps", "store")
 @click.pass_context
 def lock_command(ctx: click.Context, snapshot: str, as_json: bool, config: str) -> None:
-    """Print what a snapshot was resolved to, as a requirements file with hashes. SNAPSHOT may be its first digits."""
+    """Print the lock of a snapshot as a requirements file with hashes. SNAPSHOT may be its first digits."""
     from imagefs.deps.lock import Lock
 
     found = loaded(ctx, config, snapshot)
@@ -205,7 +205,7 @@ def lock_command(ctx: click.Context, snapshot: str, as_json: bool, config: str) 
 @flags("deps", "store")
 @click.pass_context
 def verify_command(ctx: click.Context, snapshot: str, as_json: bool, quiet: bool, config: str) -> int:
-    """Read all that a snapshot is made of and check every block. SNAPSHOT may be its first digits.
+    """Read all objects of a snapshot and check every block. SNAPSHOT may be its first digits.
 
     Each damage is printed on a line, and the exit code is then 5. `imagefs verify STORE` checks a whole store.
     """
@@ -240,15 +240,15 @@ def rm_command(ctx: click.Context, snapshots: tuple[str, ...], as_json: bool, co
 
 
 @click.command("gc", cls=SettingsCommand)
-@click.option("-n", "--dry-run", is_flag=True, help="Say what would go and remove nothing.")
-@click.option("--older-than", default="30d", metavar="TIME", help="Spare what was used in that time.  [30d]")
+@click.option("-n", "--dry-run", is_flag=True, help="List the objects to be removed, and remove nothing.")
+@click.option("--older-than", default="30d", metavar="TIME", help="Spare snapshots that were used in that time.  [30d]")
 @json_flag
 @flags("deps", "store")
 @click.pass_context
 def gc_command(ctx: click.Context, dry_run: bool, older_than: str, as_json: bool, config: str) -> None:
-    """Take away the snapshots that nobody used for so long, and what a host that died had not published yet.
+    """Remove snapshots that were not used for so long, and unpublished ones of hosts that died.
 
-    A use is noted once a day, so a TIME below two days may take what is in use. The bytes stay until `imagefs gc`.
+    A use is noted once a day, so a TIME below two days may remove snapshots in use. The bytes stay until `imagefs gc`.
     """
     from imagefs.housekeeping.gc import collect_snapshots
 

@@ -63,7 +63,7 @@ def collect_command(
 ) -> None:  # fmt: skip
     """Copy the events of this node to the collector folder: a directory, HDFS or a bucket.
 
-    SPOOL is $BOOTSEER_EVENTS unless given, and URL is $BOOTSEER_COLLECTOR. Only what is not there yet is copied, so
+    SPOOL is $BOOTSEER_EVENTS unless given, and URL is $BOOTSEER_COLLECTOR. Only new events are copied, so
     this may run at any time, also while processes write; nothing in the spool is changed.
     """
     if pid is not None and not follow:
