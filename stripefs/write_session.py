@@ -10,11 +10,11 @@ from typing import Any
 
 import trio
 
+from stripefs.assembly import AssembledStore
 from stripefs.gc.collect import clear_for_rmdir
 from stripefs.gc.deferred_delete import DeferredDelete
-from stripefs.settings import WriteSettings, default_write_memory
-from stripefs.store.striped import StripedStore
-from stripefs.write.context import ObserverFactory, no_observer
+from stripefs.settings import Settings, WriteSettings, default_write_memory
+from stripefs.write.context import no_observer
 from stripefs.write.layout_policy import Layout, WritePolicy
 from stripefs.write.session import UploadManager
 
@@ -25,29 +25,22 @@ _LAST_WORK = 4.0
 
 
 class WriteSession:
-    """`store` is the view of striped files; io_timeout in seconds.
+    """owner: names the writer, the same for all workers of a mount, "" for a new one.
 
-    owner: names the writer, the same for all workers of a mount, "" for a new one. observers: as `UploadManager` wants
-    it.
+    store: the view of striped files.
     """
 
-    def __init__(
-        self,
-        store: StripedStore,
-        wanted: WriteSettings,
-        io_timeout: float,
-        owner: str = "",
-        observers: ObserverFactory = no_observer,
-    ) -> None:
-        self.store = store
-        self.wanted = wanted
-        self.deletions = DeferredDelete(store.inner, wanted.grace, store.pool)
+    def __init__(self, source: AssembledStore, settings: Settings, owner: str = "") -> None:
+        self.store = source.view
+        self.wanted = settings.write
+        self.deletions = DeferredDelete(source.base, self.wanted.grace, self.store.pool)
+        cached = source.cached if settings.cache.writes else None
         self.uploads = UploadManager(
-            store,
-            _policy(wanted, io_timeout),
+            self.store,
+            _policy(self.wanted, settings.read.io_timeout),
             schedule_delete=self.deletions.schedule,
             owner=owner,
-            observers=observers,
+            observers=no_observer if cached is None else cached.write_observer,
         )
 
     def status(self) -> dict[str, Any]:

@@ -12,15 +12,14 @@ from typing import Any
 
 import trio
 
-from stripefs.cache.cached_store import CachedHandle, CachedStore
+from stripefs.assembly import AssembledStore
 from stripefs.executor import Executor
 from stripefs.gc.collect import clear_for_rmdir
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import Settings, WriteSettings
-from stripefs.store.base import Identity, Status, Store
-from stripefs.store.striped import StripedStore
+from stripefs.store.base import Identity, Status
 from stripefs.store.striped_handle import StripedHandle
-from stripefs.write.context import no_observer
+from stripefs.store.wrapper import WrappedHandle
 from stripefs.write.directory_layout import DirectoryLayouts
 from stripefs.write_session import WriteSession
 
@@ -94,7 +93,7 @@ class OpenVersion:
     def pool(self) -> bytes | None:
         """The pool that the manifest of a striped file names; None for other files."""
         handle = self.file.handle
-        if isinstance(handle, CachedHandle):
+        if isinstance(handle, WrappedHandle):  # through the cache
             handle = handle.inner
         return handle.manifest.pool if isinstance(handle, StripedHandle) else None
 
@@ -117,14 +116,14 @@ class _SharedSession:
 
 
 class Source:
-    """A directory of a service. `store`: the view of its striped files; `files`: the same, with a cache if any."""
+    """A directory of a service. store: the view of its striped files."""
 
-    def __init__(self, nursery: trio.Nursery, store: StripedStore, files: Store, reader: Reader) -> None:
-        self.store = store
+    def __init__(self, nursery: trio.Nursery, assembled: AssembledStore, reader: Reader) -> None:
+        self._assembled = assembled
+        self.store = assembled.view
         self.references = References(lambda: bool(self._open or self._sessions))
-        self._files = files
         self.calls = Executor(reader.settings.io_timeout)
-        self.layouts = DirectoryLayouts(store.inner, self.calls, self._clear_directory)
+        self.layouts = DirectoryLayouts(assembled.base, self.calls, self._clear_directory)
         self._nursery = nursery
         self._reader = reader
         self._open: dict[bytes, dict[Identity, OpenVersion]] = {}
@@ -149,7 +148,8 @@ class Source:
             if found := versions.get(identity):
                 found.users += 1
                 return found
-        file = await self.calls.persist(f"open {path!r}", lambda: self._reader.open(path, expect, store=self._files))
+        files = self._assembled.files
+        file = await self.calls.persist(f"open {path!r}", lambda: self._reader.open(path, expect, store=files))
         versions = self._open.setdefault(path, {})
         if found := versions.get(file.status.identity):  # somebody else was quicker
             found.users += 1
@@ -185,7 +185,7 @@ class Source:
             "source": self.store.url,
             "store": self.store.describe(),
             "reader": self._reader.snapshot(),
-            **({"cache": self._files.cache.snapshot()} if isinstance(self._files, CachedStore) else {}),
+            **self._assembled.cache_status(),
             "writers": [shared.session.status() for shared in self._sessions.values()],
         }
 
@@ -197,12 +197,7 @@ class Source:
         async with self._lock:
             shared = self._sessions.get(wanted)
             if shared is None:
-                files = self._files
-                observers = (
-                    files.write_observer if settings.cache.writes and isinstance(files, CachedStore) else no_observer
-                )
-                session = WriteSession(self.store, limits, self._reader.settings.io_timeout, observers=observers)
-                shared = _SharedSession(session)
+                shared = _SharedSession(WriteSession(self._assembled, settings._replace(write=limits)))
                 await self._nursery.start(shared.run)
                 self._sessions[wanted] = shared
             shared.references.acquire()

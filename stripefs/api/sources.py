@@ -17,21 +17,18 @@ from __future__ import annotations
 
 import os
 import posixpath
-from operator import methodcaller
 from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from stripefs.api.source import LOOK_EVERY, OpenVersion, Source
+from stripefs.assembly import LEVELS, AssembledStore, connect, open_cache
 from stripefs.background import contain
-from stripefs.cache.cache import Cache, queue_for
-from stripefs.cache.cached_store import CachedStore
 from stripefs.errors import (
     IsADirectory,
     NotADirectory,
     NotFound,
     PermissionDenied,
-    ServiceDown,
     StaleVersion,
     StoreError,
     StripefsError,
@@ -40,26 +37,16 @@ from stripefs.errors import (
 from stripefs.executor import Lane
 from stripefs.format.reserved_names import POOL
 from stripefs.read import Reader
-from stripefs.settings import (
-    CacheSettings,
-    ReadSettings,
-    Settings,
-    StoreSettings,
-    default_budget,
-    redact,
-)
+from stripefs.settings import CacheSettings, ReadSettings, Settings, StoreSettings, WriteSettings, redact
 from stripefs.store.base import Identity, Kind, Store
-from stripefs.store.striped import striped_view
-from stripefs.store.url import elsewhere, open_store, parse_url
+from stripefs.store.url import elsewhere, parse_url
 from stripefs.write.upload_names import split_path
 
 if TYPE_CHECKING:
+    from stripefs.cache.cache import Cache
     from stripefs.read_events import ReadEvents
 
 __all__ = ["SourceAddress", "Sources", "in_service", "normal", "real_path", "url_in_service"]
-
-_LEVELS = 32
-"""Directories above a file in which its pool is looked for."""
 
 _MOST_ROOTS = 10_000
 
@@ -77,10 +64,10 @@ class SourceAddress(NamedTuple):
 class ServiceConnection:
     """A service reached as `settings` say; their URL is that of its root."""
 
-    def __init__(self, nursery: trio.Nursery, settings: StoreSettings, read: ReadSettings, cache: Cache | None) -> None:
+    def __init__(self, nursery: trio.Nursery, settings: Settings, cache: Cache | None) -> None:
         self._nursery = nursery
         self._settings = settings
-        self._read = read
+        self._url = settings.store.url
         self._cache = cache
         self._reader: Reader | None = None
         self._events: ReadEvents | None = None
@@ -100,13 +87,13 @@ class ServiceConnection:
         async with self._lock:
             source = self._sources.get((root, trusted))
             if source is None:
-                settings = self._settings
+                settings = self._settings._replace(write=WriteSettings(trust_pool=trusted))
                 if root != b"/":
-                    settings = settings._replace(url=elsewhere(settings.url, with_bucket(settings.url, root)))
-                store = await _connected(settings, self._read.io_timeout)
-                view = striped_view(store, settings, trusted)
-                files = view if self._cache is None else CachedStore(view, self._cache)
-                source = Source(self._nursery, view, files, await self._readers(files))
+                    url = elsewhere(self._url, with_bucket(self._url, root))
+                    settings = settings._replace(store=settings.store._replace(url=url))
+                base = await connect(settings.store, settings.read.io_timeout)
+                assembled = AssembledStore(base, settings, self._cache)
+                source = Source(self._nursery, assembled, await self._readers(assembled.files))
                 self._sources[root, trusted] = source
             source.references.acquire()
             return source
@@ -173,15 +160,15 @@ class ServiceConnection:
             source.store.close()
 
     async def _close(self, store: Store) -> None:
-        await self._closing.run("closing", store.close, timeout=self._read.io_timeout)
+        await self._closing.run("closing", store.close, timeout=self._settings.read.io_timeout)
 
     async def _readers(self, store: Store) -> Reader:
         if self._reader is None:
             if self._events is None and (folder := os.environ.get("BOOTSEER_EVENTS")):
                 from stripefs.read_events import events_of_reads
 
-                self._events = events_of_reads(folder, self._settings.url)
-            reader, self._reading = Reader(store, self._read, observer=self._events), trio.CancelScope()
+                self._events = events_of_reads(folder, self._url)
+            reader, self._reading = Reader(store, self._settings.read, observer=self._events), trio.CancelScope()
             await self._nursery.start(_run_in, self._reading, reader)
             self._reader = reader
         return self._reader
@@ -191,7 +178,7 @@ class ServiceConnection:
 
     async def _root_of(self, path: bytes, trusted: tuple[str, ...], named: bytes) -> bytes:
         """The directory with the pool that a manifest names, if that is above the file, else the nearest with any."""
-        named = named.removeprefix(with_bucket(self._settings.url, b"")).removesuffix(POOL)
+        named = named.removeprefix(with_bucket(self._url, b"")).removesuffix(POOL)
         if named and path.startswith(named + b"/") and await self.has_pool(named, trusted):
             return named
         return await self._nearest(path, trusted)
@@ -200,7 +187,7 @@ class ServiceConnection:
         """The nearest directory above `path` with a pool. All are asked at once: one by one, each would cost a round
         trip for every file that is written."""
         folders = [split_path(path)[0]]
-        while folders[-1] != b"/" and folders[-1] not in self._pools and len(folders) < _LEVELS:
+        while folders[-1] != b"/" and folders[-1] not in self._pools and len(folders) < LEVELS:
             folders.append(split_path(folders[-1])[0])
         found: dict[bytes, bool | StripefsError] = {}
 
@@ -293,19 +280,16 @@ class Sources:
         wanted = (settings.store, settings.read, _reader_settings(settings.cache))
         service = self._services.get(wanted)
         if service is None:
-            service = ServiceConnection(self._nursery, settings.store, settings.read, self._cache(settings))
+            service = ServiceConnection(self._nursery, settings, self._cache(settings))
             self._services[wanted] = service
         return service
 
     def _cache(self, settings: Settings) -> Cache | None:
         """Raises ConfigError for a folder that cannot be one."""
-        if not settings.cache.directory:
-            return None
         wanted = _reader_settings(settings.cache)
         cache = self._caches.get(wanted)
-        if cache is None:
-            queue = queue_for(settings.read.memory or default_budget())
-            cache = self._caches[wanted] = Cache(wanted, queue=queue)
+        if cache is None and (cache := open_cache(settings._replace(cache=wanted))) is not None:
+            self._caches[wanted] = cache
         return cache
 
 
@@ -319,16 +303,6 @@ async def _run_in(
 ) -> None:
     with scope:
         await reader.run(task_status=task_status)
-
-
-async def _connected(settings: StoreSettings, timeout: float) -> Store:
-    lane = Lane("connecting", 1)
-    with trio.move_on_after(timeout):
-        return await lane.run("connecting", open_store, settings, late=methodcaller("close"))
-    raise ServiceDown(
-        f"{redact(settings.url)} did not answer within {timeout:g} s",
-        hint="see whether its host and port are right",
-    )
 
 
 def real_path(path: bytes) -> bytes:

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 
 import trio
 
+from stripefs.assembly import find_source, open_source
 from stripefs.cache.cache import Cache
 from stripefs.cache.cached_store import CachedHandle, CachedStore
-from stripefs.cli.paths import open_tree
 from stripefs.errors import StoreError, StripefsError
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import MIB, ReadSettings, Settings, default_budget
 from stripefs.store.base import Kind, Status, Store
 from stripefs.store.buffers import tune_allocator
-from stripefs.store.striped import striped_view
 from stripefs.units import format_size, shown
 
 __all__ = ["Choose", "Pace", "Steady", "Warmed", "warm_tree"]
@@ -91,18 +90,20 @@ def warm_tree(
     done so far and the file that it was done for.
     """
     tune_allocator()
-    store, top = open_tree(settings, inside)
+    settings, top = find_source(settings, inside, exists=True)
     # Half of the memory for what is read ahead, and room for all of it among what waits for the disk: so nothing is
     # left out while we wait for the disk.
     half = max(64 * MIB, (settings.read.memory or default_budget()) // 2)
     with (
         closing(Cache(settings.cache, queue=2 * half)) as cache,
-        closing(CachedStore(striped_view(store, settings.store, settings.write.trust_pool), cache)) as cached,
+        closing(open_source(settings, cache)) as source,
     ):
+        cached = source.cached
+        assert cached is not None
         files = choose(cached, list(_files_below(cached, top)))
         _ensure_room(sum(status.length for path, status in files if cached.keeps(path, status)), cache)
         paths = [path for path, _ in files]
-        return trio.run(_warm, cached, paths, settings.read._replace(memory=half), pace, tell), store.url
+        return trio.run(_warm, cached, paths, settings.read._replace(memory=half), pace, tell), source.base.url
 
 
 def _ensure_room(size: int, cache: Cache) -> None:

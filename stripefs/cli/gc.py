@@ -45,14 +45,15 @@ def gc_command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_j
     """
     settings, inside = place(source, given(ctx), config)
     from stripefs.gc.collect import Collection
-    from stripefs.store.striped import striped_view
 
     configure_logs(ctx, settings)
-    with opened_source(settings, inside) as store, status_line() as show:
-        view = striped_view(store, settings.store, settings.write.trust_pool)
-        found = Collection(store, view, force=force, dry_run=dry_run, progress=lambda path: show(shown(path))).run()
+    with opened_source(settings, inside) as opened, status_line() as show:
+        collection = Collection(
+            opened.base, opened.view, force=force, dry_run=dry_run, progress=lambda path: show(shown(path))
+        )
+        found = collection.run()
     if as_json:
-        click.echo(json.dumps(_collected_dict(store.url, found, dry_run=dry_run, force=force), indent=2))
+        click.echo(json.dumps(_collected_dict(opened.base.url, found, dry_run=dry_run, force=force), indent=2))
     else:
         click.echo(_describe_collected(found, dry_run=dry_run))
     for path, error in found.trouble:
@@ -110,11 +111,10 @@ def recover_command(ctx: click.Context, path: str, to: str, dry_run: bool, as_js
         raise ConfigError(f"--to {to!r} is not a name", hint="the file stays in its directory; move it afterwards")
     settings, inside = place(path, given(ctx), config)
     from stripefs.gc.recover import recover
-    from stripefs.store.striped import striped_view
     from stripefs.write.upload_names import join_path, split_path
 
     configure_logs(ctx, settings)
-    with opened_file(settings, inside) as (store, file), status_line() as show:
+    with opened_file(settings, inside) as (source, file), status_line() as show:
         checked = 0
 
         def progress(size: int) -> None:
@@ -123,10 +123,9 @@ def recover_command(ctx: click.Context, path: str, to: str, dry_run: bool, as_js
             show(f"checked {format_size(checked)}")
 
         target = join_path(split_path(file)[0], name) if name else b""
-        view = striped_view(store, settings.store, settings.write.trust_pool)
-        plan = recover(store, view, file, to=target, dry_run=dry_run, progress=progress)
+        plan = recover(source.base, source.view, file, to=target, dry_run=dry_run, progress=progress)
     if as_json:
-        click.echo(json.dumps(_plan_dict(store.url, plan, target or file, dry_run=dry_run), indent=2))
+        click.echo(json.dumps(_plan_dict(source.base.url, plan, target or file, dry_run=dry_run), indent=2))
     else:
         whole = format_size(plan.found.record.length)
         size = format_size(plan.length) if plan.complete else f"the first {format_size(plan.length)} of {whole}"

@@ -17,7 +17,7 @@ from stripefs.cli.paths import configure_logs, opened_file, place
 from stripefs.errors import IsADirectory, StoreError
 from stripefs.format.manifest import Manifest
 from stripefs.store.base import Block, Kind, Store
-from stripefs.store.striped import StripedStore, striped_view
+from stripefs.store.striped import StripedStore
 from stripefs.units import format_size, shown
 
 __all__ = ["Facts", "PartPlacement", "command", "describe", "gather"]
@@ -179,8 +179,8 @@ def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
     settings, inside = place(path, given(ctx), config)
 
     configure_logs(ctx, settings)
-    with opened_file(settings, inside) as (store, file):
-        facts = gather(striped_view(store, settings.store, settings.write.trust_pool), file)
+    with opened_file(settings, inside) as (source, file):
+        facts = gather(source.view, file)
     click.echo(json.dumps(facts.as_dict(), indent=2) if as_json else describe(facts))
     for trouble in facts.trouble:
         tell(trouble)

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import unquote_to_bytes
 
 import click
 
@@ -18,13 +17,12 @@ from stripefs import config as configuration
 from stripefs.cli.flags import given
 from stripefs.cli.mounting import absolute
 from stripefs.cli.output import tell
-from stripefs.errors import ConfigError, NotADirectory, NotFound, PermissionDenied, StoreError, StripefsError
-from stripefs.format.reserved_names import POOL
-from stripefs.settings import CacheSettings, Settings, StoreSettings, redact
-from stripefs.store.base import Kind, Store
+from stripefs.errors import ConfigError, StoreError, StripefsError
+from stripefs.settings import CacheSettings, Settings, redact
 
 if TYPE_CHECKING:
     from stripefs.api import FileSystem
+    from stripefs.assembly import AssembledStore
     from stripefs.copy.tree import Place
 
 __all__ = [
@@ -35,20 +33,14 @@ __all__ = [
     "ensure_writable",
     "inside_mount",
     "named",
-    "open_at",
-    "open_tree",
     "opened_file",
     "opened_source",
-    "parent_and_name",
     "place",
     "plainly",
     "reason",
     "unfollowed",
     "written_name",
 ]
-
-_LEVELS = 32
-"""Directories above a file in which its pool is looked for."""
 
 
 def place(path: str, flags: configuration.Given, config: str, *, follow: bool = True) -> tuple[Settings, bytes]:
@@ -97,107 +89,24 @@ def inside_mount(path: str) -> tuple[Settings, bytes] | None:
 
 
 @contextmanager
-def opened_source(settings: Settings, inside: bytes) -> Iterator[Store]:
+def opened_source(settings: Settings, inside: bytes) -> Iterator[AssembledStore]:
     """The store of a source as a whole, from what `place` answered. Raises ConfigError for a path inside a mount."""
     if inside not in (b"", b"/"):
         raise ConfigError("this takes a source as a whole", hint="give its URL or the mountpoint")
-    from stripefs.store.url import open_store
+    from stripefs.assembly import open_source
 
-    with closing(open_store(settings.store)) as store:
-        yield store
+    with closing(open_source(settings)) as source:
+        yield source
 
 
 @contextmanager
-def opened_file(settings: Settings, inside: bytes) -> Iterator[tuple[Store, bytes]]:
-    """The store that a file belongs to and its path there, from what `place` answered; the file need not exist.
+def opened_file(settings: Settings, inside: bytes) -> Iterator[tuple[AssembledStore, bytes]]:
+    """The source that a file belongs to and its path there, from what `place` answered; the file need not exist."""
+    from stripefs.assembly import find_source, open_source
 
-    A URL does not say where a source begins: it is the nearest directory above the file that holds a pool of striped
-    parts, else the file's own directory.
-    """
-    from stripefs.store.url import open_store
-
-    store, path = (open_store(settings.store), inside) if inside else _nearest(settings)
-    with closing(store):
-        yield store, path
-
-
-def open_tree(settings: Settings, inside: bytes) -> tuple[Store, bytes]:
-    """As `opened_file`, of a file or a directory that is there: also the one that holds the pool itself."""
-    from stripefs.store.url import open_store
-
-    if inside:
-        return open_store(settings.store), inside
-    url = settings.store.url
-    store, path = open_at(settings.store)
-    store.close()
-    return _with_pool(settings, url if path == b"/" else parent_and_name(url)[0], path)
-
-
-def open_at(settings: StoreSettings) -> tuple[Store, bytes]:
-    """The store that holds what the URL names, and its path in there: a URL may name a file, a store is a directory."""
-    from stripefs.store.url import open_store
-
-    try:
-        store = open_store(settings)
-        try:
-            # Without listings no file can be looked for, so the URL names the file.
-            if store.capabilities.listing and store.stat(b"/").kind is Kind.DIRECTORY:
-                return store, b"/"
-        except BaseException:
-            store.close()
-            raise
-        store.close()
-    except NotADirectory:
-        pass
-    url, path = parent_and_name(settings.url)
-    return open_store(settings._replace(url=url)), path
-
-
-def parent_and_name(url: str) -> tuple[str, bytes]:
-    """The URL of the directory around what `url` names, and its path in there; a root has b"/" in itself."""
-    place, mark, query = url.partition("?") if "://" in url else (url, "", "")
-    head, slashes, tail = place.partition("://") if "://" in place else ("", "", place)
-    folder, slash, name = tail.rstrip("/").rpartition("/")
-    if not slash or not name:
-        return url, b"/"
-    return f"{head}{slashes}{folder}/{mark}{query}", b"/" + (unquote_to_bytes(name) if head else os.fsencode(name))
-
-
-def _nearest(settings: Settings) -> tuple[Store, bytes]:
-    first, path = parent_and_name(settings.store.url)
-    if path == b"/":
-        raise ConfigError(f"{redact(first)} names no file", hint="give the URL of a file")
-    return _with_pool(settings, first, path)
-
-
-def _with_pool(settings: Settings, first: str, path: bytes) -> tuple[Store, bytes]:
-    """The store of the nearest directory with a pool, from that at the URL `first` up, else that; and `path` of that in
-    it."""
-    from stripefs.store.url import open_store
-
-    def opened(url: str) -> Store:
-        return open_store(settings.store._replace(url=url))
-
-    url, inside = first, path
-    for _ in range(_LEVELS):
-        try:
-            with closing(opened(url)) as store:
-                if _has_pool(store):
-                    return opened(url), inside
-        except (NotFound, NotADirectory, PermissionDenied):
-            break  # no directory, or above what this user may see
-        url, name = parent_and_name(url)
-        if name == b"/":
-            break
-        inside = name + inside.rstrip(b"/")
-    return opened(first), path
-
-
-def _has_pool(store: Store) -> bool:
-    try:
-        return store.stat(POOL).kind is Kind.DIRECTORY
-    except NotFound:
-        return False
+    settings, path = find_source(settings, inside)
+    with closing(open_source(settings)) as source:
+        yield source, path
 
 
 def configure_logs(ctx: click.Context, settings: Settings | None = None, config: str = "") -> None:

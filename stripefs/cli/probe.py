@@ -13,7 +13,7 @@ import click
 
 from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import rate, table
-from stripefs.cli.paths import configure_logs, open_at, place
+from stripefs.cli.paths import configure_logs, place
 from stripefs.errors import ConfigError
 from stripefs.settings import MIB
 from stripefs.units import format_size, parse_size
@@ -44,12 +44,12 @@ def command(ctx: click.Context, path: str, size: str, as_json: bool, config: str
     settings, inside = place(path, flags, config)
     import trio
 
+    from stripefs.assembly import open_at
     from stripefs.cli.probe_measure import probe
-    from stripefs.store.url import open_store
 
     # The reader's retries are part of the answer; a user asks for their log by name.
     configure_logs(ctx, settings)
-    store, path_inside = (open_store(settings.store), inside) if inside else open_at(settings.store)
+    store, path_inside = open_at(settings.store, inside)
     try:
         with _bar(2 * limit) as progress:
             report = trio.run(functools.partial(probe, store, path_inside, settings, limit, progress))

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
+from stripefs.assembly import AssembledStore
 from stripefs.settings import Settings
-from stripefs.store.striped import StripedStore
 from stripefs.vfs import Tree
 from stripefs.vfs.read_handles import UnpublishedNames
 from stripefs.vfs.writable_tree import WritableTree
 from stripefs.vfs.write_handle import WriteHandles
 from stripefs.vfs.writer_process import sees_all_processes
-from stripefs.write.context import no_observer
 from stripefs.write.staging import Staging
 from stripefs.write_session import WriteSession
-
-if TYPE_CHECKING:
-    from stripefs.cache.cached_store import CachedStore
 
 __all__ = ["WriteBackend"]
 
@@ -28,15 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 class WriteBackend:
-    """`store` is the view of striped files. owner: stays the same for all workers of a mount, and is no other's.
+    """owner: stays the same for all workers of a mount, and is no other's."""
 
-    cached: the store through which files are read if there is a cache.
-    """
-
-    def __init__(self, store: StripedStore, settings: Settings, owner: str, cached: CachedStore | None) -> None:
+    def __init__(self, source: AssembledStore, settings: Settings, owner: str) -> None:
         wanted = settings.write
-        observers = cached.write_observer if cached is not None and settings.cache.writes else no_observer
-        self._session = WriteSession(store, wanted, settings.read.io_timeout, owner, observers)
+        self._session = WriteSession(source, settings, owner)
         self._handles = WriteHandles()
         self._staging: Staging | None = None
         if wanted.staging:

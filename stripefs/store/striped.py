@@ -26,7 +26,6 @@ from stripefs.errors import ConfigError, NotADirectory, NotFound, StaleVersion, 
 from stripefs.executor import Lane
 from stripefs.format.manifest import MANIFEST_MAX, STRIPED_ID, Manifest, ManifestError, ManifestHeader
 from stripefs.format.reserved_names import POOL, is_hidden_path
-from stripefs.settings import StoreSettings
 from stripefs.store.base import Buffer, Handle, Identity, Status, Store
 from stripefs.store.striped_handle import PartFiles, StripedHandle
 from stripefs.store.striped_listing import (
@@ -39,11 +38,11 @@ from stripefs.store.striped_listing import (
     header_of,
     too_long,
 )
-from stripefs.store.url import elsewhere, open_store, parse_url
+from stripefs.store.url import parse_url
 from stripefs.store.wrapper import WrappedStore
 from stripefs.units import shown
 
-__all__ = ["StripedStore", "pool_of", "striped_view"]
+__all__ = ["StripedStore", "pool_of"]
 
 AT_ONCE = 64
 """Manifests and parts opened at once: a listing waits for the network's round trips, not for its rate."""
@@ -242,13 +241,6 @@ class StripedStore(WrappedStore):
         except StripefsError as error:
             message = f"the pool {shown(pool)} cannot be reached from {self.url}: {error.message}"
             raise StoreError(message, hint=error.hint) from error
-
-
-def striped_view(store: Store, settings: StoreSettings, trust_pool: Iterable[str | bytes] = ()) -> StripedStore:
-    """The view of the striped files in `store`, which was opened by `settings`: other pools are reached as it is."""
-    return StripedStore(
-        store, trust_pool, lambda place: open_store(settings._replace(url=elsewhere(settings.url, place)))
-    )
 
 
 def pool_of(url: str) -> bytes:

@@ -26,10 +26,18 @@ from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
-from stripefs.store.wrapper import Parser, one_of, switch
-from stripefs.testing import WRAPPERS
+from stripefs.store.wrapper import Parser, WrappedStore, one_of, switch
 
-__all__ = ["SCHEMES", "StoreUrl", "elsewhere", "open_store", "parse_url", "prepare", "refuse_half_url"]
+__all__ = [
+    "SCHEMES",
+    "StoreUrl",
+    "elsewhere",
+    "open_store",
+    "parent_and_name",
+    "parse_url",
+    "prepare",
+    "refuse_half_url",
+]
 
 _URL = re.compile(
     r"(?P<layers>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL
@@ -63,14 +71,15 @@ def open_store(settings: StoreSettings, *, make: bool = False) -> Store:
     With `make` its root is made where nothing is there yet.
     """
     url = parse_url(settings.url)
-    known = {name: WRAPPERS[name].PARAMETERS for name in url.wrappers} | {url.scheme: SCHEMES[url.scheme]}
+    wrappers = {name: _wrappers()[name] for name in url.wrappers}
+    known = {name: kind.PARAMETERS for name, kind in wrappers.items()} | {url.scheme: SCHEMES[url.scheme]}
     values = _assign(url.parameters, known)
     store = _connect(url, settings._replace(url=url.inner), values[url.scheme], make)
     try:
-        for name in reversed(url.wrappers):
+        for name, kind in reversed(wrappers.items()):
             if "host-timeout" in known[name]:
                 values[name].setdefault("host_timeout", settings.host_timeout)
-            store = WRAPPERS[name](store, **values[name])
+            store = kind(store, **values[name])
     except BaseException:
         store.close()
         raise
@@ -103,8 +112,9 @@ def parse_url(text: str) -> StoreUrl:
     if scheme not in SCHEMES:
         raise ConfigError(f"{redact(text)!r}: unknown scheme {scheme!r}", hint=f"known are {_schemes()}")
     for name in wrappers:
-        if name not in WRAPPERS:
-            raise ConfigError(f"{redact(text)!r}: unknown wrapper {name!r}", hint=f"known are {', '.join(WRAPPERS)}")
+        if name not in _wrappers():
+            known = ", ".join(_wrappers())
+            raise ConfigError(f"{redact(text)!r}: unknown wrapper {name!r}", hint=f"known are {known}")
     if len(set(wrappers)) != len(wrappers):
         raise ConfigError(f"{redact(text)!r}: a wrapper can be given once")
     return StoreUrl(
@@ -141,6 +151,22 @@ def elsewhere(text: str, place: bytes) -> str:
         authority, path = os.fsdecode(bucket), b"/" + below
     _, mark, query = rest.partition("?")
     return f"{layers}://{authority}{quote_from_bytes(path)}{mark}{query}"
+
+
+def parent_and_name(url: str) -> tuple[str, bytes]:
+    """The URL of the directory around what `url` names, and its path in there; a root has b"/" in itself."""
+    place, mark, query = url.partition("?") if "://" in url else (url, "", "")
+    head, slashes, tail = place.partition("://") if "://" in place else ("", "", place)
+    folder, slash, name = tail.rstrip("/").rpartition("/")
+    if not slash or not name:
+        return url, b"/"
+    return f"{head}{slashes}{folder}/{mark}{query}", b"/" + (unquote_to_bytes(name) if head else os.fsencode(name))
+
+
+def _wrappers() -> Mapping[str, type[WrappedStore]]:
+    from stripefs.testing import WRAPPERS  # only a URL that names one waits for them
+
+    return WRAPPERS
 
 
 def _parameters(text: str, query: str) -> dict[str, str]:

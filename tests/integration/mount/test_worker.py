@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from stripefs.executor import Lane
+from stripefs import assembly
 from stripefs.fuse import store_worker
 from stripefs.fuse import worker as worker_module
 from stripefs.settings import Settings
@@ -60,7 +60,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> store_worker.StoreBackend:
     """A worker that has to open its store again, without a supervisor."""
     monkeypatch.setattr(store_worker, "_RECONNECT_EVERY", 0.01)
     made = object.__new__(store_worker.StoreBackend)
-    made._settings, made._file_ids, made._connecting = Settings(), True, Lane("connecting", 1)
+    made._settings, made._file_ids = Settings(), True
     return made
 
 
@@ -69,9 +69,9 @@ async def test_a_new_worker_waits_for_the_file_ids_that_its_predecessor_had(
 ) -> None:
     made = [_Connected(ids=False), _Connected(ids=False), _Connected(ids=True)]
     stores = iter(made)
-    monkeypatch.setattr(store_worker, "open_store", lambda _settings: next(stores))
+    monkeypatch.setattr(assembly, "open_store", lambda _settings: next(stores))
     with caplog.at_level(logging.WARNING):
-        assert await waiting._open_store() is made[2]
+        assert await waiting._reconnect() is made[2]
     assert [store.closed for store in made] == [True, True, False]
     assert [record.getMessage() for record in caplog.records] == [
         "the store is away, requests wait for it: hdfs://nn/ gives no file ids now, as it did before"
@@ -83,8 +83,8 @@ async def test_a_store_that_never_had_file_ids_is_not_waited_for(
 ) -> None:
     waiting._file_ids = False
     store = _Connected(ids=False)
-    monkeypatch.setattr(store_worker, "open_store", lambda _settings: store)
-    assert await waiting._open_store() is store
+    monkeypatch.setattr(assembly, "open_store", lambda _settings: store)
+    assert await waiting._reconnect() is store
 
 
 class _Connected:

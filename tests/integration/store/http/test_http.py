@@ -13,7 +13,7 @@ from typing import Literal
 
 import pytest
 
-from stripefs.cli.paths import open_at
+from stripefs.assembly import open_at
 from stripefs.errors import (
     ConfigError,
     NotFound,
@@ -22,7 +22,6 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.executor import Lane
 from stripefs.fuse.store_worker import StoreBackend
 from stripefs.settings import Settings, StoreSettings
 from stripefs.store.base import Handle, Kind, Store
@@ -215,9 +214,9 @@ def test_a_server_that_knows_no_versions(server: WebServer, tmp_path: Path) -> N
 
 async def test_what_lists_nothing_is_not_mounted(server: WebServer) -> None:
     backend = object.__new__(StoreBackend)
-    backend._settings, backend._connecting = Settings(store=StoreSettings(url=server.url)), Lane("connecting", 1)
+    backend._settings = Settings(store=StoreSettings(url=server.url))
     with pytest.raises(Unsupported, match="cannot be mounted"):
-        await backend._check_source()
+        await backend._connect()
     assert server.seen == []
 
 

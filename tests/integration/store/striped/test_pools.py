@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from stripefs.assembly import open_source
 from stripefs.errors import ConfigError, StoreError
 from stripefs.format.manifest import Manifest
-from stripefs.settings import StoreSettings
+from stripefs.settings import Settings, StoreSettings, WriteSettings
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
-from stripefs.store.striped import StripedStore, pool_of, striped_view
+from stripefs.store.striped import StripedStore, pool_of
 from stripefs.store.url import elsewhere, open_store
 from tests.integration.store.striped.material import DATA, OTHER, UNIT, whole
 from tests.support.stores import content
@@ -52,8 +53,8 @@ def test_where_the_pool_is(url: str, pool: bytes) -> None:
 
 
 def trusting(source: str, *pools: bytes) -> StripedStore:
-    settings = StoreSettings(url=source)
-    return striped_view(open_store(settings), settings, pools)
+    wanted = WriteSettings(trust_pool=tuple(map(os.fsdecode, pools)))
+    return open_source(Settings(StoreSettings(url=source), write=wanted)).view
 
 
 def reads(above: Store, source: str) -> None:

@@ -10,15 +10,15 @@ import pytest
 import trio
 
 from stripefs import logs
+from stripefs.assembly import open_at
 from stripefs.cli import probe_measure
 from stripefs.cli.main import PROGRAM
-from stripefs.cli.paths import open_at, parent_and_name
 from stripefs.cli.probe import describe
 from stripefs.cli.probe_measure import Report, big_file, probe, unreachable
 from stripefs.errors import ConfigError, HostFailed, NotFound
 from stripefs.settings import MIB, ReadSettings, Settings, StoreSettings
 from stripefs.store.base import Host
-from stripefs.store.url import open_store
+from stripefs.store.url import open_store, parent_and_name
 
 SIZE = 6 * MIB + 5
 
