@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -28,11 +28,28 @@ from imagefs.daemon.leases import Leases
 from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.lookups import EarlyAnswers, SourceLookup
 from imagefs.daemon.metadata_cache import MetadataCache
-from imagefs.daemon.mount_pool import ClientMount, ClientMounts, MountPool, PooledMount
+from imagefs.daemon.mount_pool import ClientMounts, MountPool
 from imagefs.daemon.open_devices import OpenDevices
-from imagefs.daemon.protocol import SOURCE, AttachRequest, holder_json, source_digest
+from imagefs.daemon.protocol import (
+    SOURCE,
+    Attached,
+    AttachedDevice,
+    AttachRequest,
+    MountedTree,
+    holder_json,
+    source_digest,
+)
+from imagefs.daemon.requests import (
+    DetachAnswer,
+    DetachRequest,
+    MountedRequest,
+    NoteAnswer,
+    NoteRequest,
+    ReadyRequest,
+    UnrecordRequest,
+)
 from imagefs.daemon.sessions import Sessions
-from imagefs.daemon.shared_mounts import SharedMounts, finder, image_of, shared_by
+from imagefs.daemon.shared_mounts import SharedMounts, UseAnswer, finder, image_of, shared_by
 from imagefs.daemon.start_events import Moment, identity_of
 from imagefs.daemon.state import Attachment, StateJournal, attachment_of
 from imagefs.format import is_digest
@@ -42,7 +59,7 @@ from imagefs.settings import DaemonSettings
 from stripefs.background import contain, supervise
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.fuse.state_memory import MemoryJournal
-from stripefs.settings import StoreSettings, redact, store_settings
+from stripefs.settings import StoreSettings, redact
 
 __all__ = ["Attachments"]
 
@@ -121,11 +138,7 @@ class Attachments:
 
     # -- requests ------------------------------------------------------------------------------------------------
 
-    async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Serve an image, as an `AttachRequest` says it."""
-        return await self.attach_image(AttachRequest.from_json(request))
-
-    async def attach_image(self, request: AttachRequest) -> dict[str, Any]:
+    async def attach(self, request: AttachRequest) -> Attached:
         """Bring the image's documents here, serve its devices, and begin what its last starts taught."""
         known = self.state.attachments.get(request.id)
         if known is None:
@@ -136,8 +149,8 @@ class Attachments:
         self._set_metadata(known, await self._documents.metadata(manifest.metadata, source))
         return await self._describe(known, manifest, shares=request.shares)
 
-    async def _attach(self, request: AttachRequest) -> dict[str, Any]:
-        store, name = store_settings(request.store), request.image
+    async def _attach(self, request: AttachRequest) -> Attached:
+        store, name = request.store, request.image
         timeout = request.timeout or self._settings.io_timeout
         processes.must_be_seen(request.owner, request.owner_began)
         with self._devices.keep_open(store):
@@ -158,7 +171,7 @@ class Attachments:
                     self._sessions.resolved(attachment, begun, found)
                     if not offline and not is_digest(name):
                         await self._switch_upstream(attachment)
-                    return {**answer, "offline": offline}
+                    return answer._replace(offline=offline)
             raise ServiceDown(
                 f"{redact(store.url)}: no answer within {timeout:g} s",
                 hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
@@ -212,34 +225,31 @@ class Attachments:
         for device in self._devices.devices_of(attachment):
             (await self.blocks.open(device.digest, device.index, source)).close()
 
-    async def use(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def use(self, request: AttachRequest) -> UseAnswer:
         """One more process uses a dependency snapshot (`imagefs.daemon.shared_mounts`)."""
-        asked = AttachRequest.from_json(request)
-        return await self._shared_mounts.use(asked, lambda: self.attach_image(asked))
+        return await self._shared_mounts.use(request, lambda: self.attach(request))
 
     async def note_use(self, request: AttachRequest) -> None:
         """So that `imagefs deps gc` spares what is used. A store that cannot be written to is no reason to fail."""
-        store, hint = store_settings(request.store), request.hint
         assert request.snapshot is not None
-        known = hint if hint is not None and is_digest(hint[0]) else None
-        with self._devices.keep_open(store):
-            await self._documents.note_use(self._devices.source(store), request.snapshot.name, known)
+        known = request.hint if request.hint is not None and is_digest(request.hint.name) else None
+        with self._devices.keep_open(request.store):
+            await self._documents.note_use(self._devices.source(request.store), request.snapshot.name, known)
 
-    async def note(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """A note of a start for later ones, "" where the store has none."""
-        return {"note": await self._devices.note(request)}
+    async def note(self, request: NoteRequest) -> NoteAnswer:
+        return await self._devices.note(request)
 
-    async def resolve(self, store: Mapping[str, Any], image: str) -> str:
+    async def resolve(self, store: StoreSettings, image: str) -> str:
         """The digest of an image. Raises NoSuchImage."""
         if image.startswith(SOURCE):
-            return await self._image_from(store_settings(store), source_digest(image.removeprefix(SOURCE)))
-        return await self._devices.resolve(store_settings(store), image)
+            return await self._image_from(store, source_digest(image.removeprefix(SOURCE)))
+        return await self._devices.resolve(store, image)
 
-    async def resolve_snapshot(self, store: Mapping[str, Any], name: str) -> str:
+    async def resolve_snapshot(self, store: StoreSettings, name: str) -> str:
         """The digest of the image of a dependency snapshot that was made for containers. Raises NoSuchSnapshot,
         NoSuchImage, DamagedObject and FormatError."""
         look = partial(image_of, name=name, target="")
-        return await self._devices.resolve(store_settings(store), f"deps/{name}", look)
+        return await self._devices.resolve(store, f"deps/{name}", look)
 
     async def _image_from(self, store: StoreSettings, source: str) -> str:
         """The image that was built from the OCI manifest with this digest. Raises NoSuchImage."""
@@ -253,46 +263,41 @@ class Attachments:
         """Another start reads from the same mount."""
         self._sessions.note_other_use(use.index for use in attachment.devices)
 
-    async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """It is mounted, by what `plane`, and others may copy what has the `device`. It lasts as long as that."""
-        attachment = self.state.attachments.get(str(request["id"]))
+    async def mounted(self, request: MountedRequest) -> None:
+        """It is mounted, and lasts as long as that."""
+        attachment = self.state.attachments.get(request.id)
         if attachment is None:
             raise MountError("the daemon does not know this mount any more", hint="mount the image again")
-        self.client_mounts.tell(attachment, attachment.mountpoint, str(request.get("device") or ""))
-        self.confirm_mounted(attachment, str(request["plane"]))
-        return {}
+        self.client_mounts.tell(attachment, attachment.mountpoint, request.device)
+        self.confirm_mounted(attachment, request.plane)
 
-    async def ready(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The start is over."""
-        which = str(request["which"])
+    async def ready(self, request: ReadyRequest) -> dict[str, Any]:
+        """The start is over: its figures as `status` has them, and its events."""
         for attachment in reversed(self.state.attachments.values()):
-            if which and which in (attachment.id, attachment.mountpoint):
+            if request.which and request.which in (attachment.id, attachment.mountpoint):
                 self.finish(attachment, "ready")
-                return {**self._sessions.figures(attachment), **self._take_events(attachment)}
-        raise ConfigError(f"no image is mounted at {which}", hint="imagefs status lists them")
+                return {**self._sessions.figures(attachment), **self._end(attachment).to_json()}
+        raise ConfigError(f"no image is mounted at {request.which}", hint="imagefs status lists them")
 
-    async def unrecord(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def unrecord(self, request: UnrecordRequest) -> None:
         """Reads from now on are no start like others."""
-        attachment = self.state.attachments.get(str(request["id"]))
+        attachment = self.state.attachments.get(request.id)
         if attachment is not None:
-            self.change(attachment, unrecorded=str(request["why"]))
+            self.change(attachment, unrecorded=request.why)
             self._sessions.forget(attachment)
-        return {}
 
-    async def detach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def detach(self, request: DetachRequest) -> DetachAnswer | None:
         """The use of an attachment has ended, or never began."""
-        attachment = self.state.attachments.get(str(request["id"]))
+        attachment = self.state.attachments.get(request.id)
         if attachment is None:  # an answer that was lost is asked for again
-            return {}
+            return None
         self.finish(attachment, "unmount")
-        told = self._take_events(attachment)
+        told = self._end(attachment)
         self.release(attachment)
         return told
 
-    def _take_events(self, attachment: Attachment) -> dict[str, Any]:
-        """The events of its start that its client writes, beside all else in an answer."""
-        told = self._sessions.take_events(attachment)
-        return {"events": told} if told else {}
+    def _end(self, attachment: Attachment) -> DetachAnswer:
+        return DetachAnswer(self._sessions.take_events(attachment))
 
     # -- what is noticed (`imagefs.daemon.liveness`) ------------------------------------------------------------------
 
@@ -340,35 +345,35 @@ class Attachments:
             "blocks": self.blocks.snapshot(),
         }
 
-    async def _describe(self, attachment: Attachment, manifest: Manifest, *, shares: bool) -> dict[str, Any]:
+    async def _describe(self, attachment: Attachment, manifest: Manifest, *, shares: bool) -> Attached:
         """The answer to the client of an attachment. Raises MountError when the attachment was released meanwhile.
 
         shares: the client copies mounts of others, and lets them copy its own.
         """
         self._check_in_use(attachment)
-        devices: list[dict[str, Any]] = []
+        devices: list[AttachedDevice] = []
         pinned = {device.digest: device for device in self._pinned[attachment.id]}
         for use in attachment.devices:
             local = use.index in pinned
             path = str(pinned[use.index].path) if local else f"{self._settings.devices}/{use.index}"
-            devices.append({"tag": use.tag, "path": path, "local": local})
-        tree: PooledMount | ClientMount | None = None
-        if all(device["local"] for device in devices):
-            tree = await self._pool.of(attachment.image, attachment.metadata, [str(one["path"]) for one in devices])
+            devices.append(AttachedDevice(use.tag, path, local))
+        tree: MountedTree | None = None
+        if all(device.local for device in devices):
+            tree = await self._pool.of(attachment.image, attachment.metadata, [one.path for one in devices])
         elif shares:
             tree = await self.client_mounts.of(attachment)
         self._check_in_use(attachment)
-        return {
-            "id": attachment.id,
-            "image": attachment.image,
-            "metadata": attachment.metadata,
-            "devices": devices,
-            "tree": {"path": tree.path, "device": tree.device} if tree is not None else None,
-            "config": manifest.config,
-            "offline": False,
-            "base": attachment.base,
-            "upper": leftovers.upper_folder(self._settings.cache, attachment.id),
-        }
+        return Attached(
+            attachment.id,
+            attachment.image,
+            attachment.metadata,
+            tuple(devices),
+            tree,
+            manifest.config,
+            offline=False,
+            base=attachment.base,
+            upper=leftovers.upper_folder(self._settings.cache, attachment.id),
+        )
 
     def _check_in_use(self, attachment: Attachment) -> None:
         if attachment.id not in self.state.attachments:
@@ -379,7 +384,7 @@ class Attachments:
 
     async def _fetch_documents(
         self, request: AttachRequest, digest: str, manifest: Manifest, source: PackSource, *, offline: bool
-    ) -> tuple[Attachment, dict[str, Any]]:
+    ) -> tuple[Attachment, Attached]:
         """Bring all documents here at once; the use of the image, and what its client is told. The start begins as
         soon as its devices can be served: what is fetched ahead then comes while the metadata is unpacked and checked.
         """

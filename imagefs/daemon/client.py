@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from imagefs.daemon import processes
 from imagefs.daemon.protocol import (
     Attached,
-    AttachedDevice,
     AttachRequest,
     FoundImage,
     HeldImage,
+    HintDocument,
     HoldRequest,
     Lease,
     Recording,
@@ -123,7 +123,7 @@ class Client:
             request = request._replace(events={**request.events, "parent": span})
         answer = self._ask_started("attach", request.to_json(), meanwhile)
         self._compare(answer.get("settings") or {})
-        return _attached(answer)
+        return Attached.from_json(answer)
 
     def use(
         self,
@@ -149,7 +149,7 @@ class Client:
             return "stale"
         if answer.get("shared"):
             return SharedSnapshot(answer["id"], answer["image"])
-        return _attached(answer)
+        return Attached.from_json(answer)
 
     def attach_layer(
         self,
@@ -165,8 +165,9 @@ class Client:
         image; None where the store has none. timeout: seconds for the store. shares: as for `attach`. hint: name and
         document of one that the store then gets, where it can be written to. Raises DamagedObject as `use` does."""
         request = self._request(store, f"deps/{name}", recording, os.getpid(), "")
-        answer = self._use(request._replace(snapshot=SnapshotUse(name), timeout=timeout, shares=shares, hint=hint))
-        return None if answer.get("missing") else _attached(answer)
+        request = request._replace(snapshot=SnapshotUse(name), timeout=timeout, shares=shares)
+        answer = self._use(request._replace(hint=HintDocument(*hint)) if hint is not None else request)
+        return None if answer.get("missing") else Attached.from_json(answer)
 
     def note(self, store: StoreSettings, kind: Note, name: str, timeout: float) -> str:
         """A note of a start for later ones in the store, "" where there is none of this name.
@@ -204,7 +205,7 @@ class Client:
     ) -> AttachRequest:
         return AttachRequest(
             new_identifier(),
-            store._asdict(),
+            store,
             image,
             owner,
             processes.began(owner) if owner else 0,
@@ -261,9 +262,9 @@ class Client:
         Asking again changes nothing, and is quick where the image is named by its digest. Raises NoSuchImage,
         DamagedObject, MountError, and what keeps the image from being mounted.
         """
-        keys = tuple(SnapshotKey(where._asdict(), key) for where, key in above)
+        keys = tuple(SnapshotKey(where, key) for where, key in above)
         request = HoldRequest(
-            store._asdict(), image, lease, processes.namespace(), self.settings.io_timeout, workload, keys, start or {}
+            store, image, lease, processes.namespace(), self.settings.io_timeout, workload, keys, start or {}
         ).to_json()
         answer = self._ask_started("hold", request)
         for kind, error in (("missing", NoSuchImage), ("damaged", DamagedObject)):
@@ -365,20 +366,6 @@ def _shown(field: str, value: Any) -> str:
     if isinstance(value, float):
         value = f"{value:g}"
     return f"{value} {units[field]}" if field in units else str(value) or "none"
-
-
-def _attached(answer: Mapping[str, Any]) -> Attached:
-    return Attached(
-        answer["id"],
-        answer["image"],
-        answer["metadata"],
-        tuple(AttachedDevice(**one) for one in answer["devices"]),
-        answer["config"],
-        answer["offline"],
-        answer["upper"],
-        (tree["path"], tree["device"]) if (tree := answer.get("tree")) else None,
-        answer.get("base") or answer["image"],
-    )
 
 
 def new_identifier() -> str:

@@ -18,10 +18,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 import trio
@@ -29,6 +29,7 @@ import trio
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockStore
 from imagefs.daemon.metadata_cache import MetadataCache
+from imagefs.daemon.requests import UsageAnswer, UsageRequest
 from imagefs.format import is_digest
 from imagefs.format.documents import Manifest, Metadata
 from imagefs.format.index import Index, Pack
@@ -287,9 +288,9 @@ class CacheUpkeep:
         self._unwanted: set[str] = set()
         self._told = trio.Event()
 
-    async def usage(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers with the bytes and inodes of each part of an image that is in the cache now."""
-        return {"parts": await self._documents.files(str(request["image"]))}
+    async def usage(self, request: UsageRequest) -> UsageAnswer:
+        """Each part of an image that is in the cache now."""
+        return UsageAnswer(await self._documents.files(request.image))
 
     def discard(self, parts: Iterable[str]) -> None:
         """Remove these parts of images, as `usage` names them, as soon as they are not in use."""

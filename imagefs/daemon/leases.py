@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import trio
@@ -21,16 +20,16 @@ import trio
 from imagefs.daemon import processes
 from imagefs.daemon.client import new_identifier
 from imagefs.daemon.helpers import run_helper
-from imagefs.daemon.protocol import (
-    CAPABILITIES,
-    VERSION,
-    AttachRequest,
-    HeldImage,
-    HoldRequest,
-    Lease,
-    Recording,
-    SnapshotUse,
-    Unusable,
+from imagefs.daemon.protocol import AttachRequest, HeldImage, HoldRequest, Lease, Recording, SnapshotUse, Unusable
+from imagefs.daemon.requests import (
+    CapabilitiesAnswer,
+    CapabilitiesRequest,
+    DiscardRequest,
+    LeasesAnswer,
+    LeasesRequest,
+    MountedRequest,
+    ReleaseRequest,
+    Unserved,
 )
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
@@ -38,6 +37,7 @@ from imagefs.format import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse import kernel
+from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
     from imagefs.daemon.attachments import Attachments
@@ -83,17 +83,15 @@ class Leases:
                 except OSError as error:
                     _log.warning("%s stays: %s", target, error)
 
-    async def capabilities(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        return {"version": VERSION, "capabilities": list(CAPABILITIES)}
+    async def capabilities(self, _request: CapabilitiesRequest) -> CapabilitiesAnswer:
+        return CapabilitiesAnswer()
 
-    async def hold(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def hold(self, asked: HoldRequest) -> HeldImage | Unserved:
         """Mount the image and the snapshots above it, or add the lease to those who have them. Asked twice it is one
         lease; snapshots that the later request does not name are let go.
 
-        Answers `missing` where the store has no such image, `damaged` where it has something else in its place. Raises
-        MountError where the lease is on another image, and what keeps the image from being mounted.
+        Raises MountError where the lease is on another image, and what keeps the image from being mounted.
         """
-        asked = HoldRequest.from_json(request)
         if os.geteuid() != 0:
             raise MountError("leases need the kernel's EROFS, and that a daemon of root", hint="run it as root")
         if asked.namespace != processes.namespace():
@@ -105,8 +103,7 @@ class Leases:
             image = await self._host.resolve(asked.store, asked.image)
             attachment = await self._join(asked, asked.store, image)
         except (NoSuchImage, DamagedObject) as error:
-            kind = "missing" if isinstance(error, NoSuchImage) else "damaged"
-            return {kind: {"message": error.message, "hint": error.hint}}
+            return Unserved("missing" if isinstance(error, NoSuchImage) else "damaged", error.message, error.hint)
         above: list[Attachment] = []
         unusable: list[Unusable] = []
         for one in asked.above:
@@ -120,13 +117,13 @@ class Leases:
             if other is not attachment and other not in above:
                 self._drop(other, asked.lease)
         config, trees = await self._config(attachment), tuple(one.mountpoint for one in above)
-        return HeldImage(asked.lease, attachment.mountpoint, image, config, trees, tuple(unusable)).to_json()
+        return HeldImage(asked.lease, attachment.mountpoint, image, config, trees, tuple(unusable))
 
-    def needs_no_disk(self, request: Mapping[str, Any]) -> bool:
-        """Tells whether a `HoldRequest` names, by its digest, an image that is mounted for leases, and no snapshots."""
-        image, attached = request.get("image"), self._host.state.attachments.values()
+    def needs_no_disk(self, asked: HoldRequest) -> bool:
+        """Tells whether it names, by its digest, an image that is mounted for leases, and no snapshots."""
+        image, attached = asked.image, self._host.state.attachments.values()
         mounted = any(one.pooled and one.image == image and not (one.leaving or one.owner) for one in attached)
-        return mounted and not request.get("above")
+        return mounted and not asked.above
 
     async def _config(self, attachment: Attachment) -> dict[str, Any]:
         """The OCI image config, from memory where another lease was told it."""
@@ -138,7 +135,7 @@ class Leases:
             self._configs = kept | {attachment.image: found}
         return found
 
-    async def _join(self, asked: HoldRequest, store: Mapping[str, Any], image: str, snapshot: str = "") -> Attachment:
+    async def _join(self, asked: HoldRequest, store: StoreSettings, image: str, snapshot: str = "") -> Attachment:
         """The mount of an image that the lease is on from now on. snapshot: which it is, if any."""
         async with self._turns[image]:
             if not snapshot:
@@ -160,34 +157,29 @@ class Leases:
                     hint="release it first, or choose another name",
                 )
 
-    async def release(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The lease ends, if there is one. at_once: a mount that nobody holds any more does not wait for the next."""
-        lease = Lease.from_json(request["lease"])
-        for attachment in self._with(lease):
-            self._drop(attachment, lease, lingers=not request.get("at_once"))
-        return {}
+    async def release(self, request: ReleaseRequest) -> None:
+        """The lease ends, if there is one."""
+        for attachment in self._with(request.lease):
+            self._drop(attachment, request.lease, lingers=not request.at_once)
 
     def _drop(self, attachment: Attachment, lease: Lease, *, lingers: bool = True) -> None:
         left = [one for one in attachment.leases if not lease.is_of(one)]
         self._host.change(attachment, leases=left, lingers=lingers)
 
-    async def discard(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def discard(self, request: DiscardRequest) -> None:
         """The client needs an image no more: its mount does not wait for another lease, and these parts of it go."""
-        image, parts = str(request["image"]), [part for part in map(str, request["parts"]) if is_digest(part)]
         for attachment in self._host.state.attachments.values():
-            if attachment.pooled and attachment.image == image and not attachment.leases:
+            if attachment.pooled and attachment.image == request.image and not attachment.leases:
                 self._host.change(attachment, lingers=False)
-        self._host.upkeep.discard(parts)
-        return {}
+        self._host.upkeep.discard(filter(is_digest, request.parts))
 
-    async def leases(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def leases(self, request: LeasesRequest) -> LeasesAnswer:
         """The leases of a client, of all where none is named: the image of each, and the snapshots above it."""
-        client = str(request.get("client") or "")
         found: dict[tuple[str, str], list[Attachment]] = {}
         leases: dict[tuple[str, str], Lease] = {}
         for attachment in self._host.state.attachments.values():
             for lease in map(Lease.from_json, attachment.leases):
-                if client in ("", lease.client):
+                if request.client in ("", lease.client):
                     found.setdefault((lease.client, lease.name), []).append(attachment)
                     leases[lease.client, lease.name] = lease
         held = []
@@ -196,7 +188,7 @@ class Leases:
             held += [
                 HeldImage(leases[key], one.mountpoint, one.image, {}, above) for one in attached if not one.snapshot
             ]
-        return {"leases": [one.to_json() for one in held]}
+        return LeasesAnswer(tuple(held))
 
     def _with(self, lease: Lease) -> list[Attachment]:
         attached = self._host.state.attachments.values()
@@ -217,13 +209,13 @@ class Leases:
             raise MountError(f"{path} is still being unmounted", hint="see what keeps it, and try again")
         return known
 
-    async def _mount(self, asked: HoldRequest, store: Mapping[str, Any], image: str, snapshot: str = "") -> Attachment:
+    async def _mount(self, asked: HoldRequest, store: StoreSettings, image: str, snapshot: str = "") -> Attachment:
         """Raises MountError with nothing mounted, and what `attach` raises."""
         identifier, path = new_identifier(), pool_path(self._settings, image)
-        answer = await self._host.attach_image(
+        answer = await self._host.attach(
             AttachRequest(
                 identifier,
-                dict(store),
+                store,
                 image,
                 os.getpid(),  # until it is mounted it belongs to this worker, with which it goes
                 processes.began(os.getpid()),
@@ -240,10 +232,10 @@ class Leases:
         try:
             facts = {
                 "target": path,
-                "metadata": answer["metadata"],
-                "devices": [one["path"] for one in answer["devices"]],
-                "lazy": not all(one["local"] for one in answer["devices"]),
-                "tree": answer.get("tree"),
+                "metadata": answer.metadata,
+                "devices": [one.path for one in answer.devices],
+                "lazy": not all(one.local for one in answer.devices),
+                "tree": answer.tree._asdict() if answer.tree is not None else None,
             }
             await run_helper("imagefs.daemon.mount_helper", {"mount": facts}, _MOUNT_WITHIN)
             attachment = self._host.state.attachments.get(identifier)
@@ -256,7 +248,7 @@ class Leases:
                 raise MountError(f"the image {image[:12]} cannot be mounted: {error}") from error
             raise
         here = kernel.find_mount(path)
-        await self._host.mounted({"id": identifier, "plane": "erofs", "device": here.device if here else ""})
+        await self._host.mounted(MountedRequest(identifier, "erofs", here.device if here else ""))
         return attachment
 
 

@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
 
 import trio
 
-from imagefs.daemon.protocol import FindRequest
+from imagefs.daemon.protocol import source_digest
+from imagefs.daemon.requests import AnnounceRequest, FindAnswer, FindRequest
 from imagefs.errors import NoSuchImage
 from imagefs.reference import parse_reference
 from stripefs.background import contain
 from stripefs.errors import StripefsError
-from stripefs.settings import StoreSettings, redact, store_settings
+from stripefs.settings import StoreSettings, redact
 
 __all__ = ["AWAY", "REMEMBERED", "EarlyAnswers", "SourceLookup"]
 
@@ -119,16 +120,15 @@ class EarlyAnswers(_Answers[tuple[str, bool]]):
         self._documents = documents
         self._stores: dict[str, StoreSettings] = {}  # by URL, as they were used last
 
-    async def announce(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def announce(self, request: AnnounceRequest) -> None:
         """An image will be attached under this id soon. Raises ConfigError for what names none."""
-        reference = parse_reference(str(request["image"]))
+        reference = parse_reference(request.image)
         store = self._stores.get(reference.store)
-        if store is None and request.get("plain") is True:
+        if store is None and request.plain:
             store = StoreSettings(url=reference.store)
         if store is not None and len(self._by_key) < _MOST:
             purpose = f"asking {redact(store.url)} for {reference.name}"
-            self._begin(str(request["id"]), store, reference.name, purpose)
-        return {}
+            self._begin(request.id, store, reference.name, purpose)
 
     async def resolve(self, identifier: str, store: StoreSettings, name: str) -> tuple[str, bool]:
         """The answer of the store for this attachment: that to its announcement, or to a question now. Raises what the
@@ -162,21 +162,19 @@ class SourceLookup(_Answers[str]):
         super().__init__(kept_open, self._image, self._remember)
         self._image_of = ask
 
-    async def find(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers a `FindRequest`: the digest of an image, "" where no store is known to have it, and the number of the
-        first store that has it. Raises ConfigError."""
-        asked = FindRequest.from_json(request)
-        stores = [store_settings(one) for one in asked.stores]
-        answers = [self._answer(store, asked.source) for store in stores]
-        with trio.move_on_after(asked.timeout):
+    async def find(self, request: FindRequest) -> FindAnswer:
+        """The image that was built from a manifest, as far as stores are known to have it. Raises ConfigError."""
+        source = source_digest(request.source)
+        answers = [self._answer(store, source) for store in request.stores]
+        with trio.move_on_after(request.timeout):
             for answer in answers:
                 await answer.known.wait()
                 if answer.found:
                     break
         for number, answer in enumerate(answers):
             if answer.found:
-                return {"image": answer.found, "store": number}
-        return {"image": "", "store": -1}
+                return FindAnswer(answer.found, number)
+        return FindAnswer("", -1)
 
     def _answer(self, store: StoreSettings, source: str) -> _Answer[str]:
         """The remembered answer to a question; starts a look-up where there is none."""

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import trio
 
+from imagefs.daemon.protocol import MountedTree
+from imagefs.daemon.requests import ShownRequest
 from imagefs.daemon.state import Attachment
 from imagefs.plane import mounts
 from stripefs.background import supervise
@@ -28,7 +30,7 @@ from stripefs.executor import Lane
 if TYPE_CHECKING:
     from imagefs.daemon.attachments import Attachments
 
-__all__ = ["ClientMount", "ClientMounts", "MountPool", "PooledMount"]
+__all__ = ["ClientMounts", "MountPool", "PooledMount"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,17 +51,13 @@ _MountKey = tuple[object, ...]
 
 @dataclass(slots=True)
 class PooledMount:
-    """A mount that is held. used_until: the last moment at which its image was in use, None while it is."""
+    """A mount that is held. tree: as other processes find it. used_until: the last moment at which its image was in
+    use, None while it is."""
 
     image: str
     descriptor: int
-    device: str
+    tree: MountedTree
     used_until: float | None = None
-
-    @property
-    def path(self) -> str:
-        """The path at which other processes find the descriptor."""
-        return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
 
 class MountPool:
@@ -74,7 +72,7 @@ class MountPool:
     def __len__(self) -> int:
         return len(self._mounts)
 
-    async def of(self, image: str, metadata: str, devices: Sequence[str]) -> PooledMount | None:
+    async def of(self, image: str, metadata: str, devices: Sequence[str]) -> MountedTree | None:
         """The mount of an image in use whose files these are; None where there can be none."""
         if os.geteuid() != 0:
             return None
@@ -112,14 +110,15 @@ class MountPool:
                 # The last to let go waits until all pages of the file system are given back.
                 await self._lane.run("letting a mount go", os.close, mount.descriptor)
 
-    def _find(self, image: str, metadata: str, devices: Sequence[str]) -> PooledMount:
+    def _find(self, image: str, metadata: str, devices: Sequence[str]) -> MountedTree:
         """Raises OSError."""
         key = (metadata, *((path, _version(path)) for path in devices))
         if key not in self._mounts:
             descriptor = mounts.make(metadata, devices)
-            mount = PooledMount(image, descriptor, mounts.device_of(descriptor))
+            tree = MountedTree(f"/proc/{os.getpid()}/fd/{descriptor}", mounts.device_of(descriptor))
+            mount = PooledMount(image, descriptor, tree)
             try:
-                os.close(mounts.copy(mount.path, mount.device))
+                os.close(mounts.copy(*tree))
             except OSError:
                 os.close(descriptor)
                 raise
@@ -127,21 +126,13 @@ class MountPool:
                 os.close(descriptor)
         mount = self._mounts[key]
         mount.used_until = None
-        return mount
+        return mount.tree
 
 
 def _version(path: str) -> tuple[int, int]:
     """Other after every change of the file: what was read before may be in the memory of an older mount."""
     found = os.stat(path)
     return found.st_ino, found.st_mtime_ns
-
-
-class ClientMount(NamedTuple):
-    """The mount by which a client shows an image: a path, or that of a descriptor in /proc; and MAJOR:MINOR of the file
-    system."""
-
-    path: str
-    device: str
 
 
 class ClientMounts:
@@ -153,25 +144,24 @@ class ClientMounts:
         self._mounting: set[str] = set()  # attachments whose clients are about to mount, and to say where
         self._changed = trio.Event()
 
-    async def of(self, attachment: Attachment) -> ClientMount | None:
+    async def of(self, attachment: Attachment) -> MountedTree | None:
         """A mount of the same image and devices; None where the client is to mount it, and to tell by `shown`."""
         with trio.move_on_after(_SHOWN_WITHIN):
             while others := self._like(attachment):
                 for other in reversed(others):
                     if other.shown:
-                        return ClientMount(*other.shown)
+                        return MountedTree(*other.shown)
                 if not any(other.id in self._mounting for other in others):
                     break
                 await self._changed.wait()
         self._mounting.add(attachment.id)
         return None
 
-    async def shown(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def shown(self, request: ShownRequest) -> None:
         """A client says where it has its mount; "" where others cannot copy it."""
-        attachment = self._uses.state.attachments.get(str(request["id"]))
+        attachment = self._uses.state.attachments.get(request.id)
         if attachment is not None:
-            self.tell(attachment, str(request["path"]), str(request["device"]))
-        return {}
+            self.tell(attachment, request.path, request.device)
 
     def tell(self, attachment: Attachment, path: str, device: str) -> None:
         """It is mounted there; nowhere that others can copy where either is ""."""

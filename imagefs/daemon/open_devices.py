@@ -6,7 +6,7 @@ An attachment, the kernel, or a request under way keeps a device and its store o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.blocks.upstream import Mirrors
 from imagefs.daemon.documents import Documents
+from imagefs.daemon.requests import NoteAnswer, NoteRequest
 from imagefs.daemon.state import Attachment, DaemonState, DeviceUse
 from imagefs.format import is_digest
 from imagefs.format.documents import Manifest
@@ -89,14 +90,14 @@ class OpenDevices:
         *others, hot = [await self._is_complete(one.index, source) for one in manifest.devices]
         return all(others) and not hot
 
-    async def note(self, request: Mapping[str, Any]) -> str:
+    async def note(self, request: NoteRequest) -> NoteAnswer:
         """A note of a start for later ones, "" where the store has none."""
-        store, kind, name = store_settings(request["store"]), request["kind"], str(request["name"])
-        if kind not in ("locks", "hints") or not is_digest(name):
+        store, kind, name, timeout = request
+        if not is_digest(name):
             raise ConfigError(f"{kind}/{name} names no note")
-        with self.keep_open(store), trio.move_on_after(float(request["timeout"])):
-            return (await self._documents.note(self.source(store), kind, name)).decode("utf-8", "replace")
-        raise ServiceDown(f"{redact(store.url)}: no answer within {request['timeout']:g} s")
+        with self.keep_open(store), trio.move_on_after(timeout):
+            return NoteAnswer((await self._documents.note(self.source(store), kind, name)).decode("utf-8", "replace"))
+        raise ServiceDown(f"{redact(store.url)}: no answer within {timeout:g} s")
 
     def figures(self, use: DeviceUse) -> dict[str, Any]:
         """Facts about a device for `status`: its blocks, where it is open, and the handles that the kernel holds."""

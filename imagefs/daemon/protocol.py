@@ -12,8 +12,9 @@ by leases. Operations for leases:
     discard         image, parts                 the client needs the image no more: these parts go when they are unused
     capabilities                                 the version of the protocol, and what this daemon can do beyond it
 
-Keys that are not known are ignored, those with a default may be missing. So a newer client is understood as far as the
-daemon goes, and asks for `capabilities` where that is not enough.
+The daemon decodes requests and checks them (`imagefs.daemon.requests`). Keys that are not known are ignored, those with
+a default may be missing. So a newer client is understood as far as the daemon goes, and asks for `capabilities` where
+that is not enough.
 """
 
 from __future__ import annotations
@@ -36,13 +37,14 @@ __all__ = [
     "AttachRequest",
     "Attached",
     "AttachedDevice",
-    "FindRequest",
     "FoundImage",
     "HeldImage",
+    "HintDocument",
     "HoldRequest",
     "Holder",
     "Lease",
     "MountHolder",
+    "MountedTree",
     "ProcessHolder",
     "Recording",
     "SharedSnapshot",
@@ -111,10 +113,13 @@ def source_digest(text: str) -> str:
 
 
 class SnapshotKey(NamedTuple):
-    """A dependency snapshot of a container. store: the fields of `StoreSettings`. key: the name of the snapshot."""
+    """A dependency snapshot of a container. key: its name."""
 
-    store: dict[str, Any]
+    store: StoreSettings
     key: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"store": self.store._asdict(), "key": self.key}
 
 
 class Unusable(NamedTuple):
@@ -144,26 +149,28 @@ class SnapshotUse(NamedTuple):
     users: tuple[tuple[int, int], ...] = ()
     kept: bool = False
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> SnapshotUse:
-        users = tuple((int(process), int(began)) for process, began in data.get("users") or ())
-        return cls(str(data["name"]), users, bool(data.get("kept")))
+
+class HintDocument(NamedTuple):
+    """A hint for later starts, which the store of a snapshot gets."""
+
+    name: str
+    document: str
 
 
 class AttachRequest(NamedTuple):
     """An image that is to be served for a mount or a container.
 
-    id: chosen by the client, so that a request that is repeated is one. store: the fields of `StoreSettings`; image: a
-    tag or digest there. owner, owner_began: the process with whose end the use ends unless it is mounted by then, 0 for
-    none, and when that was started. mountpoint: where it will be mounted, "" for where only the owner sees it, in this
-    mount namespace. timeout: seconds for the store, 0 for the daemon's own. shares: the client copies mounts of others,
-    and lets them copy its own. snapshot: which dependency snapshot it is, None for an image that is mounted for itself;
-    mounted: whether the client sees one of ours there; hint: name and document of one that its store gets. lease: the
-    holder of the mount, if any. events: the start to which events belong, as `imagefs.daemon.start_events` reads it.
+    id: chosen by the client, so that a request that is repeated is one. image: a tag or digest in the store. owner,
+    owner_began: the process with whose end the use ends unless it is mounted by then, 0 for none, and when that was
+    started. mountpoint: where it will be mounted, "" for where only the owner sees it, in this mount namespace.
+    timeout: seconds for the store, 0 for the daemon's own. shares: the client copies mounts of others, and lets them
+    copy its own. snapshot: which dependency snapshot it is, None for an image that is mounted for itself; mounted:
+    whether the client sees one of ours there; hint: one that its store gets. lease: the holder of the mount, if any.
+    events: the start to which events belong, as `imagefs.daemon.start_events` reads it.
     """
 
     id: str
-    store: dict[str, Any]
+    store: StoreSettings
     image: str
     owner: int = 0
     owner_began: int = 0
@@ -174,62 +181,30 @@ class AttachRequest(NamedTuple):
     shares: bool = False
     snapshot: SnapshotUse | None = None
     mounted: bool = False
-    hint: tuple[str, str] | None = None
+    hint: HintDocument | None = None
     lease: Lease | None = None
     events: Mapping[str, Any] = {}
 
     def to_json(self) -> dict[str, Any]:
         """Values that are not set are left out, as daemons expect it."""
-        found = {**self._asdict(), "recording": self.recording._asdict()}
-        for name in ("snapshot", "lease"):
+        found = {**self._asdict(), "store": self.store._asdict(), "recording": self.recording._asdict()}
+        for name in ("snapshot", "lease", "hint"):
             one = found.pop(name)
             found |= {name: one._asdict()} if one is not None else {}
-        hint, events = found.pop("hint"), found.pop("events")
-        found |= {"hint": {"name": hint[0], "document": hint[1]}} if hint is not None else {}
+        events = found.pop("events")
         return found | ({"events": dict(events)} if events else {})
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> AttachRequest:
-        """Raises ConfigError."""
-        try:
-            recording, snapshot, hint = data["recording"], data.get("snapshot"), data.get("hint")
-            lease, events = data.get("lease"), data.get("events")
-            return cls(
-                str(data["id"]),
-                dict(data["store"]),
-                str(data["image"]),
-                int(data["owner"]),
-                int(data["owner_began"]),
-                str(data["mountpoint"]),
-                int(data["namespace"]),
-                float(data["timeout"]),
-                Recording(
-                    str(recording["workload"]),
-                    float(recording["seconds"]),
-                    str(recording["ready_file"]),
-                    bool(recording["off"]),
-                ),
-                bool(data.get("shares")),
-                SnapshotUse.from_json(snapshot) if snapshot else None,
-                bool(data.get("mounted")),
-                (str(hint["name"]), str(hint["document"])) if hint else None,
-                Lease.from_json(lease) if lease else None,
-                events if isinstance(events, Mapping) else {},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"this is no request to attach an image: {error!r}") from error
 
 
 class HoldRequest(NamedTuple):
-    """store: the fields of `StoreSettings`. image: a tag or digest there, or `SOURCE` and the digest of the OCI
-    manifest that it was built from. namespace: the mount namespace of the client. timeout: seconds for the store, 0 for
-    the daemon's own. workload: under which name the start is recorded. above: snapshots to be stacked above the image,
-    the uppermost first. events: the start to which events belong, as `imagefs.daemon.start_events` reads it.
+    """image: a tag or digest in the store, or `SOURCE` and the digest of the OCI manifest that it was built from.
+    namespace: the mount namespace of the client. timeout: seconds for the store, 0 for the daemon's own. workload:
+    under which name the start is recorded. above: snapshots to be stacked above the image, the uppermost first. events:
+    the start to which events belong, as `imagefs.daemon.start_events` reads it.
 
     An image that is named by its own digest needs no store where its documents are in the cache.
     """
 
-    store: dict[str, Any]
+    store: StoreSettings
     image: str
     lease: Lease
     namespace: int
@@ -239,25 +214,8 @@ class HoldRequest(NamedTuple):
     events: Mapping[str, Any] = {}
 
     def to_json(self) -> dict[str, Any]:
-        above = [one._asdict() for one in self.above]
-        return {**self._asdict(), "lease": self.lease._asdict(), "above": above}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> HoldRequest:
-        """Raises ConfigError."""
-        try:
-            return cls(
-                dict(data["store"]),
-                str(data["image"]),
-                Lease.from_json(data["lease"]),
-                int(data["namespace"]),
-                float(data.get("timeout") or 0.0),
-                str(data.get("workload") or "default"),
-                tuple(SnapshotKey(dict(one["store"]), str(one["key"])) for one in data.get("above") or ()),
-                dict(data.get("events") or {}),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"this is no request for a lease: {error!r}") from error
+        above = [one.to_json() for one in self.above]
+        return {**self._asdict(), "store": self.store._asdict(), "lease": self.lease._asdict(), "above": above}
 
 
 class HeldImage(NamedTuple):
@@ -295,24 +253,6 @@ class HeldImage(NamedTuple):
         )
 
 
-class FindRequest(NamedTuple):
-    """stores: the fields of `StoreSettings` of each, the first is preferred. source: the digest of an OCI manifest.
-    timeout: seconds for all of them together."""
-
-    stores: tuple[dict[str, Any], ...]
-    source: str
-    timeout: float
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> FindRequest:
-        """Raises ConfigError."""
-        try:
-            stores = tuple(dict(one) for one in data["stores"])
-            return cls(stores, source_digest(str(data["source"])), float(data["timeout"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConfigError(f"this is no request for an image: {error!r}") from error
-
-
 class AttachedDevice(NamedTuple):
     """A device of an attached image: its tag, and the file that holds it."""
 
@@ -321,24 +261,49 @@ class AttachedDevice(NamedTuple):
     local: bool
 
 
+class MountedTree(NamedTuple):
+    """A mount of an image: the path of a mountpoint or a descriptor, and MAJOR:MINOR of the file system."""
+
+    path: str
+    device: str
+
+
 class Attached(NamedTuple):
     """An image that the daemon serves.
 
     metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
     a folder of the cache for what is written to it, to be made by whoever needs it. tree: where it is mounted already,
-    if anywhere: the path of a mountpoint or a descriptor, and MAJOR:MINOR (`imagefs.plane.mounts`). base: the image
-    that it was optimised from, which has the same tree; itself where it was not.
+    if anywhere. base: the image that it was optimised from, which has the same tree; itself where it was not.
     """
 
     id: str
     image: str
     metadata: str
     devices: tuple[AttachedDevice, ...]
+    tree: MountedTree | None
     config: dict[str, Any]
     offline: bool
+    base: str
     upper: str
-    tree: tuple[str, str] | None = None
-    base: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        tree = None if self.tree is None else self.tree._asdict()
+        return {**self._asdict(), "devices": [one._asdict() for one in self.devices], "tree": tree}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Attached:
+        tree, image = data.get("tree"), data["image"]
+        return cls(
+            data["id"],
+            image,
+            data["metadata"],
+            tuple(AttachedDevice(**one) for one in data["devices"]),
+            MountedTree(tree["path"], tree["device"]) if tree else None,
+            data["config"],
+            data["offline"],
+            data.get("base") or image,
+            data["upper"],
+        )
 
 
 class SharedSnapshot(NamedTuple):
@@ -346,6 +311,9 @@ class SharedSnapshot(NamedTuple):
 
     id: str
     image: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"shared": True, **self._asdict()}
 
 
 class FoundImage(NamedTuple):

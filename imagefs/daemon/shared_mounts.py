@@ -32,7 +32,8 @@ from imagefs.daemon import processes
 from imagefs.daemon.helpers import run_helper
 from imagefs.daemon.liveness import ended
 from imagefs.daemon.mount_pool import LINGER
-from imagefs.daemon.protocol import AttachRequest, SnapshotUse
+from imagefs.daemon.protocol import Attached, AttachRequest, SharedSnapshot, SnapshotUse
+from imagefs.daemon.requests import Unserved
 from imagefs.daemon.state import Attachment
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.repository.images import Images
@@ -48,6 +49,7 @@ __all__ = ["SharedMounts", "finder", "image_of", "shared_by"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+UseAnswer = Attached | SharedSnapshot | Unserved
 _Args = TypeVarTuple("_Args")
 _DISK_WITHIN = 5.0
 """Seconds that the cache's disk may take for a note."""
@@ -106,23 +108,21 @@ class SharedMounts:
         what = f"unmounting {attachment.mountpoint}"
         self._nursery.start_soon(supervise, what, self._unmount, attachment)
 
-    async def use(self, request: AttachRequest, attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def use(self, request: AttachRequest, attach: Callable[[], Awaitable[Attached]]) -> UseAnswer:
         """One more process uses a snapshot at its target.
 
-        Answers `shared` where it is mounted there already, `missing` where the store has none, `broken` with the reason
-        where it has one that is damaged or lacks a part, `stale` where what the client saw mounted is none of this
-        daemon's, or went; else what `attach` answers, and the client is to mount it.
+        The client is to mount what `attach` answers; a `SharedSnapshot` is mounted there already.
         """
         if (snapshot := request.snapshot) is None:
             raise ConfigError("no snapshot is named")
         answer = await (self._at_target(request, snapshot, attach) if request.mountpoint else self._anew(attach))
-        if not {"missing", "broken", "stale"} & answer.keys():
+        if not isinstance(answer, Unserved):
             self._nursery.start_soon(contain, "noting the use of a snapshot", self._host.note_use, request)
         return answer
 
     async def _at_target(
-        self, request: AttachRequest, snapshot: SnapshotUse, attach: Callable[[], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
+        self, request: AttachRequest, snapshot: SnapshotUse, attach: Callable[[], Awaitable[Attached]]
+    ) -> UseAnswer:
         target, name = request.mountpoint, snapshot.name
         if request.namespace != processes.namespace():
             raise MountError(
@@ -140,25 +140,24 @@ class SharedMounts:
         if not request.mounted:
             return await self._anew(attach)
         if known is None or known.owner:
-            return {"stale": True}
+            return Unserved("stale")
         if known.snapshot != name:
             if not known.users and await self._gives_way(known):
-                return {"stale": True}
+                return Unserved("stale")
             raise MountError(
                 f"another snapshot, {known.snapshot[:12]}, is mounted at {target}{_for(known)}",
                 hint="one target holds one snapshot at a time: wait, or name another --target",
             )
         self._join(known, snapshot)
-        return {"shared": True, "id": known.id, "image": known.image}
+        return SharedSnapshot(known.id, known.image)
 
-    async def _anew(self, attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _anew(self, attach: Callable[[], Awaitable[Attached]]) -> Attached | Unserved:
         try:
             return await attach()
         except NoSuchSnapshot:
-            return {"missing": True}
+            return Unserved("missing")
         except (DamagedObject, FormatError, NoSuchImage) as error:
-            block = isinstance(error, DamagedBlock)
-            return {"broken": {"message": error.message, "hint": error.hint, "block": block}}
+            return Unserved("broken", error.message, error.hint, isinstance(error, DamagedBlock))
 
     def _join(self, attachment: Attachment, snapshot: SnapshotUse) -> None:
         """Its users are the attachment's from now on. Raises MountError for one that has ended already."""

@@ -75,7 +75,7 @@ class Attachment:
     goes when its last user has ended: users are processes and when they were started, as of owner; kept: it stays
     until it is unmounted; leaving: it is being unmounted. pooled: it is mounted for leases (`imagefs.daemon.protocol`),
     and goes after the last of them, or, where it lingers, some time later. shown: where its EROFS mount can be copied
-    from (`ClientMount`), empty where it cannot. events: the start to which its events belong, as `Identity` of
+    from (`MountedTree`), empty where it cannot. events: the start to which its events belong, as `Identity` of
     `stripefs.startup_events` has it; empty where nobody wants them.
     """
 
@@ -148,11 +148,11 @@ def attachment_of(
 
     metadata: path of its metadata. record_seconds: unless the request says it. shared: what else it is made of.
     """
-    recording, url = request.recording, redact(str(request.store["url"]))
+    recording, url = request.recording, redact(request.store.url)
     return Attachment(
         id=request.id,
         name=f"{url}#{request.image}",
-        store=request.store,
+        store=request.store._asdict(),
         image=digest,
         base=manifest.base or digest,
         metadata=metadata,

@@ -11,7 +11,10 @@ from typing import Any
 
 import trio
 
+from imagefs.daemon import requests
 from imagefs.daemon.attachments import Attachments
+from imagefs.daemon.protocol import AttachRequest, HeldImage, HoldRequest
+from imagefs.daemon.requests import Unserved, typed
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, ServiceDown
 from stripefs.executor import Lane
@@ -47,22 +50,22 @@ class DaemonBackend:
     def requests(self) -> Mapping[str, Request]:
         host = self._host
         return {
-            "announce": host.early_answers.announce,
-            "attach": self._attach,
-            "use": self._use,
-            "note": host.note,
-            "unrecord": host.unrecord,
-            "mounted": host.mounted,
-            "shown": host.client_mounts.shown,
-            "ready": host.ready,
-            "detach": host.detach,
-            "find": host.sources.find,
-            "usage": host.upkeep.usage,
-            "hold": self._hold,
-            "release": host.leases.release,
-            "leases": host.leases.leases,
-            "discard": host.leases.discard,
-            "capabilities": host.leases.capabilities,
+            "announce": typed(requests.AnnounceRequest, host.early_answers.announce),
+            "attach": typed(AttachRequest, self._attach),
+            "use": typed(AttachRequest, self._use),
+            "note": typed(requests.NoteRequest, host.note),
+            "unrecord": typed(requests.UnrecordRequest, host.unrecord),
+            "mounted": typed(requests.MountedRequest, host.mounted),
+            "shown": typed(requests.ShownRequest, host.client_mounts.shown),
+            "ready": typed(requests.ReadyRequest, host.ready),
+            "detach": typed(requests.DetachRequest, host.detach),
+            "find": typed(requests.FindRequest, host.sources.find),
+            "usage": typed(requests.UsageRequest, host.upkeep.usage),
+            "hold": typed(HoldRequest, self._hold),
+            "release": typed(requests.ReleaseRequest, host.leases.release),
+            "leases": typed(requests.LeasesRequest, host.leases.leases),
+            "discard": typed(requests.DiscardRequest, host.leases.discard),
+            "capabilities": typed(requests.CapabilitiesRequest, host.leases.capabilities),
         }
 
     async def open(self) -> None:
@@ -86,15 +89,15 @@ class DaemonBackend:
             await nursery.start(self._host.run)
             task_status.started(self._host.device_tree)
 
-    async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _attach(self, request: AttachRequest) -> dict[str, Any]:
         await self._need_cache()
-        return {**await self._host.attach(request), "settings": self._settings._asdict()}
+        return {**(await self._host.attach(request)).to_json(), "settings": self._settings._asdict()}
 
-    async def _use(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _use(self, request: AttachRequest) -> dict[str, Any]:
         await self._need_cache()
-        return {**await self._host.use(request), "settings": self._settings._asdict()}
+        return {**(await self._host.use(request)).to_json(), "settings": self._settings._asdict()}
 
-    async def _hold(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def _hold(self, request: HoldRequest) -> HeldImage | Unserved:
         if not self._host.leases.needs_no_disk(request):
             await self._need_cache()
         return await self._host.leases.hold(request)

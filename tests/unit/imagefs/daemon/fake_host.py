@@ -10,12 +10,12 @@ from typing import Any
 import trio
 
 from imagefs.daemon.attachments import Attachments
-from imagefs.daemon.protocol import AttachRequest
+from imagefs.daemon.protocol import Attached, AttachedDevice, AttachRequest
 from imagefs.daemon.state import Attachment, DaemonState
 from imagefs.settings import DaemonSettings
 from stripefs.fuse.state_memory import MemoryJournal
 
-__all__ = ["FakeHost", "OpenJournal", "attachment", "running_host"]
+__all__ = ["FakeHost", "OpenJournal", "attached", "attachment", "running_host"]
 
 OpenJournal = Callable[[], MemoryJournal]
 """Opens the memory that a supervisor keeps, as each worker does."""
@@ -39,6 +39,12 @@ def attachment(identifier: str, **values: Any) -> Attachment:
     digest = "d" * 64
     least = {"name": "s#t", "store": {"url": "/nowhere"}, "image": digest, "base": digest, "metadata": "/m"}
     return Attachment(identifier, **{**least, "devices": (), "since": 1.0, **values})
+
+
+def attached(identifier: str) -> Attached:
+    """The answer about a lazy image with one device."""
+    devices = (AttachedDevice("cold", "/d", local=False),)
+    return Attached(identifier, "d" * 64, "/m", devices, None, {}, offline=False, base="d" * 64, upper="/u")
 
 
 class FakeHost:

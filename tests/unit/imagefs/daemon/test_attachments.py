@@ -16,7 +16,8 @@ import trio
 from imagefs.daemon import processes
 from imagefs.daemon.attachments import Attachments
 from imagefs.daemon.client import new_identifier
-from imagefs.daemon.protocol import AttachRequest, Recording
+from imagefs.daemon.protocol import Attached, AttachRequest, Recording
+from imagefs.daemon.requests import AnnounceRequest, DetachRequest, MountedRequest, ReadyRequest
 from imagefs.repository.images import Images
 from stripefs.errors import MountError, StaleVersion, StripefsError
 from stripefs.settings import StoreSettings
@@ -34,9 +35,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 UNRECORDED = Recording(off=True)
 
 
-def request(store: Path | str, recording: Recording = UNRECORDED, **values: Any) -> dict[str, Any]:
-    settings = StoreSettings(url=str(store))._asdict()
-    return AttachRequest(new_identifier(), settings, "t", recording=recording, **values).to_json()
+def request(store: Path | str, recording: Recording = UNRECORDED, **values: Any) -> AttachRequest:
+    return AttachRequest(new_identifier(), StoreSettings(url=str(store)), "t", recording=recording, **values)
 
 
 @pytest.mark.slow
@@ -53,14 +53,14 @@ async def test_80_uses_leave_nothing(
         async def use(number: int) -> None:
             # Each store is another one, though it is the same folder.
             answer = await host.attach(request(f"{store}{'/' * (number % 7)}", mountpoint=f"/mnt/{number % 5}"))
-            index = answer["devices"][0]["path"].rpartition("/")[2]
-            if not answer["devices"][0]["local"]:
+            index = answer.devices[0].path.rpartition("/")[2]
+            if not answer.devices[0].local:
                 handle = await tree.open((await tree.lookup(1, index.encode())).id)
                 await tree.read(handle, 0, 100)
                 await tree.release(handle)
-            await host.ready({"which": answer["id"]})
-            await host.detach({"id": answer["id"]})
-            await host.detach({"id": answer["id"]})
+            await host.ready(ReadyRequest(answer.id))
+            await host.detach(DetachRequest(answer.id))
+            await host.detach(DetachRequest(answer.id))
 
         async def measured() -> tuple[Counter[str], int, int, int]:
             await trio.sleep(0.05)
@@ -99,20 +99,20 @@ async def test_an_announced_image_is_asked_for_once(
         first = await host.attach(request(store))
         assert asked == ["t"]
         announced = request(store)
-        await host.early_answers.announce({"id": announced["id"], "image": f"{store}#t"})
+        await host.early_answers.announce(AnnounceRequest(announced.id, f"{store}#t"))
         await eventually(lambda: len(asked) == 2)
-        assert (await host.attach(announced))["image"] == first["image"]
+        assert (await host.attach(announced)).image == first.image
         assert len(asked) == 2
         await host.attach(request(store))
         assert len(asked) == 3, "one that was not announced"
-        await host.early_answers.announce({"id": new_identifier(), "image": f"{store}#gone"})
+        await host.early_answers.announce(AnnounceRequest(new_identifier(), f"{store}#gone"))
         await eventually(lambda: asked[-1] == "gone")
         await host.attach(request(store))
 
 
 async def test_one_id_is_one_use_whoever_asks(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
     asked = request(store)
-    answers: list[dict[str, Any]] = []
+    answers: list[Attached] = []
 
     async def ask() -> None:
         answers.append(await host.attach(asked))
@@ -125,13 +125,13 @@ async def test_one_id_is_one_use_whoever_asks(tmp_path: Path, store: Path, open_
         assert len(host.state.attachments) == 1
         assert len({str(answer) for answer in answers}) == 1
     async with running_host(tmp_path, open_journal()) as host:
-        assert (await host.attach(asked))["metadata"] == answers[0]["metadata"]
+        assert (await host.attach(asked)).metadata == answers[0].metadata
         assert len(host.state.attachments) == 1
-        await host.mounted({"id": asked["id"], "plane": "erofs"})
-        await host.mounted({"id": asked["id"], "plane": "erofs"})
-        await host.detach({"id": asked["id"]})
+        await host.mounted(MountedRequest(asked.id, "erofs"))
+        await host.mounted(MountedRequest(asked.id, "erofs"))
+        await host.detach(DetachRequest(asked.id))
         with pytest.raises(MountError, match="does not know this mount"):
-            await host.mounted({"id": asked["id"], "plane": "erofs"})
+            await host.mounted(MountedRequest(asked.id, "erofs"))
 
 
 async def test_one_that_gives_up_takes_nobody_along(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
@@ -163,12 +163,12 @@ async def test_a_use_ends_with_its_process(tmp_path: Path, store: Path, open_jou
             first = await host.attach(request(store, **owned))
             second = await host.attach(request(store, **owned, mountpoint="/mnt/x"))
             third = await host.attach(request(store, **owned, mountpoint="/mnt/y", namespace=processes.namespace()))
-            await host.mounted({"id": third["id"], "plane": "erofs"})
+            await host.mounted(MountedRequest(third.id, "erofs"))
             with pytest.raises(MountError, match="is not to be seen"):
                 await host.attach(request(store, owner=process.pid, owner_began=1))
             process.send_signal(signal.SIGSTOP)
             await trio.sleep(1)
-            assert {first["id"], second["id"]} <= set(host.state.attachments)
+            assert {first.id, second.id} <= set(host.state.attachments)
         process.kill()
         process.wait()
         async with running_host(tmp_path, open_journal()) as host:
@@ -179,7 +179,7 @@ async def test_a_number_that_was_given_to_somebody_else(tmp_path: Path, store: P
     began = processes.began(os.getpid())
     async with running_host(tmp_path, open_journal()) as host:
         answer = await host.attach(request(store, owner=os.getpid(), owner_began=began))
-        host._journal.record({"change": {"id": answer["id"], "owner_began": began - 1}})
+        host._journal.record({"change": {"id": answer.id, "owner_began": began - 1}})
     async with running_host(tmp_path, open_journal()) as host:
         await eventually(lambda: host.state.attachments == {}, "it to be let go")
 
@@ -193,11 +193,11 @@ async def test_clocks_that_jump(
         monkeypatch.setattr("time.time", lambda: 10.0)
         early = await host.attach(request(store))
         monkeypatch.setattr("time.time", lambda: 1e10)
-        assert not host.state.attachments[early["id"]].ready
-        await eventually(lambda: host.state.attachments[early["id"]].ready, "the start to be over")
+        assert not host.state.attachments[early.id].ready
+        await eventually(lambda: host.state.attachments[early.id].ready, "the start to be over")
         late = await host.attach(request(store))
         monkeypatch.setattr("time.time", lambda: 10.0)
-        await eventually(lambda: host.state.attachments[late["id"]].ready, "the start to be over")
+        await eventually(lambda: host.state.attachments[late.id].ready, "the start to be over")
 
 
 async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
@@ -205,11 +205,11 @@ async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: P
     async with running_host(tmp_path, open_journal()) as host:
         tree = host.device_tree
         answer = await host.attach(request(store))
-        index = answer["devices"][0]["path"].rpartition("/")[2]
+        index = answer.devices[0].path.rpartition("/")[2]
         node = (await tree.lookup(1, index.encode())).id
         unheard = await tree.open(node)
         expected = bytes(await tree.read(unheard, 0, 1000))
-        await host.detach({"id": answer["id"]})
+        await host.detach(DetachRequest(answer.id))
     async with running_host(tmp_path, open_journal()) as host:
         tree = host.device_tree
         handle = await tree.open(node)
@@ -237,15 +237,15 @@ async def test_a_start_with_pages_in_memory_is_not_recorded(
 
     async def use(host: Attachments, read: bool) -> str:
         tree = host.device_tree
-        answer = await host.attach({**recorded, "id": new_identifier()})
-        index = answer["devices"][0]["path"].rpartition("/")[2]
+        answer = await host.attach(recorded._replace(id=new_identifier()))
+        index = answer.devices[0].path.rpartition("/")[2]
         node = (await tree.lookup(1, index.encode())).id
         if read:
             handle = await tree.open(node)
             await tree.read(handle, 0, 1000)
             await tree.release(handle)
-        why = host.state.attachments[answer["id"]].unrecorded
-        await host.detach({"id": answer["id"]})
+        why = host.state.attachments[answer.id].unrecorded
+        await host.detach(DetachRequest(answer.id))
         if not read:
             tree.forget([(node, 1)])
         return why

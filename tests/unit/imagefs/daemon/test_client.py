@@ -18,7 +18,8 @@ from imagefs.daemon import announcement
 from imagefs.daemon import client as module
 from imagefs.daemon.client import Client, NoDaemon
 from imagefs.daemon.launcher import daemon_job
-from imagefs.daemon.protocol import Recording
+from imagefs.daemon.protocol import AttachRequest, Recording
+from imagefs.daemon.requests import Unserved
 from imagefs.daemon.worker import DaemonBackend
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError
@@ -30,8 +31,8 @@ URL = "http://store/images"
 async def test_dependency_snapshots_tell_once_of_options_that_are_not_in_force(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def use(request: object) -> dict[str, Any]:
-        return {"missing": True}
+    async def use(request: object) -> Unserved:
+        return Unserved("missing")
 
     async def nothing(self: DaemonBackend) -> None:
         pass
@@ -40,7 +41,7 @@ async def test_dependency_snapshots_tell_once_of_options_that_are_not_in_force(
     running = DaemonSettings(cache_size=1 << 30)
     backend = DaemonBackend(SimpleNamespace(payload=running.to_json()))  # type: ignore[arg-type]
     backend._host = SimpleNamespace(use=use)  # type: ignore[assignment]
-    answer = await backend._use({})
+    answer = await backend._use(AttachRequest("1", StoreSettings(), "deps/n"))
     monkeypatch.setattr(Client, "_ask", lambda *_, **__: answer)
     client = Client(DaemonSettings(cache_size=1 << 20), {"cache_size": "cache-size"})
     for _ in range(2):

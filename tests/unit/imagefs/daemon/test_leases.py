@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,23 +17,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from imagefs.daemon import leases as module
 from imagefs.daemon import shared_mounts as shares_module
 from imagefs.daemon.leases import Leases, pool_path
-from imagefs.daemon.protocol import (
-    CAPABILITIES,
-    AttachRequest,
-    HeldImage,
-    HoldRequest,
-    Lease,
-    Recording,
-    SnapshotKey,
-    SnapshotUse,
-)
+from imagefs.daemon.protocol import Attached, AttachRequest, HeldImage, HoldRequest, Lease, SnapshotKey
+from imagefs.daemon.requests import DiscardRequest, LeasesRequest, MountedRequest, ReleaseRequest, Unserved
 from imagefs.daemon.shared_mounts import SharedMounts, shared_by
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.settings import DaemonSettings
-from stripefs.errors import ConfigError, MountError
+from stripefs.errors import MountError
+from stripefs.settings import StoreSettings
 from tests.support.examples import examples
-from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attached, attachment
 
 SETTINGS = DaemonSettings(runtime="/run/nothing")
 IMAGES = {"one": "a" * 64, "two": "b" * 64}
@@ -55,20 +47,19 @@ class World(FakeHost):
         self.discarded: list[str] = []
         self.upkeep = SimpleNamespace(discard=self.discarded.extend)
 
-    async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self.known[request["id"]].change({"plane": request["plane"], "owner": 0})
-        return {}
+    async def mounted(self, request: MountedRequest) -> None:
+        self.known[request.id].change({"plane": request.plane, "owner": 0})
 
     async def note_use(self, request: AttachRequest) -> None:
         raise AssertionError("no snapshot is used")
 
-    async def resolve(self, store: Mapping[str, Any], image: str) -> str:
+    async def resolve(self, store: StoreSettings, image: str) -> str:
         await trio.lowlevel.checkpoint()
         if image not in IMAGES:
             raise NoSuchImage(f"no {image}")
         return IMAGES[image]
 
-    async def resolve_snapshot(self, store: Mapping[str, Any], name: str) -> str:
+    async def resolve_snapshot(self, store: StoreSettings, name: str) -> str:
         await trio.lowlevel.checkpoint()
         if name not in SNAPSHOTS:
             raise NoSuchSnapshot(f"no {name}")
@@ -80,14 +71,14 @@ class World(FakeHost):
     def note_other_use(self, attachment: Attachment) -> None:
         self.joins += 1
 
-    async def attach_image(self, request: AttachRequest) -> dict[str, Any]:
+    async def attach(self, request: AttachRequest) -> Attached:
         await trio.lowlevel.checkpoint()
         if request.image == SNAPSHOTS["bad"]:
             raise DamagedObject("it lacks a pack")
         one = attachment(request.id, image=request.image, base=request.image, owner=1)
         one.change({"mountpoint": request.mountpoint, "namespace": 1, **shared_by(request)})
         self.known[one.id] = one
-        return {"metadata": "/m", "devices": [{"path": "/d", "local": False}], "tree": None}
+        return attached(request.id)
 
     async def run_helper(self, program: str, facts: Mapping[str, Any], within: float) -> dict[str, Any]:
         if self.slow is not None:
@@ -107,9 +98,19 @@ class World(FakeHost):
         return {}
 
 
-def request(image: str, name: str, client: str = CLIENT, above: Sequence[str] = ()) -> dict[str, Any]:
-    keys = tuple(SnapshotKey({"url": "/d"}, key) for key in above)
-    return HoldRequest({"url": "/s"}, image, Lease(name, client, "a label"), 1, above=keys).to_json()
+def request(image: str, name: str, client: str = CLIENT, above: Sequence[str] = ()) -> HoldRequest:
+    keys = tuple(SnapshotKey(StoreSettings(url="/d"), key) for key in above)
+    return HoldRequest(StoreSettings(url="/s"), image, Lease(name, client, "a label"), 1, above=keys)
+
+
+async def hold(leases: Leases, request: HoldRequest) -> HeldImage:
+    held = await leases.hold(request)
+    assert isinstance(held, HeldImage)
+    return held
+
+
+def releasing(name: str, client: str = CLIENT, *, at_once: bool = False) -> ReleaseRequest:
+    return ReleaseRequest(Lease(name, client), at_once)
 
 
 def run(main: Callable[[World, Leases], Awaitable[None]]) -> World:
@@ -145,18 +146,18 @@ async def test_many_leases_have_one_mount_until_the_last_is_released(world: Worl
     async with trio.open_nursery() as nursery:
         for number in range(5):
             nursery.start_soon(leases.hold, request("one", f"c{number}"))
-    held = HeldImage.from_json(await leases.hold(request("one", "c0")))
+    held = await hold(leases, request("one", "c0"))
     assert held == HeldImage(held.lease, pool_path(SETTINGS, IMAGES["one"]), IMAGES["one"], {"Env": [IMAGES["one"]]})
     assert (world.mounts, world.joins, world.standing) == (1, 4, {held.lowerdir})
-    other = await leases.hold(request("one", "c0", "another client"))
-    assert other["lowerdir"] == held.lowerdir
-    assert len((await leases.leases({}))["leases"]) == 6
-    assert [one["lease"]["name"] for one in (await leases.leases({"client": "another client"}))["leases"]] == ["c0"]
+    other = await hold(leases, request("one", "c0", "another client"))
+    assert other.lowerdir == held.lowerdir
+    assert len((await leases.leases(LeasesRequest())).leases) == 6
+    assert [one.lease.name for one in (await leases.leases(LeasesRequest("another client"))).leases] == ["c0"]
     for name, client in (*((f"c{number}", CLIENT) for number in range(5)), ("c0", "another client")):
         await trio.sleep(100)
         assert world.standing
         for _ in range(2):
-            await leases.release({"lease": {"name": name, "client": client}})
+            await leases.release(releasing(name, client))
     await trio.sleep(50)
     assert world.standing  # for the next container
     await trio.sleep(20)
@@ -166,7 +167,7 @@ async def test_many_leases_have_one_mount_until_the_last_is_released(world: Worl
         await leases.hold(request("one", name))
     for name in "ab":
         assert world.standing
-        await leases.release({"lease": {"name": name, "client": CLIENT}, "at_once": True})
+        await leases.release(releasing(name, at_once=True))
         await trio.sleep(1)
     assert not world.standing
 
@@ -175,11 +176,11 @@ async def test_many_leases_have_one_mount_until_the_last_is_released(world: Worl
 async def test_an_image_that_is_discarded_does_not_linger(world: World, leases: Leases) -> None:
     for image in IMAGES:
         await leases.hold(request(image, image))
-        await leases.release({"lease": {"name": image, "client": CLIENT}})
+        await leases.release(releasing(image))
     await leases.hold(request("two", "c"))
     parts = ["1" * 64, "2" * 64]
     for image in IMAGES.values():
-        await leases.discard({"image": image, "parts": [*parts, "../manifests"]})
+        await leases.discard(DiscardRequest(image, (*parts, "../manifests")))
     await trio.sleep(2)
     assert world.standing == {pool_path(SETTINGS, IMAGES["two"])}, "its lease is not over"
     assert world.discarded == parts * 2
@@ -190,7 +191,7 @@ async def test_a_lease_is_on_one_image(world: World, leases: Leases) -> None:
     await leases.hold(request("one", "c"))
     with pytest.raises(MountError, match="is on the image aaaa"):
         await leases.hold(request("two", "c"))
-    await leases.release({"lease": {"name": "c", "client": CLIENT}})
+    await leases.release(releasing("c"))
     await leases.hold(request("two", "c"))
     assert world.mounts == 2
 
@@ -198,19 +199,19 @@ async def test_a_lease_is_on_one_image(world: World, leases: Leases) -> None:
 @beside_unmounts
 async def test_snapshots_are_stacked_above_the_image_and_released_with_it(world: World, leases: Leases) -> None:
     numpy, torch = (pool_path(SETTINGS, SNAPSHOTS[name]) for name in ("numpy", "torch"))
-    held = HeldImage.from_json(await leases.hold(request("one", "c", above=["torch", "nosuch", "bad", "numpy"])))
+    held = await hold(leases, request("one", "c", above=["torch", "nosuch", "bad", "numpy"]))
     assert held.lowerdirs == (torch, numpy, pool_path(SETTINGS, IMAGES["one"]))
     assert [(one.key, one.kind) for one in held.unusable] == [("nosuch", "missing"), ("bad", "damaged")]
-    assert (await leases.leases({}))["leases"] == [held._replace(config={}, unusable=()).to_json()]
-    fewer = HeldImage.from_json(await leases.hold(request("one", "c", above=["numpy"])))
+    assert (await leases.leases(LeasesRequest())).leases == (held._replace(config={}, unusable=()),)
+    fewer = await hold(leases, request("one", "c", above=["numpy"]))
     assert fewer.above == (numpy,)
     await leases.hold(request("two", "d", above=["numpy"]))
     await trio.sleep(100)
     assert world.standing == {numpy, *(pool_path(SETTINGS, image) for image in IMAGES.values())}
-    await leases.release({"lease": {"name": "c", "client": CLIENT}})
+    await leases.release(releasing("c"))
     await trio.sleep(100)
     assert world.standing == {numpy, pool_path(SETTINGS, IMAGES["two"])}
-    await leases.release({"lease": {"name": "d", "client": CLIENT}})
+    await leases.release(releasing("d"))
 
 
 def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None:
@@ -255,35 +256,12 @@ def test_what_is_mounted_anew_meanwhile_stays(tmp_path: Path) -> None:
 @beside_unmounts
 async def test_where_no_lease_can_be_had(world: World, leases: Leases) -> None:
     with pytest.raises(MountError, match="another mount namespace"):
-        await leases.hold({**request("one", "c"), "namespace": 2})
-    for wrong in ({}, {**request("one", "c"), "lease": {}}, {**request("one", "c"), "lease": 5}):
-        with pytest.raises(ConfigError):
-            await leases.hold(wrong)
-    assert await leases.capabilities({}) == {"version": 1, "capabilities": list(CAPABILITIES)}
+        await leases.hold(request("one", "c")._replace(namespace=2))
+    assert await leases.hold(request("none", "c")) == Unserved("missing", "no none")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: 1000)
         with pytest.raises(MountError, match="root"):
             await leases.hold(request("one", "c"))
-
-
-def test_a_request_to_attach_is_read_as_it_was_written() -> None:
-    recording, snapshot = Recording("train", 7.0, "/ready", off=True), SnapshotUse("n", ((1, 2),), kept=True)
-    least = AttachRequest("1", {"url": "/s"}, "one")
-    most = AttachRequest(
-        "1", {"url": "/s"}, "one", 3, 4, "/m", 5, 6.0, recording, shares=True, snapshot=snapshot, mounted=True,
-        hint=("h", "{}"), lease=Lease("c", "x"), events={"job": "j"},
-    )  # fmt: skip
-    for asked in (least, most):
-        assert AttachRequest.from_json(json.loads(json.dumps(asked.to_json()))) == asked
-    assert not {"snapshot", "hint", "lease", "events"} & least.to_json().keys(), "which say something by being there"
-    for wrong in ({}, {**least.to_json(), "owner": "me"}, {**least.to_json(), "snapshot": {"users": [1]}}):
-        with pytest.raises(ConfigError, match="no request to attach"):
-            AttachRequest.from_json(wrong)
-
-
-def test_keys_of_a_newer_client_are_ignored() -> None:
-    newer = {**request("one", "c"), "colour": "red", "lease": {"name": "c", "client": "x", "shade": 1}}
-    assert HoldRequest.from_json(newer) == HoldRequest({"url": "/s"}, "one", Lease("c", "x"), 1)
 
 
 STEPS = st.lists(
@@ -305,9 +283,9 @@ def test_what_a_lease_holds_is_mounted(steps: list[tuple[str, Any]]) -> None:
         held: dict[str, str] = {}
         busy: set[str] = set()
 
-        async def hold(image: str, name: str) -> None:
+        async def ask(image: str, name: str) -> None:
             try:
-                held[name] = HeldImage.from_json(await leases.hold(request(image, name))).lowerdir
+                held[name] = (await hold(leases, request(image, name))).lowerdir
             except MountError:
                 pass
             finally:
@@ -322,10 +300,10 @@ def test_what_a_lease_holds_is_mounted(steps: list[tuple[str, Any]]) -> None:
                 match kind:
                     case "hold" if value[1] not in busy:
                         busy.add(value[1])
-                        nursery.start_soon(hold, *value)
+                        nursery.start_soon(ask, *value)
                     case "release" if value not in busy:
                         held.pop(value, None)
-                        await leases.release({"lease": {"name": value, "client": CLIENT}})
+                        await leases.release(releasing(value))
                     case "pass":
                         await trio.sleep(value)
                     case "helpers":
@@ -340,7 +318,7 @@ def test_what_a_lease_holds_is_mounted(steps: list[tuple[str, Any]]) -> None:
             step()
             world.slow, world.broken = None, ""
         for name in "xyz":
-            await leases.release({"lease": {"name": name, "client": CLIENT}})
+            await leases.release(releasing(name))
         await trio.sleep(200)
         assert not world.standing
         assert not world.known

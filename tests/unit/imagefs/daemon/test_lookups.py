@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from imagefs.daemon.lookups import AWAY, REMEMBERED, EarlyAnswers, SourceLookup
+from imagefs.daemon.requests import AnnounceRequest, FindAnswer, FindRequest
 from imagefs.errors import NoSuchImage
 from stripefs.errors import ConfigError, ServiceDown
 from stripefs.settings import StoreSettings
@@ -72,8 +73,8 @@ async def answers(store: Store) -> AsyncIterator[EarlyAnswers]:
         nursery.cancel_scope.cancel()
 
 
-async def announce(answers: EarlyAnswers, identifier: str, image: str = f"{URL}#t", *, plain: object = False) -> None:
-    assert await answers.announce({"id": identifier, "image": image, "plain": plain}) == {}
+async def announce(answers: EarlyAnswers, identifier: str, image: str = f"{URL}#t", *, plain: bool = False) -> None:
+    await answers.announce(AnnounceRequest(identifier, image, plain))
 
 
 async def test_an_attachment_takes_the_answer_to_its_announcement_once(
@@ -149,9 +150,9 @@ async def test_documents_that_cannot_be_had_are_the_business_of_the_attachment(
     assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
 
 
-@pytest.mark.parametrize(("plain", "asked"), [(False, 0), ("true", 0), (True, 1)])
+@pytest.mark.parametrize(("plain", "asked"), [(False, 0), (True, 1)])
 async def test_a_store_that_is_not_known_is_asked_if_it_is_reached_by_the_defaults(
-    store: Store, answers: EarlyAnswers, clock: MockClock, plain: object, asked: int
+    store: Store, answers: EarlyAnswers, clock: MockClock, plain: bool, asked: int
 ) -> None:
     await announce(answers, "a", "http://other/images#t", plain=plain)
     await trio.sleep(0.5)
@@ -179,7 +180,7 @@ async def test_announcements_are_bounded(store: Store, answers: EarlyAnswers, cl
 
 SOURCE = "sha256:" + "1" * 64
 IMAGE = "a" * 64
-NONE = {"image": "", "store": -1}
+NONE = FindAnswer("", -1)
 
 
 class Stores:
@@ -225,7 +226,7 @@ async def find(stores: Stores) -> AsyncIterator[Find]:
 
     async def find(*urls: str, timeout: float = 5.0, source: str = SOURCE) -> object:
         began = trio.current_time()
-        found = await lookup.find({"stores": [{"url": url} for url in urls], "source": source, "timeout": timeout})
+        found = await lookup.find(FindRequest(tuple(map(StoreSettings, urls)), source, timeout))
         assert trio.current_time() <= began + timeout
         return found
 
@@ -239,7 +240,7 @@ async def find(stores: Stores) -> AsyncIterator[Find]:
 async def test_answers_hold_for_a_while_and_so_do_connections(stores: Stores, find: Find, clock: MockClock) -> None:
     stores.images["/b"] = IMAGE
     for _ in range(3):
-        assert await find("/a", "/b") == {"image": IMAGE, "store": 1}
+        assert await find("/a", "/b") == FindAnswer(IMAGE, 1)
         assert await find("/a") == NONE
     assert sorted(stores.asked) == ["/a", "/b"]
     stores.images["/a"] = IMAGE
@@ -248,7 +249,7 @@ async def test_answers_hold_for_a_while_and_so_do_connections(stores: Stores, fi
     assert await find("/a") == NONE
     await trio.sleep(2)
     assert stores.open == []
-    assert await find("/a", "/b") == {"image": IMAGE, "store": 0}
+    assert await find("/a", "/b") == FindAnswer(IMAGE, 0)
 
 
 async def test_nobody_waits_longer_than_asked_for_and_late_answers_count(
@@ -256,10 +257,10 @@ async def test_nobody_waits_longer_than_asked_for_and_late_answers_count(
 ) -> None:
     stores.images |= {"/slow": IMAGE, "/quick": "b" * 64}
     stores.delays["/slow"] = 20.0
-    assert await find("/slow", "/quick", timeout=2.0) == {"image": "b" * 64, "store": 1}
+    assert await find("/slow", "/quick", timeout=2.0) == FindAnswer("b" * 64, 1)
     assert await find("/slow", timeout=0.0) == NONE
     await trio.sleep(20)
-    assert await find("/slow", "/quick", timeout=0.1) == {"image": IMAGE, "store": 0}
+    assert await find("/slow", "/quick", timeout=0.1) == FindAnswer(IMAGE, 0)
     assert stores.asked.count("/slow") == 1
 
 
@@ -270,7 +271,7 @@ async def test_a_store_that_is_away_is_asked_again_soon(stores: Stores, find: Fi
     assert stores.asked == ["/a"]
     stores.away.clear()
     await trio.sleep(AWAY + 1)
-    assert await find("/a") == {"image": IMAGE, "store": 0}
+    assert await find("/a") == FindAnswer(IMAGE, 0)
 
 
 async def test_what_is_no_digest_is_refused(stores: Stores, find: Find, clock: MockClock) -> None:

@@ -17,14 +17,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from imagefs.daemon import mount_pool
 from imagefs.daemon import shared_mounts as module
-from imagefs.daemon.mount_pool import ClientMount, ClientMounts
-from imagefs.daemon.protocol import AttachRequest, SnapshotUse
+from imagefs.daemon.mount_pool import ClientMounts
+from imagefs.daemon.protocol import Attached, AttachRequest, MountedTree, SharedSnapshot, SnapshotUse
+from imagefs.daemon.requests import ShownRequest, Unserved
 from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject
 from stripefs.errors import MountError, NotFound, ServiceDown, StripefsError
+from stripefs.settings import StoreSettings
 from tests.support.examples import examples
-from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attached, attachment
 
 TARGET = "/opt/deps"
 
@@ -75,31 +77,32 @@ class World(FakeHost):
         user = self.number
         self.alive[user] = trio.Event()
 
-        async def attach() -> dict[str, Any]:
+        async def attach() -> Attached:
             one = attachment(f"{user:032x}", owner=user)
             one.change({"mountpoint": TARGET, "namespace": 1, "snapshot": name, "users": [[user, 1]]})
             for other in [other for other in self.known.values() if other.mountpoint == TARGET]:
                 del self.known[other.id]
             self.known[one.id] = one
             shares.watch(one)
-            return {"id": one.id}
+            return attached(one.id)
 
         for _ in range(3):
             snapshot = SnapshotUse(name, ((user, 1),))
             request = AttachRequest(
-                "", {}, "", mountpoint=TARGET, namespace=1, mounted=bool(self.mounted), snapshot=snapshot
+                "", StoreSettings(), "", mountpoint=TARGET, namespace=1, mounted=bool(self.mounted), snapshot=snapshot
             )
             try:
                 answer = await shares.use(request, attach)
             except MountError:
                 break
-            if answer.get("stale"):
+            if isinstance(answer, Unserved):
+                assert answer == Unserved("stale")
                 self.mounted = ""
                 continue
-            if not answer.get("shared"):
+            if not isinstance(answer, SharedSnapshot):
                 assert not self.mounted, "it would be mounted over another"
                 self.mounted = name
-                self.known[answer["id"]].owner = 0
+                self.known[answer.id].owner = 0
             self.served[user] = name
             return
         self.alive[user].set()
@@ -264,7 +267,7 @@ async def test_others_wait_for_the_first_and_copy_its_mount(autojump_clock: Mock
     mounts = ClientMounts(uses)
     first = uses.add("1")
     assert await mounts.of(first) is None
-    found: list[ClientMount | None] = []
+    found: list[MountedTree | None] = []
 
     async def ask(name: str) -> None:
         found.append(await mounts.of(uses.add(name)))
@@ -274,13 +277,13 @@ async def test_others_wait_for_the_first_and_copy_its_mount(autojump_clock: Mock
             nursery.start_soon(ask, name)
         await trio.sleep(0.5)
         assert found == []
-        await mounts.shown({"id": "1", "path": "/proc/7/fd/8", "device": "0:9"})
-    assert found == 2 * [ClientMount("/proc/7/fd/8", "0:9")]
+        await mounts.shown(ShownRequest("1", "/proc/7/fd/8", "0:9"))
+    assert found == 2 * [MountedTree("/proc/7/fd/8", "0:9")]
     assert trio.current_time() == 0.5
-    await mounts.shown({"id": "3", "path": "/proc/9/fd/8", "device": "0:9"})
-    assert await mounts.of(uses.add("4")) == ClientMount("/proc/9/fd/8", "0:9")
+    await mounts.shown(ShownRequest("3", "/proc/9/fd/8", "0:9"))
+    assert await mounts.of(uses.add("4")) == MountedTree("/proc/9/fd/8", "0:9")
     del uses.known["3"]
-    assert await ClientMounts(uses).of(uses.add("5")) == ClientMount("/proc/7/fd/8", "0:9")  # the next worker
+    assert await ClientMounts(uses).of(uses.add("5")) == MountedTree("/proc/7/fd/8", "0:9")  # the next worker
 
 
 async def test_when_the_first_gives_up_the_next_one_mounts(autojump_clock: MockClock) -> None:
@@ -288,7 +291,7 @@ async def test_when_the_first_gives_up_the_next_one_mounts(autojump_clock: MockC
     mounts = ClientMounts(uses)
     first = uses.add("1")
     assert await mounts.of(first) is None
-    found: list[ClientMount | None] = []
+    found: list[MountedTree | None] = []
 
     async def ask(name: str) -> None:
         one = uses.add(name)
@@ -302,7 +305,7 @@ async def test_when_the_first_gives_up_the_next_one_mounts(autojump_clock: MockC
         mounts.over(first)
         await wait_all_tasks_blocked()
         nursery.start_soon(ask, "3")
-    assert found == [None, ClientMount("/2", "0:1")]
+    assert found == [None, MountedTree("/2", "0:1")]
     assert trio.current_time() == 0.2
 
 
@@ -340,7 +343,7 @@ async def test_a_mount_of_an_image_that_is_whole_here_is_kept_for_a_while(
     try:
         first = await held.of("image", "metadata", [str(device)])
         assert first is not None
-        assert await held.of("image", "metadata", [str(device)]) is first
+        assert await held.of("image", "metadata", [str(device)]) == first
         in_use.clear()
         await held.tidy(trio.current_time())
         mock_clock.jump(mount_pool.LINGER)

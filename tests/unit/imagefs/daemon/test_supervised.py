@@ -29,7 +29,7 @@ from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
 from imagefs.daemon.open_devices import OpenDevices
-from imagefs.daemon.protocol import AttachRequest, SnapshotUse
+from imagefs.daemon.protocol import Attached, AttachRequest, SnapshotUse
 from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment, DeviceUse
@@ -38,8 +38,9 @@ from imagefs.errors import BlockUnavailable
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
 from stripefs.fuse.state_memory import MemoryJournal
+from stripefs.settings import StoreSettings
 from tests.support.images.devices import FakeSource, eventually, make, noise, opened, running, settled
-from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment, running_host
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attached, attachment, running_host
 
 
 class Fails:
@@ -185,8 +186,8 @@ async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.M
         if len(runs) == 1:
             raise RuntimeError("injected")
 
-    async def attach() -> dict[str, Any]:
-        return {"id": "1"}
+    async def attach() -> Attached:
+        return attached("1")
 
     monkeypatch.setattr(shared_mounts, "ended", ended)
     one = attachment("1", snapshot="n", mountpoint="/m", users=[[7, 1]], kept=True)
@@ -194,7 +195,8 @@ async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.M
     async with trio.open_nursery() as nursery:
         found = SharedMounts(uses, tmp_path)
         await nursery.start(found.run)
-        assert await found.use(AttachRequest("1", {}, "t", snapshot=SnapshotUse("n")), attach) == {"id": "1"}
+        asked = AttachRequest("1", StoreSettings(), "t", snapshot=SnapshotUse("n"))
+        assert await found.use(asked, attach) == attached("1")
         await eventually(lambda: not one.users)
         assert uses.note_use.runs == 1
         nursery.cancel_scope.cancel()

@@ -11,6 +11,7 @@ import pytest
 
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import HeldImage, HoldRequest, Lease
+from imagefs.daemon.requests import decode
 from imagefs.snapshotter.core import TARGET, Snapshotter
 from imagefs.snapshotter.lazy import DaemonImages
 from imagefs.snapshotter.metastore import AlreadyExists, Kind, Layer, SnapshotRecord, Tree
@@ -63,8 +64,8 @@ class Daemon:
         self.start: dict[str, Any] = {}
 
     def hold(self, store: StoreSettings, image: str, lease: Lease, *, start: dict[str, Any], **_: Any) -> HeldImage:
-        request = HoldRequest(store._asdict(), image, lease, 0, events=start).to_json()
-        self.start = dict(HoldRequest.from_json(request).events)
+        request = HoldRequest(store, image, lease, 0, events=start).to_json()
+        self.start = dict(decode(HoldRequest, request).events)
         return HeldImage(lease, "/pool", image, self.config)
 
 
