@@ -36,12 +36,11 @@ import logging
 import os
 import struct
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from imagefs.format.trace import TOUCH_LIMIT, Touch, Trace
 from imagefs.repository.images import Images
@@ -50,18 +49,17 @@ from imagefs.repository.traces import KEEP, Traces, local_traces
 from imagefs.trace.planner import resolve
 from imagefs.trace.recorder import Recorder
 from imagefs.trace.references import TracedImage, open_image, plan_for
-from stripefs.errors import ConfigError, StoreError, StripefsError, Transient
+from stripefs.errors import ConfigError, StoreError, StripefsError
 from stripefs.osutil import check
+from stripefs.retry import RetryPolicy, retry
 from stripefs.settings import StoreSettings, store_settings
 
 __all__ = ["Look", "RecordingFacts", "finish", "main", "read_ahead", "unread"]
 
 _log = logging.getLogger(__name__)
 
-_WAITS = (0.5, 2.0, 5.0)
-"""Seconds before a store that did not answer is asked again."""
-
-T = TypeVar("T")
+_AGAIN = RetryPolicy(tries=4, first=1.0, longest=4.0)
+"""A store that does not answer is asked again, for some 7 seconds."""
 
 _LEAST = 0.2
 """The share of a record's bytes that is in memory after any start: 1 MiB of read-ahead follows reads of 4 KiB only
@@ -139,9 +137,9 @@ def main() -> int:
 def finish(facts: RecordingFacts) -> dict[str, Any]:
     """Do it; what goes to standard output. Raises StripefsErrors and OSErrors."""
     recorder = Recorder.from_bytes(facts.raw.read_bytes())
-    repository = _again(lambda: open_repository(facts.store))
+    repository = retry(lambda: open_repository(facts.store), _AGAIN)
     try:
-        opened = _again(lambda: open_image(Images(repository), facts.image, facts.metadata.parent))
+        opened = retry(lambda: open_image(Images(repository), facts.image, facts.metadata.parent), _AGAIN)
         trace = _trace(recorder, opened, facts)
         with local_traces(facts.folder) as local:
             done = _keep(trace, opened, Traces(repository), local)
@@ -182,7 +180,7 @@ def _keep(trace: Trace, opened: TracedImage, remote: Traces, local: Traces) -> d
         "bytes": trace.touched_bytes,
     }
     try:
-        _again(lambda: place.prune(trace.image, trace.workload))
+        retry(lambda: place.prune(trace.image, trace.workload), _AGAIN)
     except StoreError as error:
         _log.warning("old traces stay: %s", error)
     if not useful:
@@ -195,7 +193,7 @@ def _keep(trace: Trace, opened: TracedImage, remote: Traces, local: Traces) -> d
         newest = sorted(distinct.values(), key=lambda one: (one.started, one.node))[-KEEP:]
         plan, merged = plan_for(opened, trace.workload, newest)
         try:
-            _again(partial(place.put_plan, plan))
+            retry(partial(place.put_plan, plan), _AGAIN)
         except StoreError as error:
             _log.warning("the plan is kept in %s: %s", local.repository.url, error)
             local.put_plan(plan)
@@ -208,14 +206,14 @@ def _names(trace: Trace, places: Sequence[Traces]) -> set[str]:
     found: set[str] = set()
     for place in places:
         with contextlib.suppress(StoreError):  # then `_complete` finds none either
-            found.update(_again(partial(place.names, trace.image, trace.workload)))
+            found.update(retry(partial(place.names, trace.image, trace.workload), _AGAIN))
     return found
 
 
 def _put(trace: Trace, remote: Traces, local: Traces) -> tuple[Traces, str]:
     """The place of the trace now, and its name."""
     try:
-        return remote, _again(lambda: remote.put(trace))
+        return remote, retry(lambda: remote.put(trace), _AGAIN)
     except StoreError as error:
         _log.info("the trace is kept in %s: %s", local.repository.url, error)
         return local, local.put(trace)
@@ -224,22 +222,11 @@ def _put(trace: Trace, remote: Traces, local: Traces) -> tuple[Traces, str]:
 def _complete(trace: Trace, place: Traces) -> list[Trace]:
     """The newest traces there of the same image and workload that a plan can be made from."""
     try:
-        found = _again(lambda: place.newest(trace.image, trace.workload))
+        found = retry(lambda: place.newest(trace.image, trace.workload), _AGAIN)
     except StoreError as error:
         _log.info("no other traces from %s: %s", place.repository.url, error)
         return []
     return [one for one in found if one.complete and one.touches]
-
-
-def _again(call: Callable[[], T]) -> T:
-    """Call it, more than once when the store does not answer."""
-    for wait in _WAITS:
-        try:
-            return call()
-        except Transient as error:
-            _log.info("tried again: %s", error)
-            time.sleep(wait)
-    return call()
 
 
 def _told(what: str, code: int) -> int:

@@ -230,7 +230,7 @@ class Sources:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self._services: dict[tuple[StoreSettings, ReadSettings, CacheSettings], ServiceConnection] = {}
-        self._caches: dict[CacheSettings, Cache] = {}
+        self._caches: dict[CacheSettings, Cache | None] = {}
 
     async def at(self, address: SourceAddress, path: bytes) -> tuple[Source, bytes]:
         """The source in which `path` is to be changed, and the path there. With a root given, paths begin at it."""
@@ -272,7 +272,7 @@ class Sources:
         """Release all connections."""
         for service in self._services.values():
             service.close()
-        for cache in self._caches.values():
+        for cache in filter(None, self._caches.values()):
             cache.close()
 
     def _service(self, address: SourceAddress) -> ServiceConnection:
@@ -287,10 +287,9 @@ class Sources:
     def _cache(self, settings: Settings) -> Cache | None:
         """Raises ConfigError for a folder that cannot be one."""
         wanted = _reader_settings(settings.cache)
-        cache = self._caches.get(wanted)
-        if cache is None and (cache := open_cache(settings._replace(cache=wanted))) is not None:
-            self._caches[wanted] = cache
-        return cache
+        if wanted not in self._caches:
+            self._caches[wanted] = open_cache(settings._replace(cache=wanted))
+        return self._caches[wanted]
 
 
 def _reader_settings(settings: CacheSettings) -> CacheSettings:

@@ -178,7 +178,7 @@ class FetchProcess:
                 return
             now = time.monotonic()
             if now - began > LONGEST_PAUSE:
-                pause = Backoff(PAUSE, LONGEST_PAUSE)
+                pause.worked()
             seconds = pause.failed(now)
             log.warning("the process that fetches blocks is gone (%s); the mount fetches by itself meanwhile", why)
             self._closing.wait(seconds)
