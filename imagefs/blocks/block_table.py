@@ -207,7 +207,8 @@ class PeerTable(Generic[_T]):
         return first
 
     def remove_device(self, first: int) -> None:
-        """Forget the device that was admitted there, whose blocks were discarded before."""
+        """Forget the device that was admitted there: none of its blocks is found any more. `discard` gives their room
+        back."""
         at = bisect_left(self._firsts, first)
         del self._firsts[at], self._devices[at]
 

@@ -30,7 +30,7 @@ SLACK = 256 << 20
 """Bytes given up beyond what is needed, at most, so that room is not made anew for every batch."""
 
 _LISTED_AT_ONCE = 256
-"""Blocks added to the table of peers in one go: half a millisecond."""
+"""Blocks added to the table of peers, or taken out, in one go: some milliseconds at most."""
 
 LOADS_WITHIN = 30.0
 """Seconds that opening a device may take; a reader then goes on without the disk."""
@@ -66,7 +66,8 @@ class DeviceCache:
         self.devices: dict[str, CachedDevice] = {}
         self.peers: PeerTable[CachedDevice] = PeerTable()
         self.unlisted: deque[tuple[CachedDevice, Iterator[int]]] = deque()
-        """Devices, and those of their blocks that `list_peers` has to add to `peers`."""
+        """Devices, and those of their blocks that `list_peers` has to add to `peers`, or to take out."""
+        self._more = trio.Event()
         self._disk = disk
         self._stats = stats
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # who loads or removes a device, by its name
@@ -120,7 +121,7 @@ class DeviceCache:
         if cached.first is None:
             cached.first = self.peers.add_device(cached, index.blocks)
             if self._list(cached, blocks := cached.local.table.blocks()):
-                self.unlisted.append((cached, blocks))
+                self._list_later(cached, blocks)
         return cached
 
     def settle(self, cached: CachedDevice, block: int, digest: bytes, checksum: int, now: float) -> None:
@@ -137,21 +138,31 @@ class DeviceCache:
                 self.peers.discard(cached.index.place(block).digest, cached.first + block)
 
     async def list_peers(self) -> None:
-        """Let blocks that earlier processes left serve other devices. Other tasks run meanwhile."""
-        while self.unlisted:
-            cached, blocks = self.unlisted.popleft()
-            while not cached.local.closed and self._list(cached, blocks):
-                await trio.lowlevel.checkpoint()
+        """Let blocks that earlier processes left serve other devices, and forget those of devices that were removed;
+        until cancelled. Other tasks run meanwhile, every `_LISTED_AT_ONCE` blocks."""
+        while True:
+            while self.unlisted:
+                cached, blocks = self.unlisted.popleft()
+                while self._list(cached, blocks):
+                    await trio.lowlevel.checkpoint()
+            self._more = trio.Event()
+            await self._more.wait()
+
+    def _list_later(self, cached: CachedDevice, blocks: Iterator[int]) -> None:
+        self.unlisted.append((cached, blocks))
+        self._more.set()
 
     def _list(self, cached: CachedDevice, blocks: Iterator[int]) -> bool:
-        """Add the next of `blocks` to the table of peers; False when there are no more."""
+        """Add the next of `blocks` to the table of peers, or take those of a removed device out; False when there are
+        no more."""
+        change = self.peers.discard if cached.local.closed else self.peers.add
         more = False
         for block in itertools.islice(blocks, _LISTED_AT_ONCE):
             if cached.first is None or cached.index is None:
                 break
             if cached.local.table.checksum(block) is not None:
                 try:
-                    self.peers.add(cached.index.place(block).digest, cached.first + block)
+                    change(cached.index.place(block).digest, cached.first + block)
                 except DocumentUnreadable:  # whoever reads the device meets it
                     return False
             more = True
@@ -255,13 +266,15 @@ class DeviceCache:
         return before - cached.usage
 
     async def _remove(self, cached: CachedDevice) -> None:
-        """Remove a device that nobody uses, in its turn. Raises OSError."""
+        """Remove a device that nobody uses, in its turn. Raises OSError.
+
+        Nobody finds its blocks any more; that these leave the table of peers, 10 microseconds each, can wait.
+        """
         del self.devices[cached.local.name]
         cached.local.closed = True  # on this thread, so that nobody takes it up meanwhile
-        for block in cached.local.table.blocks():
-            self.clear(cached, block)
         if cached.first is not None:
             self.peers.remove_device(cached.first)
+            self._list_later(cached, cached.local.table.blocks())
         await self._disk.thread(cached.local.remove)
         cached.usage = 0
 

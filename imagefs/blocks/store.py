@@ -135,7 +135,6 @@ class BlockStore:
         if device is None:
             device = self._devices[digest] = BlockDevice(self, digest, index)
         device.opened(index, self._upstream(source))
-        self._list_peers()
         return device
 
     def add_source(self, device: BlockDevice, source: BlockSource) -> None:
@@ -155,7 +154,6 @@ class BlockStore:
             if digest not in self._devices:
                 device = self._devices[digest] = BlockDevice(self, digest, index)
                 device.attach_cached()
-                self._list_peers()
 
     def load_soon(self, device: BlockDevice) -> None:
         """Open it on disk, which did not do it before. Blocks that arrive until then are not kept."""
@@ -169,10 +167,6 @@ class BlockStore:
             await device.load()
         finally:
             self._loading.discard(device)
-
-    def _list_peers(self) -> None:
-        if self.cache.unlisted and self.fetcher.nursery is not None:
-            self.fetcher.nursery.start_soon(supervise, "listing blocks of other images", self.cache.list_peers)
 
     @property
     def waited_ms(self) -> float:
