@@ -36,6 +36,7 @@ __all__ = [
     "die_with_parent",
     "flocked",
     "is_locked",
+    "lock",
     "not_ours",
     "open_local_dir",
     "ours",
@@ -120,6 +121,11 @@ def try_lock(descriptor: int, start: int, length: int = 1) -> bool:
             raise
         return False
     return True
+
+
+def lock(descriptor: int, start: int, length: int = 1) -> None:
+    """Lock these bytes for writing, once no other open file holds any of them. Raises OSError."""
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _lock(fcntl.F_WRLCK, start, length))
 
 
 def share(descriptor: int, start: int, length: int = 1) -> None:

@@ -98,16 +98,20 @@ class CacheDir:
 
     def end(self, key: bytes, mark: int) -> None:
         """It is published, or removed. Raises nothing."""
-        with contextlib.suppress(OSError):
-            os.unlink(self._mark(key))
+        self.forget(key)
         osutil.not_ours(mark)
         os.close(mark)
 
+    def forget(self, key: bytes) -> None:
+        """Nothing is here any more of a version that was being written. Raises nothing."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._mark(key))
+
     def abandoned(self) -> Iterator[bytes]:
-        """The keys of versions whose writers have gone; their marks are removed. For one caller at a time."""
+        """The keys of versions whose writers have gone; `forget` follows. For one caller at a time, and while nobody
+        calls `begin`."""
         for name in _names(os.path.join(self.root, "writing")):
-            if _KEY.fullmatch(name) and self._is_dead(path := self._mark(bytes.fromhex(name))):
-                os.unlink(path)
+            if _KEY.fullmatch(name) and self._is_dead(self._mark(bytes.fromhex(name))):
                 yield bytes.fromhex(name)
 
     def is_written(self, key: bytes) -> bool:
@@ -189,22 +193,28 @@ class CacheDir:
         return True
 
     def remove(self, piece: SegmentUse) -> int:
-        """Remove a segment, and the version's folder with the last; the bytes that it took."""
+        """Remove a segment, and the version's folder with the last; the bytes that this gives back."""
+        size = 0
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.segment(piece.key, piece.number))
+            size = piece.size
         self.tidy(piece.key)
-        return piece.size
+        return size
 
     def tidy(self, key: bytes) -> None:
         """Remove the folder of a version of which nothing is here and which is not pinned. Raises nothing."""
         folder = self.folder(key)
+        names: list[str] = []
         with contextlib.suppress(OSError):
-            names = os.listdir(folder)
-            if all(name == "about" or name.startswith(_DRAFT) for name in names):
-                for name in names:
-                    os.unlink(os.path.join(folder, name))
-                os.rmdir(folder)
-                os.rmdir(os.path.dirname(folder))
+            with os.scandir(folder) as entries:  # up to the first that stays: there may be thousands
+                for entry in entries:
+                    if entry.name != "about" and not entry.name.startswith(_DRAFT):
+                        return
+                    names.append(entry.name)
+            for name in names:
+                os.unlink(os.path.join(folder, name))
+            os.rmdir(folder)
+            os.rmdir(os.path.dirname(folder))
 
 
 def _kept(pinned: bool, about: dict[str, Any]) -> Retention:

@@ -23,6 +23,7 @@ any clock that does not jump, rates in bytes a second.
 from __future__ import annotations
 
 import fnmatch
+import heapq
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,6 +72,9 @@ FRESH = 5.0
 
 BYPASS = 60.0
 """Seconds for which a disk that was too slow is left alone; then it may show that it has become faster."""
+
+_SORTED = 4096
+"""Segments that are sorted in one go: some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,14 @@ def victims(
     mine = kept.get(key, Retention())
     chosen: list[SegmentUse] = []
     freed = 0
-    for piece in sorted(pieces, key=lambda piece: _rank(piece, kept, stays, now)):
+
+    def rank(piece: SegmentUse) -> tuple[int, float]:
+        found = kept.get(piece.key)
+        return stays.get(found.checkpoint, -1) if found else -1, min(piece.used, now)
+
+    # Sorted in parts: no other thread runs while `sorted` compares, 100 ms for 100,000 segments.
+    parts = (sorted(pieces[first : first + _SORTED], key=rank) for first in range(0, len(pieces), _SORTED))
+    for piece in heapq.merge(*parts, key=rank):
         if freed >= wanted:
             break
         found = kept.get(piece.key, Retention())
@@ -152,13 +163,6 @@ def victims(
         chosen.append(piece)
         freed += piece.size
     return chosen if freed >= least else []
-
-
-def _rank(
-    piece: SegmentUse, kept: Mapping[bytes, Retention], stays: Mapping[str, int], now: float
-) -> tuple[int, float]:
-    found = kept.get(piece.key)
-    return stays.get(found.checkpoint, -1) if found else -1, min(piece.used, now)
 
 
 def _newest(kept: Mapping[bytes, Retention]) -> dict[str, int]:

@@ -4,6 +4,11 @@
 is a running count: bytes that a killed process had reserved and not written stay counted until the next eviction, when
 everything is counted anew. Eviction removes whole segments (`stripefs.cache.policy` says which); those who have one
 open go on reading it.
+
+Counting looks at every segment, which takes seconds where there are 100,000. It happens under a lock of its own (the
+byte of `usage` behind the number), which only one thread on this host has: who finds room takes it meanwhile. The
+number is locked for single reads and writes. All of this is called by the threads of the write-back queue, never by a
+reader and never on an event loop.
 """
 
 from __future__ import annotations
@@ -15,15 +20,18 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from stripefs import osutil
 from stripefs.cache.cachedir import CacheDir
-from stripefs.cache.policy import victims
+from stripefs.cache.policy import SegmentUse, victims
 
 __all__ = ["Quota", "default_limit", "free_to_keep"]
 
 _NUMBER = struct.Struct("<Q")
+
+_AT_ONCE = 64
+"""Segments that are removed between two changes of the number."""
 
 FULL_PAUSE = 10.0
 """Seconds after which room is looked for again when nothing could go."""
@@ -86,29 +94,35 @@ class Quota:
 
         `wrote` or `give` follows.
         """
+        if self._reserve(size):
+            return True
+        if time.monotonic() < self._full_until:
+            return False
+        with self._evicting():
+            if self._reserve(size):  # somebody else has made room meanwhile
+                return True
+            self._make_room(size, key)
+        if self._reserve(size):
+            return True
+        self._full_until = time.monotonic() + FULL_PAUSE
+        return False
+
+    def _reserve(self, size: int) -> bool:
+        """The same, of what is free now."""
         with self._lock:
             if self._lease < size:
-                for wanted in (size + min(LEASE, self.limit() // LEASES), size):
-                    if self._take(wanted, key):
-                        self._lease += wanted
-                        break
-                else:
-                    return False
+                with self._alone() as usage:
+                    used = self._read(usage)
+                    for wanted in (size + min(LEASE, self.limit() // LEASES), size):
+                        if self._missing(used, wanted) <= 0:
+                            break
+                    else:
+                        return False
+                    self._write(usage, used + wanted)
+                self._lease += wanted
             self._lease -= size
             self._under_way += size
             return True
-
-    def _take(self, size: int, key: bytes) -> bool:
-        with self._alone() as usage:
-            used = self._read(usage)
-            fits = self._missing(used, size) <= 0
-            if not fits and time.monotonic() >= self._full_until:
-                used = self._make_room(size, key)
-                fits = self._missing(used, size) <= 0
-                if not fits:
-                    self._full_until = time.monotonic() + FULL_PAUSE
-            self._write(usage, used + size * fits)
-            return fits
 
     def wrote(self, size: int) -> None:
         """The bytes that were taken are on disk, and counted there from now on."""
@@ -131,54 +145,71 @@ class Quota:
 
     def recount(self) -> int:
         """Bytes in use, looked at. Raises OSError."""
-        with self._alone() as usage:
-            return self._recount(usage)
+        with self._evicting():
+            return self._count()[1] - self._lease
 
-    def _recount(self, usage: int) -> int:
-        used = sum(piece.size for piece in self._cachedir.segment_uses())
-        self._write(usage, used)
-        return used
+    def _count(self) -> tuple[list[SegmentUse], int]:
+        """All segments, and the bytes in use, counted anew; by one caller at a time.
+
+        The disk does not show yet what this process has taken. What is taken meanwhile is added, so too much counts for
+        what is written meanwhile, too, until all is counted again.
+        """
+        with self._lock, self._alone() as usage:
+            before, taken = self._read(usage), self._lease + self._under_way
+        pieces = list(self._cachedir.segment_uses())
+        with self._alone() as usage:
+            used = sum(piece.size for piece in pieces) + taken + max(0, self._read(usage) - before)
+            self._write(usage, used)
+        return pieces, used
 
     def remove(self, keys: Collection[bytes]) -> int:
         """Remove these versions, whatever keeps them; the bytes that they took. Raises OSError."""
-        with self._alone() as usage:
-            pieces = list(self._cachedir.segment_uses(keys))
-            for key in keys:
-                self._cachedir.unpin(key)
-                self._cachedir.tidy(key)
-            freed = sum(self._cachedir.remove(piece) for piece in pieces)
-            self._recount(usage)
-            return freed
+        freed = self._remove(list(self._cachedir.segment_uses(keys)))
+        for key in keys:
+            self._cachedir.unpin(key)
+            self._cachedir.tidy(key)
+        return freed
+
+    def _remove(self, pieces: Sequence[SegmentUse]) -> int:
+        """Remove segments, and let others have their room a few at a time; the bytes of all."""
+        freed = 0
+        for first in range(0, len(pieces), _AT_ONCE):
+            size = sum(map(self._cachedir.remove, pieces[first : first + _AT_ONCE]))
+            with self._alone() as usage:
+                self._write(usage, max(0, self._read(usage) - size))
+            freed += size
+        return freed
 
     def begin(self, key: bytes) -> int:
         """`CacheDir.begin`, once what writers that were killed have left is gone. Raises OSError."""
-        with self._alone() as usage:
-            if self._sweep():
-                self._recount(usage)
+        if self._sweep():
+            self.recount()
+        with self._alone():
             return self._cachedir.begin(key)
 
-    def _sweep(self) -> int:
-        """Remove versions that nobody writes any more and nobody has published; their bytes."""
-        return sum(self._cachedir.remove(piece) for piece in self._cachedir.segment_uses(self._cachedir.abandoned()))
+    def _sweep(self) -> bool:
+        """Remove versions that nobody writes any more and nobody has published; False where there is none."""
+        with self._alone():
+            abandoned = list(self._cachedir.abandoned())
+        for key in abandoned:
+            self._remove(list(self._cachedir.segment_uses([key])))
+            self._cachedir.forget(key)
+        return bool(abandoned)
 
     def _missing(self, used: int, size: int) -> int:
         """Bytes that must be evicted before `size` more may come; none where it is not positive."""
         total, free = self._file_system()
         return max(used + size - self.limit(), size + free_to_keep(total) - free)
 
-    def _make_room(self, size: int, key: bytes) -> int:
-        """Remove what may go; the bytes that are in use afterwards, counted anew."""
+    def _make_room(self, size: int, key: bytes) -> None:
+        """Remove what may go, by one caller at a time."""
         self._sweep()
-        pieces = list(self._cachedir.segment_uses())
-        used = sum(piece.size for piece in pieces) + self._under_way  # which the disk does not show yet
+        pieces, used = self._count()
         missing = self._missing(used, size)
         if missing > 0:
             kept = self._cachedir.kept({piece.key for piece in pieces} | {key})
             wanted = missing + min(self.limit() // SLACK, MOST_SLACK)
-            for piece in victims(pieces, kept, wanted, missing, key, time.time()):
-                used -= self._cachedir.remove(piece)
-                self.evicted += piece.size
-        return used
+            self.evicted += self._remove(victims(pieces, kept, wanted, missing, key, time.time()))
 
     def _file_system(self) -> tuple[int, int]:
         """Bytes in all, and free ones, where the folder is or will be."""
@@ -191,16 +222,34 @@ class Quota:
                 folder = os.path.dirname(folder)
 
     @contextlib.contextmanager
+    def _evicting(self) -> Iterator[None]:
+        """Be the only one of this host who counts and evicts."""
+        with self._opened() as usage:
+            osutil.lock(usage, _NUMBER.size)
+            try:
+                yield
+            finally:
+                osutil.unlock(usage, _NUMBER.size)
+
+    @contextlib.contextmanager
     def _alone(self) -> Iterator[int]:
-        descriptor = self._cachedir.open_usage()
-        osutil.ours(descriptor)
+        """`usage`, which nobody else reads or changes: for moments only."""
+        with self._opened() as usage:
+            fcntl.flock(usage, fcntl.LOCK_EX)
+            try:
+                yield usage
+            finally:
+                fcntl.flock(usage, fcntl.LOCK_UN)  # a child that was forked meanwhile has the same open file
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        usage = self._cachedir.open_usage()
+        osutil.ours(usage)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield descriptor
+            yield usage
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the same open file
-            osutil.not_ours(descriptor)
-            os.close(descriptor)
+            osutil.not_ours(usage)
+            os.close(usage)
 
     def _read(self, usage: int) -> int:
         found = os.pread(usage, _NUMBER.size, 0)

@@ -129,6 +129,7 @@ def evict(
         chosen = (version for version in _chosen(place, which) if not version.writing)
         gone = [version for version in chosen if pinned or not version.pinned]
         freed = room.remove([version.key for version in gone])
+        room.recount()
         told = _told(place, room)
     if as_json:
         removed = [_as_dict(version) for version in gone]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from stripefs.cache import quota as rooms
 from stripefs.cache.cachedir import CacheDir
+from stripefs.cache.policy import SegmentUse
 from stripefs.cache.quota import Quota, default_limit, free_to_keep
+from stripefs.osutil import flocked
 from tests.support.caches import AGE, MIB, Cached, cached, read, write
 
 OVERHEAD = 8192
@@ -167,6 +171,72 @@ def test_room_is_leased_so_that_not_every_block_asks(folder: Path, monkeypatch: 
     one.give(MIB)
     one.return_lease()
     assert one.used() == other.used() == 64 * MIB
+
+
+def segment(folder: Path, key: bytes, number: int, size: int = MIB) -> Path:
+    """A segment of `size` bytes in which no block is, last used at the time `number`."""
+    path = Path(CacheDir(str(folder)).segment(key, number))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    os.utime(path, (number, number))
+    return path
+
+
+def test_who_finds_room_waits_for_nobody_who_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting a large cache takes seconds."""
+    several = [segment(folder, A, number) for number in range(10)]
+    one, other = (Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(2))
+    assert one.recount() == 10 * MIB
+    other.return_lease()
+    looks = CacheDir.segment_uses
+    taken = []
+
+    def look(self: CacheDir, *keys: Iterable[bytes]) -> Iterator[SegmentUse]:
+        with flocked(self.usage, wait=False):
+            pass
+        for found in looks(self, *keys):
+            yield found
+            if found.number == 9:
+                several[9].unlink()  # another process gives room back, and takes it
+                with flocked(self.usage) as usage:
+                    os.pwrite(usage, (9 * MIB).to_bytes(8, "little"), 0)
+                taken.append(other.take(MIB, B))
+
+    monkeypatch.setattr(CacheDir, "segment_uses", look)
+    assert one.take(MIB, B)
+    assert taken == [True]
+    assert not several[0].exists()
+    assert one.evicted >= MIB
+    assert one.used() <= 10 * MIB
+
+
+def test_two_who_find_no_room_evict_once(folder: Path) -> None:
+    several = [segment(folder, A, number) for number in range(10)]
+    quotas = [Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(4)]
+    quotas[0].recount()
+    found: list[bool] = []
+    threads = [threading.Thread(target=lambda one=one: found.append(one.take(64 << 10, B))) for one in quotas]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 4
+    assert [path.exists() for path in several] == [False] + [True] * 9
+
+
+def test_what_is_removed_twice_is_counted_once(folder: Path) -> None:
+    segment(folder, A, 0)
+    segment(folder, B, 0)
+    place = CacheDir(str(folder))
+    quota = Quota(place, 10 * MIB)
+    quota.recount()
+    (piece,) = place.segment_uses([A])
+    assert place.remove(piece) == MIB
+    assert place.remove(piece) == 0
+    assert quota.remove([A]) == 0
+    assert quota.used() == 2 * MIB
+    assert quota.remove([B]) == MIB
+    assert quota.recount() == 0
 
 
 def test_folders_of_versions_that_are_gone_go_too(source: Path, folder: Path, one: Cached) -> None:
