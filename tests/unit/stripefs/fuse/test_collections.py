@@ -1,0 +1,71 @@
+"""Collections of garbage in a worker: none looks at all inodes."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from stripefs.fuse import worker
+from stripefs.store.base import Identity, Kind
+from stripefs.vfs import ROOT, InodeTable
+
+NAMES = 100_000
+
+
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    """As in a worker, and afterwards as before."""
+    worker.freeze_survivors()
+    yield
+    gc.callbacks.remove(worker._freeze)
+
+
+def looked_at(table: InodeTable, most: list[int]) -> None:
+    """Make NAMES inodes; add the objects that each full collection looks at to `most`."""
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        if phase == "start" and about["generation"] == 2:
+            most.append(len(gc.get_objects()))
+
+    gc.callbacks.append(note)
+    try:
+        for number in range(NAMES):
+            table.add_lookup(ROOT, b"file-%d" % number, Kind.FILE, Identity(number, number, str(number)))
+            if number % (NAMES // 10) == 0:
+                gc.collect()
+    finally:
+        gc.callbacks.remove(note)
+
+
+def test_a_full_collection_looks_at_what_is_new(frozen: None) -> None:
+    most: list[int] = []
+    looked_at(InodeTable(), most)
+    assert max(most) < NAMES // 2  # all of them are two objects each
+
+
+def test_a_young_collection_does_not_look_at_all_names(frozen: None) -> None:
+    table = InodeTable()
+    for number in range(1000):
+        table.add_lookup(ROOT, b"file-%d" % number, Kind.FILE, Identity(number, number, str(number)))
+    gc.collect()
+    table.add_lookup(ROOT, b"later", Kind.FILE, Identity(0, 0, ""))
+    young = [*gc.get_objects(generation=0), *gc.get_objects(generation=1)]
+    assert not any(one is table.current or one is table.nodes for one in young)
+
+
+def test_what_is_forgotten_is_freed_and_so_are_young_cycles(frozen: None) -> None:
+    class Thing:
+        def __init__(self) -> None:
+            self.me: Thing | None = None
+
+    old = Thing()
+    gc.collect()
+    cycle = Thing()
+    cycle.me = cycle
+    gone = [weakref.ref(old), weakref.ref(cycle)]
+    del old, cycle
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
