@@ -42,7 +42,11 @@ __all__ = [
     "check_opened",
     "check_range",
     "exact",
+    "in_order",
 ]
+
+_SORTED = 4096
+"""Names that are sorted in one go: some milliseconds."""
 
 STORE_ERRORS: dict[int | None, type[StoreError]] = {
     errno.ENOENT: NotFound,
@@ -246,3 +250,12 @@ class PassedOn:
 
     def on_cancel(self, close: Callable[[], None] | None) -> None:
         self._watch.on_cancel(close)
+
+
+def in_order(names: Sequence[bytes]) -> list[bytes]:
+    """The names in byte order. Not by one call of `sorted`, during which no other thread runs: 75 ms for 100,000 names,
+    1.2 s for a million."""
+    import heapq  # most programs list nothing
+
+    parts = [sorted(names[first : first + _SORTED]) for first in range(0, len(names), _SORTED)]
+    return list(heapq.merge(*parts))

@@ -48,7 +48,7 @@ from stripefs.store.base import (
     Watch,
 )
 from stripefs.store.buffers import uninitialised
-from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_range
+from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_range, in_order
 from stripefs.store.local_write import (
     LocalSink,
     NewFile,
@@ -117,7 +117,7 @@ class LocalStore(Store):
             listed = os.open(name, flags, dir_fd=folder)
         try:
             with _errors(path), os.scandir(listed) as entries:
-                names = sorted(os.fsencode(entry.name) for entry in entries)
+                names = in_order([os.fsencode(entry.name) for entry in entries])
             for start in range(bisect.bisect_right(names, after), len(names), _BATCH):
                 with _errors(path):
                     found = [_look(listed, name) for name in names[start : start + _BATCH]]

@@ -54,7 +54,7 @@ from stripefs.store.base import (
     Store,
     Watch,
 )
-from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_opened, check_range, exact
+from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_opened, check_range, exact, in_order
 
 __all__ = ["ArrowHandle", "ArrowSink", "ArrowStore", "errors", "open_bucket"]
 
@@ -174,7 +174,7 @@ class ArrowStore(Store):
                 continue
             if name > after and (name not in found or info.type == arrow_fs.FileType.File):
                 found[name] = _status(name, info)
-        names = sorted(found)
+        names = in_order(list(found))
         for start in range(0, len(names), _BATCH):
             yield [found[name] for name in names[start : start + _BATCH]]
 
