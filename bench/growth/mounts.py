@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.harness import BenchError, mounts
 from bench.harness.cluster import Cluster
-from bench.harness.data import MIB
+from bench.harness.data import MIB, DataFile
 from bench.harness.environment import cold, drop_caches
 from bench.harness.mounts import Mount, mounted
 from bench.harness.processes import pss, tree
@@ -34,6 +34,7 @@ _CREATORS = 32
 _CONTENT = bytes(1000)
 _BUDGET = 256 * MIB
 _STEP = MIB
+_BLOCK = 64 * MIB
 _SETTLED = 1.0  # seconds after which a mount's memory is looked at
 
 
@@ -55,7 +56,8 @@ class FileCases:
             "sync_files": self._synced,
             "cached_names": self._names_kept,
             "open_files": self._files_opened,
-            "readers": self._readers,
+            "readers": self._local_readers,
+            "readers_hdfs": self._hdfs_readers,
         }
         return measures[case](size)
 
@@ -106,7 +108,7 @@ class FileCases:
                 for entry in entries:
                     entry.stat()
 
-        return self._memory(listed)
+        return self._memory(size, listed)
 
     def _files_opened(self, size: int) -> dict[str, float]:
         folder = self._files(size, _CONTENT)
@@ -116,40 +118,30 @@ class FileCases:
                 for entry in entries:
                     held.callback(os.close, os.open(entry.path, os.O_RDONLY))
 
-        return self._memory(open_all)
+        return self._memory(size, open_all)
 
-    def _memory(self, work: Callable[[Mount, ExitStack], None]) -> dict[str, float]:
-        """MiB of the mount's processes after `work`, beyond those before. The stack is closed before the mount ends."""
+    def _memory(self, size: int, work: Callable[[Mount, ExitStack], None]) -> dict[str, float]:
+        """MiB of the mount's processes after `work` on `size` files, beyond those before, and bytes for each file. The
+        stack is closed before the mount ends."""
         with self._mount() as mount, ExitStack() as held:
             time.sleep(_SETTLED)
             before = pss(tree(mount.pid))
             work(mount, held)
             time.sleep(_SETTLED)
             after = pss(tree(mount.pid))
-        return {"memory": max(after - before, 1) / MIB}
+        more = max(after - before, 1)
+        return {"memory": more / MIB, "each": more / size}
 
-    def _readers(self, count: int) -> dict[str, float]:
+    def _local_readers(self, count: int) -> dict[str, float]:
         command = [str(Path(sys.executable).with_name("stripefs")), "mount", "--foreground", self.memory.as_uri()]
         with mounted("stripefs", command, {}) as mount:
             drop_caches()
-            share, start = READ // count, threading.Barrier(count + 1)
+            return _read_together(mount.folder / "data", count)
 
-            def read(number: int) -> None:
-                with (mount.folder / "data").open("rb", buffering=0) as file:
-                    start.wait()
-                    file.seek(number * share)
-                    for _ in range(share // _STEP):
-                        if len(file.read(_STEP)) != _STEP:
-                            raise BenchError("a reader came to the end of the file")
-
-            with ThreadPoolExecutor(count) as pool:
-                readers = [pool.submit(read, number) for number in range(count)]
-                start.wait()
-                began = time.perf_counter()
-                for reader in readers:
-                    reader.result()
-                seconds = time.perf_counter() - began
-        return {"time": seconds, "throughput": READ / 1e6 / seconds}
+    def _hdfs_readers(self, count: int) -> dict[str, float]:
+        self.cluster.write([DataFile("growth/data", READ, _BLOCK)], lambda _: None)  # unless it is there
+        with self._mount() as mount:
+            return _read_together(mount.folder / "growth/data", count)
 
     def _files(self, count: int, content: bytes = b"") -> str:
         """The name, below a mount, of a directory of so many files on the cluster, made unless it is there."""
@@ -180,3 +172,25 @@ class FileCases:
             for number in range(count):
                 (folder / f"file-{number:06}").write_bytes(_CONTENT)
         return folder
+
+
+def _read_together(path: Path, count: int) -> dict[str, float]:
+    """The file at `path`, READ bytes long, read by so many threads, each its own part."""
+    share, start = READ // count, threading.Barrier(count + 1)
+
+    def read(number: int) -> None:
+        with path.open("rb", buffering=0) as file:
+            start.wait()
+            file.seek(number * share)
+            for _ in range(share // _STEP):
+                if len(file.read(_STEP)) != _STEP:
+                    raise BenchError("a reader came to the end of the file")
+
+    with ThreadPoolExecutor(count) as pool:
+        readers = [pool.submit(read, number) for number in range(count)]
+        start.wait()
+        began = time.perf_counter()
+        for reader in readers:
+            reader.result()
+        seconds = time.perf_counter() - began
+    return {"time": seconds, "throughput": READ / 1e6 / seconds}

@@ -17,8 +17,10 @@ __all__ = ["CASES", "COST", "REPORT", "SIZES", "exponent", "ratios", "sizes"]
 CASES = {
     "find_block": "a cached block is looked for by its digest, among 500,000 of so many devices",
     "evict_blocks": "256 MiB of image blocks are evicted, of so many that are cached",
+    "remove_device": "a device is removed all of whose blocks are cached, so many, until no table knows of them",
     "evict_segments": "1 % of a cache is evicted, which holds so many segments of files",
     "compact_journal": "the journal of a mount is compacted that holds so many inodes",
+    "learn_inodes": "a mount comes to hold so many inodes, its kernel having asked for their names",
     "gc_images": "`imagefs gc` looks through a store of so many images",
     "build_image": "`imagefs build` of one small directory into a store of so many images",
     "list_files": "`ls -l` of a directory of so many files, on a fresh mount",
@@ -28,31 +30,35 @@ CASES = {
     "cached_names": "memory of a mount that has listed a directory of so many files",
     "open_files": "memory of a mount with so many open files",
     "readers": "so many readers of a local directory in memory at the same time, 256 MiB in all",
+    "readers_hdfs": "the same of a file on HDFS",
 }
 
 SIZES: Mapping[str, Sequence[int]] = {
     "find_block": (1, 10, 50),
     "evict_blocks": (10**5, 10**6, 10**7),
+    "remove_device": (10**5, 10**6, 10**7),
     "evict_segments": (10**3, 10**4, 10**5),
     "compact_journal": (10**4, 10**5, 10**6),
+    "learn_inodes": (10**4, 10**5, 10**6),
     "gc_images": (10, 100, 1000, 10_000),
     "build_image": (10, 100, 1000, 10_000),
     "list_files": (100, 1000, 10_000, 100_000),
     "find_files": (100, 1000, 10_000, 100_000),
-    "extract_files": (30, 100, 300),
-    "sync_files": (30, 100, 300),
-    "cached_names": (1000, 10_000),
+    "extract_files": (100, 300, 1000),
+    "sync_files": (100, 300, 1000),
+    "cached_names": (1000, 10_000, 100_000),
     "open_files": (1000, 4000),
     "readers": (1, 4, 16, 64),
+    "readers_hdfs": (1, 4, 16, 64),
 }
 
 COST = {"cached_names": "memory", "open_files": "memory"}
 """The metric that is the cost of a case, where that is not its time."""
 
-_CONSTANT = ("find_block", "evict_blocks", "build_image", "readers")
+_CONSTANT = ("find_block", "evict_blocks", "build_image", "readers", "readers_hdfs")
 """Cases that do as much at each size."""
 
-_ON_HDFS = ("list_files", "find_files", "extract_files", "sync_files", "cached_names", "open_files")
+_ON_HDFS = ("list_files", "find_files", "extract_files", "sync_files", "cached_names", "open_files", "readers_hdfs")
 
 
 def sizes(case: str, *, quick: bool) -> Sequence[int]:
@@ -71,8 +77,11 @@ def exponent(costs: Mapping[int, float]) -> float:
 def ratios() -> list[RatioPlan]:
     """Every ratio, targets first. Those of one system alone are its figures."""
     made = [
-        RatioPlan("find_block_50_devices_vs_1", Key("find_block", "50", "time"), Key("find_block", "1", "time"), 1.2),
+        RatioPlan("find_block_50_devices_vs_1", Key("find_block", "50", "relative"), None, 1.2),
         RatioPlan("eviction_1e7_blocks_stall_ms", Key("evict_blocks", "10000000", "stall"), None, 50.0),
+        RatioPlan("eviction_1e5_segments_stall_ms", Key("evict_segments", "100000", "stall"), None, 50.0),
+        RatioPlan("removal_1e6_blocks_stall_ms", Key("remove_device", "1000000", "stall"), None, 50.0),
+        RatioPlan("inodes_1e6_stall_ms", Key("learn_inodes", "1000000", "stall"), None, 50.0),
         RatioPlan("compaction_1e6_inodes_stall_ms", Key("compact_journal", "1000000", "stall"), None, 50.0),
     ]
     made += [
@@ -106,7 +115,7 @@ def _chart(document: Document) -> Lines:
 
 REPORT = Report(
     ratios=ratios(),
-    columns=("time", "stall", "memory", "throughput", "exponent"),
+    columns=("time", "relative", "stall", "memory", "each", "throughput", "exponent"),
     cases=list(CASES),
     systems=[*dict.fromkeys(str(size) for found in SIZES.values() for size in sorted(found)), "exponent"],
     spread="",

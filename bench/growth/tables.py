@@ -1,7 +1,8 @@
 """One operation on tables of a given size: `python -m bench.growth.tables CASE SIZE FOLDER`, in a process of its own.
 
 Each answers with JSON {"time", "stall"}: seconds of the operation, and milliseconds of its longest step that lets no
-other task run. FOLDER is empty, for what an operation has on disk. Making the tables is not timed.
+other task run. A stall counts at most the CPU time of the process meanwhile: what other processes of a busy machine
+take is none. FOLDER is empty, for what an operation has on disk. Making the tables is not timed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import dataclasses
 import gc
 import hashlib
 import json
+import os
 import random
 import sys
 import threading
@@ -17,15 +19,23 @@ import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
-from imagefs.blocks.block_table import BlockTable, PeerTable, oldest, row
+import trio
+
+from imagefs.blocks.block_table import ROW, BlockTable, PeerTable, oldest, row
+from imagefs.blocks.cachefile import CacheDisk, LocalDevice
+from imagefs.blocks.eviction import DeviceCache
+from imagefs.blocks.stats import BlockStats
 from imagefs.build.pipeline import BuildOptions, make_image
+from imagefs.format.index import BLOCK, BlockLocation, Index
 from imagefs.housekeeping.gc import collect
 from imagefs.repository.images import Images
 from imagefs.repository.store import open_repository
 from stripefs.cache.cachedir import CacheDir
 from stripefs.cache.quota import Quota
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
+from stripefs.fuse.worker import freeze_survivors
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Identity, Kind
 from stripefs.vfs.inodes import ROOT, InodeTable
@@ -34,12 +44,29 @@ __all__ = ["OPERATIONS", "main"]
 
 _BLOCKS = 500_000  # of all devices together, where devices are counted
 _LOOKED_FOR = 20_000
+_REPEATS = 15
+"""Times that look-ups are made, in turn with those among the blocks of one device. Of each the one counts that took the
+least CPU time: what else a machine does only ever adds to that."""
+
 _DEVICES = 50  # that share the blocks of an image cache
 _EVICTED = 2048  # blocks of 128 KiB
 _YEAR = 365 * 86400
 
 
 def _find_block(devices: int, _folder: Path) -> dict[str, float]:
+    works = [_look_ups(number) for number in {devices, 1}]
+    spent: list[list[float]] = [[] for _ in works]
+    for _ in range(_REPEATS):
+        for work, times in zip(works, spent, strict=True):
+            began = time.thread_time()
+            work()
+            times.append(time.thread_time() - began)
+    least = dict(zip({devices, 1}, map(min, spent), strict=True))
+    return {"time": least[devices], "relative": least[devices] / least[1]}
+
+
+def _look_ups(devices: int) -> Callable[[], None]:
+    """Looks for blocks of so many devices, which have as many in all whatever their number."""
     peers: PeerTable[int] = PeerTable()
     each = _BLOCKS // devices
     digests = []
@@ -56,7 +83,7 @@ def _find_block(devices: int, _folder: Path) -> dict[str, float]:
             if (device, block) not in peers.find(digest):
                 raise AssertionError("a block was not found")
 
-    return _timed(work)
+    return work
 
 
 def _evict_blocks(blocks: int, _folder: Path) -> dict[str, float]:
@@ -82,6 +109,64 @@ def _evict_blocks(blocks: int, _folder: Path) -> dict[str, float]:
     answer = _timed(work)
     assert gone >= _EVICTED
     return answer | {"stall": longest * 1e3}
+
+
+@dataclasses.dataclass
+class _Virtual:
+    """Of an index with so many blocks that no document has, what a cache of devices asks for. A block is its digest."""
+
+    blocks: int
+
+    @property
+    def stored(self) -> int:
+        return self.blocks
+
+    @property
+    def device_bytes(self) -> int:
+        return self.blocks * BLOCK
+
+    def place(self, block: int) -> BlockLocation:
+        mixed = block * 0x9E3779B97F4A7C15 & (1 << 64) - 1
+        return BlockLocation(mixed.to_bytes(32, "little"), 0, 0, 0, BLOCK)
+
+
+def _remove_device(blocks: int, folder: Path) -> dict[str, float]:
+    name, index, stats = "ab" * 32, cast("Index", _Virtual(blocks)), BlockStats()
+    LocalDevice(folder, name, blocks, blocks * BLOCK).close()  # a sparse file, of which the table says that all is here
+    with (folder / f"{name}.table").open("r+b") as table:
+        table.seek(-blocks * ROW, os.SEEK_END)
+        for first in range(0, blocks, _BLOCKS):
+            table.write(row(1, time.time()) * min(_BLOCKS, blocks - first))
+    cache = DeviceCache(CacheDisk(folder, stats), blocks * BLOCK, stats)
+
+    async def work() -> dict[str, float]:
+        async with trio.open_nursery() as nursery:
+            await cache.load(name, index)
+            cache.open(name, index)
+            nursery.start_soon(cache.list_peers)
+            while len(cache.peers) < blocks:
+                await trio.sleep(0.1)
+            gc.collect()
+            longest = 0.0
+
+            async def tick() -> None:
+                nonlocal longest
+                while True:
+                    last = _now()
+                    await trio.sleep(0.001)
+                    longest = max(longest, _late(last))
+
+            nursery.start_soon(tick)
+            await trio.sleep(0.01)
+            began = time.perf_counter()
+            await cache.discard(name)
+            while len(cache.peers):
+                await trio.sleep(0.01)
+            seconds = time.perf_counter() - began
+            nursery.cancel_scope.cancel()
+        return {"time": seconds, "stall": longest * 1e3}
+
+    return trio.run(work)
 
 
 def _evict_segments(segments: int, folder: Path) -> dict[str, float]:
@@ -141,6 +226,25 @@ def _compact_journal(inodes: int, _folder: Path) -> dict[str, float]:
     return _timed(work) | {"stall": longest * 1e3}
 
 
+def _learn_inodes(inodes: int, _folder: Path) -> dict[str, float]:
+    counters, *slots = make_memory()
+    table = InodeTable(MemoryJournal(CounterPage(counters), (slots[0], slots[1])))
+    longest = 0.0
+
+    def work() -> None:
+        nonlocal longest
+        folder = ROOT
+        for number in range(inodes):
+            last = _now()
+            if number % 1000 == 0:
+                folder = table.add_lookup(ROOT, b"d%d" % number, Kind.DIRECTORY, None).id
+            table.add_lookup(folder, b"file-%d" % number, Kind.FILE, Identity(number, number, str(number)))
+            table.commit()
+            longest = max(longest, _late(last, 0.0))
+
+    return _timed(work) | {"stall": longest * 1e3}
+
+
 def _store_of(images: int, folder: Path) -> Images:
     """A store with so many images of one small directory, each with a manifest of its own, and a tag."""
     tree = folder / "tree"
@@ -177,14 +281,17 @@ def _build_image(images: int, folder: Path) -> dict[str, float]:
 OPERATIONS: dict[str, Callable[[int, Path], dict[str, float]]] = {
     "find_block": _find_block,
     "evict_blocks": _evict_blocks,
+    "remove_device": _remove_device,
     "evict_segments": _evict_segments,
     "compact_journal": _compact_journal,
+    "learn_inodes": _learn_inodes,
     "gc_images": _gc_images,
     "build_image": _build_image,
 }
 
 
 def main(case: str, size: int, folder: Path) -> None:
+    freeze_survivors()  # as the workers of mounts and of the daemon do
     print(json.dumps(OPERATIONS[case](size, folder)))
 
 
@@ -208,12 +315,23 @@ def _beside_a_ticker(work: Callable[[], object]) -> dict[str, float]:
 
     thread = threading.Thread(target=run)
     thread.start()
-    began = time.perf_counter()
+    last = _now()
     while not over.wait(0.001):
-        now = time.perf_counter()
-        longest, began = max(longest, now - began - 0.001), now
+        longest = max(longest, _late(last))
+        last = _now()
     thread.join()
     return answers[0] | {"stall": longest * 1e3}
+
+
+def _now() -> tuple[float, float]:
+    """Seconds of the clock, and of this process's CPU time."""
+    return time.perf_counter(), time.process_time()
+
+
+def _late(last: tuple[float, float], expected: float = 0.001) -> float:
+    """Seconds since `last` beyond those that were `expected`, as far as this process used them."""
+    now, used = _now()
+    return max(0.0, min(now - last[0] - expected, used - last[1]))
 
 
 if __name__ == "__main__":

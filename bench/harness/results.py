@@ -99,6 +99,8 @@ METRICS = {
     "datanode_cpu_per_gb": Metric("s/GB", "DataNodes' CPU s/GB", 2),
     "stall": Metric("ms", "longest ms without another task", 1),
     "memory": Metric("MiB", "MiB more", 1),  # of a mount, for what it knows or holds open
+    "each": Metric("bytes", "bytes each", 0),  # of that memory, for one file or name
+    "relative": Metric("ratio", "times that of the smallest", 2),  # in the same process, in turn
     "exponent": Metric("exponent", "exponent", 2),  # of cost over size
     "calls_per_file": Metric("calls", "calls a file", 1),  # to the NameNode, by its own count
     "calls_per_gb": Metric("calls/GB", "calls a GB", 1),
