@@ -164,6 +164,10 @@ class DirectoryEntry:
     cookie: int = 0
 
 
+_LEARNED_AT_ONCE = 4096
+"""Names, which take 2 ms."""
+
+
 class DirectoryListing:
     """Walks the directory at `path` for handle number `handle`. Hold `lock` around `seek` and what follows it."""
 
@@ -185,7 +189,9 @@ class DirectoryListing:
         self._upcoming: deque[DirectoryEntry] = deque()
         self._base = -1  # the cookie before the first of `_shown`
         self._walk = _Walk(store, owners, path, b"")
+        self._rewound = False
         self._known: dict[bytes, int] = {}
+        self._learned = 0  # names of the handle that are in `_known`
 
     def seek(self, cookie: int) -> None:
         """Go to the position `cookie`; IndexError when this handle never gave it."""
@@ -201,12 +207,13 @@ class DirectoryListing:
         self._base = cookie
         self._upcoming.clear()
         self._walk = self._walk.restart_after(names[cookie - 1] if cookie else b"")
-        # Names that were given a cookie before keep it, so that positions taken earlier stay right.
-        self._known = {name: number for number, name in enumerate(names, 1)} if cookie < len(names) else {}
+        self._rewound |= cookie < len(names)
 
     async def peek(self) -> DirectoryEntry | None:
         """The entry after the position; None at the end."""
         while not self._upcoming:
+            if self._rewound:
+                await self._learn()
             walk = self._walk
             last = walk.last
             try:
@@ -219,6 +226,16 @@ class DirectoryListing:
             now = trio.current_time()
             self._upcoming.extend(DirectoryEntry(status, now, self._known.get(status.name, 0)) for status in batch)
         return self._upcoming[0]
+
+    async def _learn(self) -> None:
+        """Names that were given a cookie before keep it, so that positions taken earlier stay right. Other tasks run
+        meanwhile."""
+        names = self._state.directories[self._handle].names
+        while self._learned < len(names):
+            some = names[self._learned : self._learned + _LEARNED_AT_ONCE]
+            self._known.update((name, number) for number, name in enumerate(some, self._learned + 1))
+            self._learned += len(some)
+            await trio.lowlevel.checkpoint()
 
     def cookie(self, entry: DirectoryEntry) -> int:
         """The cookie that `entry` has or will have when it is stepped over."""

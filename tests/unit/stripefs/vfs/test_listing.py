@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from stripefs.errors import ServiceDown, StoreError
-from stripefs.vfs import ROOT, NodeAttributes, UnknownHandle
+from stripefs.vfs import ROOT, NodeAttributes, UnknownHandle, read_handles
 from tests.unit.stripefs.vfs.world import MemoryStore, failing, listed, make, quiet
 
 
@@ -53,6 +53,31 @@ async def test_listing_pages_and_positions(store: MemoryStore) -> None:
         assert await listed(tree, handle, cookies[names[at]], most=3) == whole[at + 1 : at + 4]
     with pytest.raises(UnknownHandle):
         await listed(tree, handle, 1000)
+
+
+async def test_going_back_among_many_names_holds_nobody_up(store: MemoryStore) -> None:
+    names = filled(store, 9)
+    tree = make(store)
+    handle = await tree.opendir(ROOT)
+    whole = await listed(tree, handle)
+    await listed(tree, handle, whole[4][1])  # pages before it are not kept
+    count = 10 * read_handles._LEARNED_AT_ONCE
+    tree.state.directories[handle].names.extend(b"gone-%06d" % number for number in range(count))
+    steps: list[int] = []
+
+    async def note_steps() -> None:
+        while True:
+            known = len(tree._listings[handle]._known)
+            await trio.lowlevel.checkpoint()
+            steps.append(len(tree._listings[handle]._known) - known)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(note_steps)
+        assert await listed(tree, handle, 0) == whole
+        nursery.cancel_scope.cancel()
+    assert len(tree._listings[handle]._known) == count + len(names)
+    assert 0 < max(steps) <= 2 * read_handles._LEARNED_AT_ONCE
+    assert await listed(tree, handle, whole[3][1], most=3) == whole[4:7]
 
 
 async def test_a_page_taken_in_part_is_not_asked_for_again(store: MemoryStore) -> None:
