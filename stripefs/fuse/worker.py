@@ -19,6 +19,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ LEAVES_WITHIN = 600.0
 
 DEFERS_FOR = 60.0
 """Seconds at the end of that in which files that are opened for writing wait for the next worker."""
+
+SLOW = 0.02
+"""Seconds of processor time from which on a full collection of garbage counts as slow: some 50,000 names. A request
+waits no more than twice as long."""
 
 _LOOK_EVERY = 0.05
 
@@ -126,19 +131,28 @@ def main(make: Callable[[Start], Backend]) -> None:
 
 
 def freeze_survivors() -> None:
-    """Let a full collection of garbage, in which no task runs, look at what was made since the last one, and at nothing
-    twice: a mount that the kernel asked for a million names holds two million objects, which take 0.4 s.
+    """Keep full collections of garbage, in which no task runs, short: a mount that the kernel asked for a million names
+    holds two million objects, which take 0.4 s. After a collection that took `SLOW`, later ones leave its survivors
+    alone.
 
-    Objects that are in no cycle are freed as ever. A cycle that was in use at a full collection stays for good
-    afterwards; that files are opened, read and closed makes none.
+    Objects that are in no cycle are freed as ever. A cycle that is in use at such a moment is never collected, so it is
+    not done after short collections, which a mount of few names has alone.
     """
     gc.freeze()  # what was loaded so far
-    gc.callbacks.append(_freeze)
+    gc.callbacks.append(_Survivors())
 
 
-def _freeze(phase: str, about: Mapping[str, int]) -> None:
-    if phase == "stop" and about["generation"] == 2:
-        gc.freeze()
+class _Survivors:
+    """Notes when each collection began, and freezes what survived a slow one."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+
+    def __call__(self, phase: str, about: Mapping[str, int]) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+        elif about["generation"] == 2 and time.thread_time() - self._began >= SLOW:
+            gc.freeze()
 
 
 class _Worker:

@@ -16,11 +16,14 @@ NAMES = 100_000
 
 
 @pytest.fixture
-def frozen() -> Iterator[None]:
-    """As in a worker, and afterwards as before."""
+def frozen(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a worker whose collections are all slow, and afterwards as before."""
+    before = list(gc.callbacks)
+    monkeypatch.setattr(worker, "SLOW", 0.0)
     worker.freeze_survivors()
     yield
-    gc.callbacks.remove(worker._freeze)
+    gc.callbacks[:] = before
+    gc.unfreeze()
 
 
 def looked_at(table: InodeTable, most: list[int]) -> None:
@@ -69,3 +72,17 @@ def test_what_is_forgotten_is_freed_and_so_are_young_cycles(frozen: None) -> Non
     del old, cycle
     gc.collect()
     assert [reference() for reference in gone] == [None, None]
+
+
+def test_a_cycle_that_lived_through_quick_collections_is_freed(frozen: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Thing:
+        def __init__(self) -> None:
+            self.me = self
+
+    monkeypatch.setattr(worker, "SLOW", float("inf"))
+    cycle = Thing()
+    gc.collect()
+    gone = weakref.ref(cycle)
+    del cycle
+    gc.collect()
+    assert gone() is None
