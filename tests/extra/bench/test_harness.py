@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cli import DOCS, RESULTS, main, with_results
+from bench.cli import main, with_results
 from bench.fleet.plan import Scenario
 from bench.harness import BenchError, netns
 from bench.harness.mounts import memory_limit
@@ -59,11 +59,6 @@ def test_each_round_begins_one_further_on() -> None:
 
 
 # -- results in the docs -----------------------------------------------------------------------------------------------
-
-
-def test_the_docs_show_the_committed_results() -> None:
-    text = DOCS.read_text()
-    assert with_results(text, RESULTS) == text, "run ./scripts/bench table"
 
 
 def stored(folder: Path, name: str, document: Document) -> Path:
