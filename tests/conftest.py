@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from xdist.scheduler import LoadScopeScheduling
 from stripefs.api import engine
 from tests.support.examples import FULL
 from tests.support.leaks import MARK, leaks
+from tests.support.memory import MemoryFolders
 from tests.support.other_users import open_folder
 from tests.tools.hdfs import HdfsInstance, hdfs_instance, remove_orphans
 
@@ -26,6 +27,7 @@ settings.load_profile("default")
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[MARK] = str(os.getpid())
+    os.environ["HDFS_CLUSTER_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # JVMs end before what is optimised pays
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # which nohup and & of a shell ignore, and tests send
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -43,8 +45,8 @@ _FIRST = (
 )
 """Folders whose tests mostly wait, the longest first: started last, they would run alone while a processor idles."""
 
-_ONE_WORKER = ("tests/hdfs/faults", "tests/hdfs", "tests/extra/hdfs")
-"""Folders that one worker runs as a whole, so that a run has one HDFS of either kind."""
+_ONE_WORKER = ("tests/hdfs/faults", "tests/hdfs/clusters", "tests/hdfs", "tests/extra/hdfs")
+"""Folders that one worker runs as a whole, so that a run has one HDFS of either kind, and one that is a test's own."""
 
 _LIGHT = ("tests/unit/", "tests/model/")
 """The folders of tests that start no mounts."""
@@ -53,7 +55,7 @@ LIGHT = 10.0
 """Seconds that one of them may take unless it is marked slow, where each processor has one task."""
 
 
-class _Scheduling(LoadScopeScheduling):
+class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Gives workers a file at a time, and the folders that share a cluster as one."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -72,7 +74,9 @@ def _place(item: pytest.Item) -> int:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A light test that takes long fails, so that the quick tier stays quick."""
     report = yield
     light = item.nodeid.startswith(_LIGHT) and item.get_closest_marker("slow") is None
@@ -144,6 +148,21 @@ def nothing_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     assert not left, "tests left behind:\n" + "\n".join(left)
 
 
+@pytest.fixture(scope="session")
+def _memory(
+    nothing_left: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MemoryFolders]:
+    folders = MemoryFolders(tmp_path_factory.mktemp)
+    yield folders
+    folders.close(request.session.testsfailed)
+
+
+@pytest.fixture
+def memory_path(_memory: MemoryFolders, request: pytest.FixtureRequest) -> Path:
+    """Like `tmp_path`, in memory."""
+    return _memory.fresh(request.node.name, request.session.testsfailed)
+
+
 @pytest.fixture
 def open_path(nothing_left: None) -> Iterator[Path]:
     """Like `tmp_path`; every user may enter it."""
@@ -155,7 +174,7 @@ def open_path(nothing_left: None) -> Iterator[Path]:
 def hdfs(nothing_left: None) -> Iterator[HdfsInstance]:
     """4 DataNodes without a cap, 1 MiB blocks, replication 1. For tests that hurt nobody."""
     remove_orphans()
-    with hdfs_instance("", "--datanodes", "4", "--rate", "0", "--block-size", "1MiB") as instance:
+    with hdfs_instance("", "--datanodes", "4", "--rate", "0", "--block-size", "1MiB", memory=True) as instance:
         yield instance
 
 
@@ -163,7 +182,7 @@ def hdfs(nothing_left: None) -> Iterator[HdfsInstance]:
 def _hdfs_to_hurt(nothing_left: None) -> Iterator[HdfsInstance]:
     remove_orphans()
     options = ("--datanodes", "4", "--rate", "0", "--block-size", "1MiB", "--replication", "2")
-    with hdfs_instance("fault", *options) as instance:
+    with hdfs_instance("fault", *options, memory=True) as instance:
         yield instance
 
 

@@ -38,7 +38,7 @@ def source(hdfs: HdfsInstance) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def guarded(nothing_left: None) -> Iterator[HdfsInstance]:
     """A NameNode that checks permissions. /open may be read by all, /open/closed and /open/secret by root alone."""
-    with hdfs_instance("guarded", *SMALL, "--permissions") as instance:
+    with hdfs_instance("guarded", *SMALL, "--permissions", memory=True) as instance:
         populate = HdfsPopulate(WebHdfs(instance.web), "/open", block_size=1 << 20)
         populate.write(b"/readable", content("readable", 0, SIZE))
         populate.write(b"/secret", content("secret", 0, SIZE))
@@ -53,7 +53,7 @@ def guarded(nothing_left: None) -> Iterator[HdfsInstance]:
 @pytest.fixture(scope="module")
 def without_web(nothing_left: None) -> Iterator[HdfsInstance]:
     """No web port can be reached."""
-    with hdfs_instance("noweb", *SMALL, "--no-webhdfs") as instance:
+    with hdfs_instance("noweb", *SMALL, "--no-webhdfs", memory=True) as instance:
         # It writes again what a busy NameNode has not heard of in time; the client's own writer gives that up.
         HdfsStore(StoreSettings(url=instance.url, transport="native")).put(b"/file", [content("file", 0, SIZE)])
         yield instance
@@ -147,9 +147,9 @@ def test_a_user_who_may_write_here_and_not_there(guarded: HdfsInstance, place: P
     mine, data = live.path / layout, content("saved", 0, 10 * SIZE)
     with open(mine, "wb", buffering=0) as file:
         file.write(data[:SIZE])
-        for change in (lambda: os.fchown(file.fileno(), 1, -1), lambda: os.fchown(file.fileno(), -1, 1)):
+        for owner, group in ((1, -1), (-1, 1)):
             with pytest.raises(PermissionError) as caught:
-                change()
+                os.fchown(file.fileno(), owner, group)
             assert caught.value.errno == errno.EPERM
         os.fchmod(file.fileno(), 0o640)
         file.writelines(data[at : at + SIZE] for at in range(SIZE, len(data), SIZE))

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.checkout import CHECKOUT
+from tests.support.memory import MEMORY, in_memory
 
 __all__ = ["COMMAND", "HdfsInstance", "hdfs_instance", "remove_orphans"]
 
 COMMAND = CHECKOUT / "scripts" / "hdfs-cluster"
+_STATE = "bootseer-hdfs-"
 
 
 class HdfsInstance:
@@ -97,23 +100,29 @@ class HdfsInstance:
             self.resume(*paused)
         if dead:
             self.restart(*dead)
-        self.wait()
+        if paused or not facts["ready"]:
+            self.wait()
 
     def stop(self) -> None:
         self._run("stop")
 
     def _run(self, *arguments: str) -> str:
-        return _run(*arguments, "--name", self.name)
+        return _run(*arguments, "--name", self.name, "--state", str(self.state))
 
 
 @contextmanager
-def hdfs_instance(word: str = "", *options: str) -> Iterator[HdfsInstance]:
-    """A fresh instance started with `options`, gone at the end. `word` tells apart several of one pytest."""
+def hdfs_instance(word: str = "", *options: str, memory: bool = False) -> Iterator[HdfsInstance]:
+    """A fresh instance started with `options`, gone at the end. `word` tells apart several of one pytest.
+
+    memory: its files are there if there is room: a NameNode calls fsync for each change, and all tests wait for that.
+    """
     name = f"test-{os.getpid()}" + (f"-{word}" if word else "")
-    stop = partial(_run, "stop", "--name", name)
+    state = in_memory(f"{_STATE}{name}") if memory else None
+    where = ["--name", name, *(["--state", str(state)] if state else [])]
+    stop = partial(_run, "stop", *where)
     atexit.register(stop)  # for a pytest that ends without tearing its fixtures down
     try:
-        yield HdfsInstance(name, json.loads(_run("start", "--name", name, "--json", *options)))
+        yield HdfsInstance(name, json.loads(_run("start", "--json", *where, *options)))
     finally:
         stop()
         atexit.unregister(stop)
@@ -125,10 +134,14 @@ def remove_orphans() -> None:
     for name in {name.removeprefix("hdfs-") for name in names}:
         owner = re.match(r"test-(\d+)", name)
         if owner and not Path("/proc", owner[1]).exists():
-            _run("stop", "--name", name)
+            state = MEMORY / f"{_STATE}{name}"
+            _run("stop", "--name", name, *(["--state", str(state)] if state.exists() else []))
 
 
 def _run(*arguments: str) -> str:
-    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=300)
+    # What COMMAND runs, without its look at the machine, which `./scripts/test` has had.
+    command = [sys.executable, "-P", "-S", "-m", "hdfscluster", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(COMMAND.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, f"hdfs-cluster {' '.join(arguments)}: {done.stderr.strip()}"
     return done.stdout

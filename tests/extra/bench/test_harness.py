@@ -13,6 +13,7 @@ import pytest
 from bench.cli import main, with_results
 from bench.fleet.plan import Scenario
 from bench.harness import BenchError, netns
+from bench.harness.environment import cold
 from bench.harness.mounts import memory_limit
 from bench.harness.programs import output
 from bench.harness.results import Document, Key, RatioPlan, Row, summary
@@ -126,6 +127,16 @@ def test_namespaces_are_joined_and_removed_with_what_runs_there() -> None:
         netns.remove(prefix)
     assert sleeping.wait(10) == -9
     assert prefix not in output("ip", "netns", "list")
+
+
+@pytest.mark.root
+def test_a_machine_that_is_cold_has_no_page_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(MIB))
+    with (tmp_path / "file").open("rb") as file:
+        assert os.preadv(file.fileno(), [bytearray(4096)], 0, os.RWF_NOWAIT) == 4096
+        cold()
+        with pytest.raises(BlockingIOError):
+            os.preadv(file.fileno(), [bytearray(4096)], 0, os.RWF_NOWAIT)
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------

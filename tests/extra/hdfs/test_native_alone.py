@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hdfs.faults.test_store_faults import (
+    ends,
     populate,
     store,
     test_a_file_changed_before_the_namenode_came_back_is_noticed,
@@ -13,6 +14,7 @@ from tests.hdfs.faults.test_store_faults import (
 )
 
 __all__ = [
+    "ends",
     "populate",
     "store",
     "test_a_file_changed_before_the_namenode_came_back_is_noticed",

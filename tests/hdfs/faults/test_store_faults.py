@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -25,11 +26,18 @@ DATA = random.Random(5).randbytes(8 * MIB)
 TIMEOUT = 3.0  # a busy machine's nodes may take a second
 
 
+@pytest.fixture(scope="module")
+def ends() -> list[float]:
+    """The times at which tests ended, the last of another module as well."""
+    return [time.monotonic()]
+
+
 @pytest.fixture
-def populate(fault_hdfs: HdfsInstance) -> Iterator[HdfsPopulate]:
+def populate(fault_hdfs: HdfsInstance, ends: list[float]) -> Iterator[HdfsPopulate]:
     populate = HdfsPopulate(WebHdfs(fault_hdfs.web), "/faults", block_size=MIB, replication=2)
     populate.write(b"/file", DATA)
     yield populate
+    ends.append(time.monotonic())
     fault_hdfs.restore()
     populate.delete(b"")
 
@@ -41,11 +49,11 @@ def way(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def store(fault_hdfs: HdfsInstance, populate: HdfsPopulate, way: str) -> Iterator[HdfsStore]:
+def store(fault_hdfs: HdfsInstance, populate: HdfsPopulate, ends: list[float], way: str) -> Iterator[HdfsStore]:
     transport, _, alone = way.partition(" ")
     # hdfs-native's connections to DataNodes are the process's, for 3 s. A client that finds one does not ask the
     # NameNode for what the next new connection needs, and hangs when that is away. A worker has one client only.
-    time.sleep(3.5)
+    time.sleep(max(ends[-1] + 3.5 - time.monotonic(), 0.0))
     store = HdfsStore(
         StoreSettings(
             url=f"{fault_hdfs.url}/faults",
@@ -91,10 +99,8 @@ def test_a_datanode_that_dies_or_freezes(fault_hdfs: HdfsInstance, populate: Hdf
         handle.read(block.offset, MIB, host=victim)
     assert (caught.value.host, caught.value.stalled) == (victim, how == "pause")
     for host in (other, ""):
-        assert (
-            patiently(lambda host=host: handle.read(block.offset, MIB, host=host))
-            == DATA[block.offset : block.offset + MIB]
-        )
+        read = partial(handle.read, block.offset, MIB, host=host)
+        assert patiently(read) == DATA[block.offset : block.offset + MIB]
     store.close()
 
 
@@ -125,7 +131,7 @@ def test_a_datanode_that_dies_or_freezes_in_mid_stream(
         except HostFailed as error:
             failed.append(error.host)
             host = other
-            data = patiently(lambda offset=offset: read(offset))
+            data = patiently(partial(read, offset))
         assert data == long[offset : offset + MIB]
     assert failed == [victim]
     assert store.reads.streams.all() == []

@@ -9,9 +9,10 @@ from fsspec.tests import abstract
 
 from stripefs.fsspec import LocalFileSystem, StripefsFileSystem
 from tests.support.python_api import spread
+from tests.unit.conftest import tmp_path
 from tests.unit.stripefs.api.conftest import place
 
-__all__ = ["place"]
+__all__ = ["place", "tmp_path"]
 
 
 class ByUrl(abstract.AbstractFixtures):

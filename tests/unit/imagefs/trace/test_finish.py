@@ -359,37 +359,37 @@ def read_chunks(path: Path, chunks: Iterable[int]) -> None:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Iterator[int]:
-    """The descriptor of `tmp_path`, which stands for the mount of an image."""
-    (tmp_path / "lib").mkdir()
-    descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+def root(disk_path: Path) -> Iterator[int]:
+    """The descriptor of `disk_path`, which stands for the mount of an image."""
+    (disk_path / "lib").mkdir()
+    descriptor = os.open(disk_path, os.O_RDONLY | os.O_DIRECTORY)
     yield descriptor
     os.close(descriptor)
 
 
-def test_the_page_cache_tells_what_was_read(tmp_path: Path, root: int) -> None:
+def test_the_page_cache_tells_what_was_read(disk_path: Path, root: int) -> None:
     for name in ("lib/a", "lib/b"):
-        cold_file(tmp_path / name, 8)
-    read_chunks(tmp_path / "lib/a", [1, 6])
-    read_chunks(tmp_path / "lib/b", [7])
+        cold_file(disk_path / name, 8)
+    read_chunks(disk_path / "lib/a", [1, 6])
+    read_chunks(disk_path / "lib/b", [7])
     found = touches(*((path, chunk) for path in (b"lib/a", b"lib/b") for chunk in range(1, 8, 2)), (b"lib/a", 6))
     ahead = read_ahead(found, root)
     read = [(touch.path, touch.offset // CHUNK) for number, touch in enumerate(found) if number not in ahead]
     assert read == [(b"lib/a", 1), (b"lib/b", 7), (b"lib/a", 6)]
 
 
-def test_every_touch_counts_as_read_where_a_file_is_not_there(tmp_path: Path, root: int) -> None:
-    cold_file(tmp_path / "lib/a", 8)
-    read_chunks(tmp_path / "lib/a", [1])
+def test_every_touch_counts_as_read_where_a_file_is_not_there(disk_path: Path, root: int) -> None:
+    cold_file(disk_path / "lib/a", 8)
+    read_chunks(disk_path / "lib/a", [1])
     found = touches((b"lib/a", 1), (b"lib/a", 2), (b"lib/gone", 0))
     assert read_ahead(found, root) == []
-    (tmp_path / "lib/gone").symlink_to("a")
+    (disk_path / "lib/gone").symlink_to("a")
     assert read_ahead(found, root) == []
 
 
-def test_every_touch_counts_on_older_kernels(tmp_path: Path, root: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    cold_file(tmp_path / "lib/a", 4)
-    read_chunks(tmp_path / "lib/a", [1])
+def test_every_touch_counts_on_older_kernels(disk_path: Path, root: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    cold_file(disk_path / "lib/a", 4)
+    read_chunks(disk_path / "lib/a", [1])
     found = touches((b"lib/a", 1), (b"lib/a", 2))
     monkeypatch.setattr(module, "_CACHESTAT", 100_000)  # which no kernel has
     assert read_ahead(found, root) == []

@@ -212,7 +212,7 @@ async def test_what_fsync_made_durable_is_not_taken_back(tmp_path, layout, size)
 @pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.STRIPED])
 async def test_the_lock_does_not_wait_for_parts_that_hang(tmp_path, layout):
     store = spread(tmp_path)
-    async with writing(store, layout=layout) as uploads:
+    async with writing(store, layout=layout, io_timeout=2.0) as uploads:
         upload = await uploads.begin(b"/file", replacing=None)
         held = Held(store, "create")
         await upload.write(0, DATA)

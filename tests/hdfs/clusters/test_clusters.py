@@ -59,7 +59,9 @@ def java(*arguments: str, conf: Path | None = None) -> None:
 
 
 def test_a_standby_takes_over_under_readers_and_writers() -> None:
-    with hdfs_instance("pair", "--datanodes", "3", "--replication", "2", "--rate", "0", "--standby") as instance:
+    with hdfs_instance(
+        "pair", "--datanodes", "3", "--replication", "2", "--rate", "0", "--standby", memory=True
+    ) as instance:
         fs = connect(instance, "/", layout="striped", unit=MIB)
         with fs.open("before", "wb") as file:
             file.write(DATA)
@@ -109,7 +111,7 @@ def test_block_tokens_and_encrypted_data_transfer(encrypted: bool) -> None:
     if encrypted:  # in a way that is faster than the default
         properties += ["dfs.encrypt.data.transfer=true", "dfs.encrypt.data.transfer.cipher.suites=AES/CTR/NoPadding"]
     options = ("--datanodes", "3", "--rate", "0", "--replication", "2", *(f"--set={each}" for each in properties))
-    with hdfs_instance("sealed", *options) as instance:
+    with hdfs_instance("sealed", *options, memory=True) as instance:
         use_all_layouts(instance, "/")
         store = opened(instance, "/")
         host = store.hosts()[0].name
@@ -130,7 +132,7 @@ def test_erasure_coding_and_encryption_zones(tmp_path: Path) -> None:
     keys = f"jceks://file{tmp_path}/keys"
     java("org.apache.hadoop.crypto.key.KeyShell", "create", "zone", "-provider", keys, "-size", "128")
     options = ("--datanodes", "4", "--rate", "0", f"--set=hadoop.security.key.provider.path={keys}")
-    with hdfs_instance("coded", *options) as instance:
+    with hdfs_instance("coded", *options, memory=True) as instance:
         web = WebHdfs(instance.web)
         for folder in ("/coded", "/zone"):
             web("PUT", "MKDIRS", folder)
