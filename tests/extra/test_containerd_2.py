@@ -13,8 +13,7 @@ import pytest
 from imagefs.doctor.services import containerd_facts, judge_containerd
 from imagefs.snapshotter.containerd_config import IMAGES_PLUGIN, TRANSFER_PLUGIN
 from tests.integration.containerd import conftest, test_lifecycle, test_pull
-from tests.integration.containerd.conftest import base
-from tests.integration.containerd.test_pull import build
+from tests.integration.containerd.conftest import base, build
 from tests.support.images.layers import directory, file, layer
 from tests.tools.containerd import gobuild
 from tests.tools.containerd.node import Node, Registry

@@ -10,8 +10,7 @@ import grpc
 import pytest
 
 from tests.integration.containerd import conftest
-from tests.integration.containerd.conftest import base
-from tests.integration.containerd.test_pull import build
+from tests.integration.containerd.conftest import base, build
 from tests.support.images.layers import directory, file, layer
 from tests.support.waiting import eventually
 from tests.tools.containerd import gobuild

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.containerd import conftest
-from tests.integration.containerd.conftest import base
-from tests.integration.containerd.test_pull import build
+from tests.integration.containerd.conftest import base, build
 from tests.support.images.layers import directory, file, layer
 from tests.tools.containerd import gobuild
 from tests.tools.containerd.node import Node, Registry

@@ -40,7 +40,7 @@ def test_all_cases_pass(folder: Path) -> None:
         "IMAGEFS_RUNTIME": str(folder / "run"),
         "TMPDIR": str(folder),
     }
-    command = [gobuild.conformance(), "-test.v", "-test.root"]
+    command = [str(gobuild.conformance()), "-test.v", "-test.root"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, errors="replace")
     told = "\n".join(line[:300] for line in done.stdout.splitlines() if "log_hook.go" not in line)
     assert done.returncode == 0, told

@@ -47,7 +47,7 @@ def snapshots(hdfs: HdfsInstance) -> Iterator[Snapshots]:
 
 
 def test_one_publishes_and_another_mounts(hdfs: HdfsInstance, hosts: list[Service], tmp_path: Path) -> None:
-    files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
+    files: dict[str, str | bytes] = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
     wheel(tmp_path / "wheels", "heavy", files)
     target, url = tmp_path / "deps", f"{hdfs.url}/new/deps"
     command = by_uv(tmp_path / "wheels", target)

@@ -9,6 +9,8 @@ import pytest
 from stripefs.errors import ServiceDown
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs import store
+from stripefs.store.hdfs.namenode import NameNodeRest
+from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.hdfs import HdfsInstance
 
@@ -18,20 +20,20 @@ pytestmark = pytest.mark.cluster
 def test_a_namenode_that_just_came_up_has_webhdfs(hdfs: HdfsInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it a worker that takes over just then would miss the file ids, and take every open file for replaced."""
     up = False
-    ask, connect = store.NameNodeRest.ask, store.NativeClient
+    ask, connect = NameNodeRest.ask, NativeClient
 
-    def asked(self: store.NameNodeRest, *arguments: Any, **parameters: Any) -> dict[str, Any]:
+    def asked(self: NameNodeRest, *arguments: Any, **parameters: Any) -> dict[str, Any]:
         if not up:
             raise ServiceDown("the NameNode is in startup mode")
         return ask(self, *arguments, **parameters)
 
-    def connected(*arguments: Any, **parameters: Any) -> store.NativeClient:
+    def connected(*arguments: Any, **parameters: Any) -> NativeClient:
         nonlocal up
         client = connect(*arguments, **parameters)
         up = True
         return client
 
-    monkeypatch.setattr(store.NameNodeRest, "ask", asked)
+    monkeypatch.setattr(NameNodeRest, "ask", asked)
     monkeypatch.setattr(store, "NativeClient", connected)
     made = HdfsStore(StoreSettings(url=hdfs.url))
     assert made.describe()["transport"] == "data transfer"

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def test_versions_never_mix(
         held = [hold(file)]
         for version in ("v2", "v3"):  # of v1 only the begin was read before
             change(hdfs, populate, content(version, 0, SIZE))
-            eventually(lambda version=version: shows(file, version), f"{version} in new handles")
+            eventually(partial(shows, file, version), f"{version} in new handles")
             held.append(hold(file))
             for _ in range(2):
                 for holder in held[:-1]:

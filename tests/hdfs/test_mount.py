@@ -74,7 +74,8 @@ def mounted(hdfs: HdfsInstance, files: dict[str, int], place: Place) -> Live:
 
 def tree_of(root: Path) -> tuple[set[str], dict[str, int]]:
     """Paths below `root`: directories, and files with their sizes."""
-    folders, found = set(), {}
+    folders: set[str] = set()
+    found: dict[str, int] = {}
     for folder, below, names in os.walk(root, onerror=_raise):
         at = Path(folder).relative_to(root)
         folders |= {str(at / name) for name in below}

@@ -16,7 +16,7 @@ import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from tests.support.checked_content import PAGE, difference
@@ -31,7 +31,7 @@ Piece = tuple[str, int, bytes]
 """File name, offset, what was read there."""
 
 
-def sequential(files: list[Path], rng: random.Random) -> Iterator[Piece]:
+def sequential(files: list[Path], rng: random.Random) -> Generator[Piece]:
     """Whole files from begin to end, each time opened anew."""
     while True:
         file = rng.choice(files)
@@ -45,7 +45,7 @@ def sequential(files: list[Path], rng: random.Random) -> Iterator[Piece]:
                 raise ValueError(f"{file.name} ended after {offset} of {size} bytes")
 
 
-def pread(files: list[Path], rng: random.Random) -> Iterator[Piece]:
+def pread(files: list[Path], rng: random.Random) -> Generator[Piece]:
     """Random ranges of any alignment, 1 byte to 1 MiB."""
     with _kept(files, os.O_RDONLY) as kept:
         while True:
@@ -56,7 +56,7 @@ def pread(files: list[Path], rng: random.Random) -> Iterator[Piece]:
             yield name, offset, _whole(os.pread(descriptor, length, offset), length, name)
 
 
-def mapped(files: list[Path], rng: random.Random) -> Iterator[Piece]:
+def mapped(files: list[Path], rng: random.Random) -> Generator[Piece]:
     """Mappings: runs of pages forward from random places, dropped from process and page cache before each."""
     with _kept(files, os.O_RDONLY) as kept, contextlib.ExitStack() as stack:
         maps = [
@@ -73,7 +73,7 @@ def mapped(files: list[Path], rng: random.Random) -> Iterator[Piece]:
                 yield name, offset, mapping[offset : min(stop, offset + _STEP)]
 
 
-def direct(files: list[Path], rng: random.Random) -> Iterator[Piece]:
+def direct(files: list[Path], rng: random.Random) -> Generator[Piece]:
     """O_DIRECT reads of up to 1 MiB at multiples of 4 KiB."""
     with _kept(files, os.O_RDONLY | os.O_DIRECT) as kept, mmap.mmap(-1, MIB) as buffer:
         while True:
@@ -85,7 +85,7 @@ def direct(files: list[Path], rng: random.Random) -> Iterator[Piece]:
                 yield name, offset, _whole(bytes(view[:got]), min(length, size - offset), name)
 
 
-KINDS: dict[str, Callable[[list[Path], random.Random], Iterator[Piece]]] = {
+KINDS: dict[str, Callable[[list[Path], random.Random], Generator[Piece]]] = {
     "sequential": sequential,
     "pread": pread,
     "mmap": mapped,

@@ -176,7 +176,8 @@ class _Trial:
             return found if found in allowed else None
 
         try:
-            return eventually(find, f"one of {allowed}", 30)
+            reached: Outcome = eventually(find, f"one of {allowed}", 30)
+            return reached
         except TimeoutError:
             found = Outcome(self._read(FILE) or 0, self._read(f"{FILE}.tmp"))
             raise WriterFailed(f"{found} stands where it must be one of {allowed}") from None

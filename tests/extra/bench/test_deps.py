@@ -109,7 +109,7 @@ def test_installers_take_the_index_for_one(tmp_path: Path, installer: str) -> No
     assert size_of(wheels, pins) == size_of(wheels, [*pins, "other==1.0"]) - unwanted.stat().st_size
     with files_served(index) as url:
         command = [UV, "--no-cache", "pip"] if installer == "uv" else [sys.executable, "-m", "pip", "--no-cache-dir"]
-        words = ["install", "--target", target, "--index-url", f"{url}/simple/", "some-package==1.0"]
+        words = ["install", "--target", str(target), "--index-url", f"{url}/simple/", "some-package==1.0"]
         done = subprocess.run([*command, *words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (target / "some.py").read_text() == "VERSION = 1.0\n"

@@ -116,7 +116,7 @@ def started(tmp_path: Path, *, gpu: bool = False) -> tuple[dict[str, Any], list[
     spool = order.lay_out(tmp_path / "job", TINY, [], told)
     text = (tmp_path / "job/order.json").read_text().replace(order.CHECKPOINT, str(tmp_path))
     (tmp_path / "job/order.json").write_text(text)
-    command = [sys.executable, tmp_path / "job/job.py", tmp_path / "job/order.json"]
+    command = [sys.executable, str(tmp_path / "job/job.py"), str(tmp_path / "job/order.json")]
     here = {"BOOTSEER_EVENTS": str(spool), "LD_LIBRARY_PATH": str(tmp_path / "driver")}
     environment = os.environ | order.environment("http://198.51.100.1/simple/", "test") | here
     done = subprocess.run(command, input="", capture_output=True, text=True, env=environment)

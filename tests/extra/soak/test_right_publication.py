@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from stripefs.errors import NotFound
 from stripefs.store.base import Store
 from stripefs.write import file_lock
 from stripefs.write.file_lock import FileLock
@@ -41,7 +42,7 @@ def _remove_any_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer removes what stands at the path of its lock, whosever it is by then."""
 
     def remove(lock: FileLock) -> None:
-        with contextlib.suppress(file_lock.NotFound):
+        with contextlib.suppress(NotFound):
             lock._store.remove(lock._path)
 
     monkeypatch.setattr(FileLock, "_remove", remove)

@@ -152,7 +152,8 @@ def fetching(live: Live) -> int:
                     return int(child)
         return 0
 
-    return eventually(look, "the process that fetches")
+    pid: int = eventually(look, "the process that fetches")
+    return pid
 
 
 def test_the_process_that_fetches_is_killed_and_frozen_under_readers(cluster: HdfsInstance, place: Place) -> None:

@@ -34,6 +34,12 @@ def take(path: Path, offset: int, size: int) -> bytes:
         return os.pread(file.fileno(), size, offset)
 
 
+def replace(path: Path, make: Callable[[Path], object]) -> None:
+    """Something else where the file was."""
+    path.unlink()
+    make(path)
+
+
 def exchange(path: Path, first: int, second: int, size: int) -> None:
     """Swap so many bytes at two places of a file."""
     before = take(path, first, size)
@@ -68,9 +74,9 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
     "cut off a page": lambda path: os.truncate(path, DATA_AT + 2 * MIB + 100),
     "zeros": lambda path: overwrite(path, DATA_AT + MIB, bytes(2 * MIB)),
     "removed": lambda path: path.unlink(),
-    "made a directory": lambda path: (path.unlink(), path.mkdir())[0],
-    "made a link": lambda path: (path.unlink(), path.symlink_to("/etc/passwd"))[0],
-    "made a pipe": lambda path: (path.unlink(), os.mkfifo(path))[0],
+    "made a directory": lambda path: replace(path, Path.mkdir),
+    "made a link": lambda path: replace(path, lambda at: at.symlink_to("/etc/passwd")),
+    "made a pipe": lambda path: replace(path, os.mkfifo),
 }
 
 
@@ -86,18 +92,26 @@ def test_damage(source: Path, one: Cached, name: str, still_open: bool) -> None:
         assert one.read(b"/a") == data
 
 
+def exchange_all(path: Path) -> None:
+    """Swap two blocks, and what is noted of them."""
+    exchange(path, DATA_AT, DATA_AT + MIB, MIB)
+    exchange(path, SLOTS_AT, SLOTS_AT + SLOT, SLOT)
+
+
+def replace_folder(path: Path, other: Path) -> None:
+    shutil.rmtree(path.parent)
+    shutil.copytree(other.parent, path.parent)
+
+
 MIXED: dict[str, Callable[[Path, Path], object]] = {
     "blocks": lambda path, _: exchange(path, DATA_AT, DATA_AT + MIB, MIB),
-    "blocks with their check values": lambda path, _: (
-        exchange(path, DATA_AT, DATA_AT + MIB, MIB),
-        exchange(path, SLOTS_AT, SLOTS_AT + SLOT, SLOT),
-    ),
+    "blocks with their check values": lambda path, _: exchange_all(path),
     "segments": lambda path, other: (
         other.rename(aside := path.with_name("aside")),
         path.rename(other),
         aside.rename(path),
     ),
-    "versions": lambda path, other: (shutil.rmtree(path.parent), shutil.copytree(other.parent, path.parent)),
+    "versions": replace_folder,
 }
 
 

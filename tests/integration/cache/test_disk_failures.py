@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stripefs import retry
-from stripefs.cache import cache, policy
+from stripefs.cache import policy
 from stripefs.cache.cached_store import CACHE
 from stripefs.cache.segment import CacheSegment
 from stripefs.cache.writeback import WriteJob, WriteQueue
@@ -78,7 +78,7 @@ def test_a_disk_that_failed_is_left_alone_for_a_while(
             handle.read(0, MIB, host=CACHE)
         assert caught.value.host == CACHE
         assert one.store.cache.stats["bypassed_bytes"] > 0
-        monkeypatch.setattr(cache.time, "monotonic", lambda: now + 3600.0)
+        monkeypatch.setattr(time, "monotonic", lambda: now + 3600.0)
         assert len(handle.read(0, MIB, host=CACHE)) == MIB
         handle.close()
 

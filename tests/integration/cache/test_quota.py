@@ -7,6 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,7 @@ def test_the_newest_checkpoints_stay_whoever_needs_room(source: Path, folder: Pa
         (source / f"step-{number}").mkdir()
         write(source / f"step-{number}" / "model.pt", 20 * MIB, seed=number, changed=AGE + number)
     write(source / "other", 50 * MIB, seed=9)
-    keep = {"match": ("step-*/*",), "keep_newest": 2}
+    keep: dict[str, Any] = {"match": ("step-*/*",), "keep_newest": 2}
     with cached(source, folder, size=70 * MIB, **keep) as one:
         for number in (3, 1, 2):
             one.read(b"/step-%d/model.pt" % number)

@@ -222,7 +222,11 @@ def test_what_others_wait_for_is_kept_though_much_waits_for_the_disk(source: Pat
     data = write(source / "a", 8 * MIB)
     with slowly(source, folder, 1) as one, slowly(source, folder, 1) as other:
         disk = threading.Event()
-        one.store.cache.queue.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
+
+        def held() -> None:
+            disk.wait()
+
+        one.store.cache.queue.offer(WriteJob(held, 1 << 40, lambda: None))
         with closing(one.store.open(b"/a")) as handle, ThreadPoolExecutor(2) as pool:
             fetching = pool.submit(handle.read, 0, len(data))
             eventually(lambda: is_fetched(one), "a lock on what is being fetched")

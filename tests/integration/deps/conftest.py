@@ -40,7 +40,10 @@ def own_service(tmp_path: Path) -> Iterator[Service]:
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
     """A folder with the package `heavy`, whose bytes no other test has."""
-    files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": random.Random(str(tmp_path)).randbytes(320_000)}
+    files: dict[str, str | bytes] = {
+        "heavy/__init__.py": "VALUE = 7\n",
+        "heavy/data.bin": random.Random(str(tmp_path)).randbytes(320_000),
+    }
     wheel(tmp_path / "wheels", "heavy", files, programs={"weigh": "heavy:main"})
     return tmp_path / "wheels"
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -180,7 +181,7 @@ def test_it_ends_when_its_caller_does(tmp_path: Path) -> None:
     caller.send_signal(signal.SIGKILL)
     caller.wait()
     for pid in below:
-        eventually(lambda pid=pid: gone(pid), "the compiler ends")
+        eventually(partial(gone, pid), "the compiler ends")
     assert len(list((tmp_path / "__pycache__").iterdir())) < 2000
 
 

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.markers import default_environment
@@ -70,8 +71,8 @@ def tree(request: pytest.FixtureRequest, trees: dict[str, Path], tmp_path: Path)
     return Path(shutil.copytree(trees[request.param], tmp_path / "tree", symlinks=True))
 
 
-def check(tree: Path, at: Path | None = None, **more: object) -> Findings:
-    known = Installation(str(at or tree), default_environment(), [""])
+def check(tree: Path, at: Path | None = None, **more: Any) -> Findings:
+    known = Installation(str(at or tree), {name: str(value) for name, value in default_environment().items()}, [""])
     return check_tree(take(str(tree)), known._replace(**more))
 
 

@@ -234,7 +234,7 @@ def test_one_installs_and_the_others_mount(tmp_path: Path, nodes: list[Service])
     """Each has a directory of its own at the path of the target."""
     log, store, target = tmp_path / "log", tmp_path / "store", tmp_path / "deps"
     target.mkdir()
-    files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
+    files: dict[str, str | bytes] = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
     wheel(tmp_path / "wheels", "heavy", files)
     command = ["sh", "-c", f"echo x >> {log}; sleep 1; {' '.join(by_uv(tmp_path / 'wheels', target))}"]
     under = unshared(tmp_path, prepare=f"mount -t tmpfs node {target}")

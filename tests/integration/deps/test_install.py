@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -197,7 +198,7 @@ def test_when_we_are_killed_all_of_it_is(tmp_path: Path) -> None:
     running.process.kill()
     running.process.wait()
     for pid in pids:
-        eventually(lambda pid=pid: gone(pid), f"{pid} ends")
+        eventually(partial(gone, pid), f"{pid} ends")
 
 
 def test_when_what_waits_for_it_is_killed_the_command_is(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +38,13 @@ def job(tmp_path: Path) -> Path:
     return make(tmp_path / "job-1")
 
 
+def files_in(found: Key) -> dict[str, Any]:
+    """The files and directories that the key has, with what it has of each."""
+    files = found.components["files"]
+    assert isinstance(files, dict)
+    return files
+
+
 def test_a_project_counts_by_what_it_is_built_to(job: Path) -> None:
     """Not by files beside it, and by nothing less: whatever its build reads is in the wheel."""
     first = answer(job)
@@ -52,9 +61,9 @@ def test_what_a_project_is_built_with(job: Path) -> None:
     (job / "more.txt").write_text("--extra-index-url https://u:p@other\n--find-links wheels\nnumpy==1.26.4\n")
     orders: list[BuildOrder] = []
 
-    def build(order: BuildOrder, _environ: object) -> dict[str, Wheel]:
+    def build(order: BuildOrder, environ: Mapping[str, str]) -> dict[str, Wheel]:
         orders.append(order)
-        return built(order, _environ)
+        return built(order, environ)
 
     for tool in (PIP, UV):
         words = (*tool, "--index-url", "https://index", "-r", "requirements.txt", "--target", "/opt/deps")
@@ -130,12 +139,12 @@ def test_uv_looks_in_several_directories(job: Path) -> None:
         key(job, *words, "-f", "src/more,wheels"),
         key(job, *words, variables={"UV_FIND_LINKS": "src/more,wheels"}),
     ):
-        assert {Path(name).name for name in found.components["files"]} == {"more", "wheels"}  # type: ignore[union-attr]
+        assert {Path(name).name for name in files_in(found)} == {"more", "wheels"}
 
 
 def test_declared_files_and_directories_are_inputs(job: Path) -> None:
     found = key(job, "true", inputs=["src", "more.txt"], requirements=["requirements.txt"])
-    assert list(found.components["files"]) == ["more.txt", "requirements.txt", "src/"]  # type: ignore[arg-type]
+    assert list(files_in(found)) == ["more.txt", "requirements.txt", "src/"]
     (line,) = open_ends(job, "true", inputs=["more.txt"], requirements=["requirements.txt"])
     assert "what builds it is not known here" in line
 
@@ -149,9 +158,9 @@ def test_programs_count_by_their_versions_and_not_by_their_bytes(job: Path) -> N
     program = job / "program"
     shutil.copy("/bin/true", program)
     inputs = ["more.txt"]
-    assert list(key(job, str(program), inputs=inputs).components["files"]) == inputs  # type: ignore[arg-type]
-    found = key(job, "env", str(program), inputs=inputs).components["files"]
-    assert list(found) == ["more.txt", "program"]  # type: ignore[arg-type]
+    assert list(files_in(key(job, str(program), inputs=inputs))) == inputs
+    found = files_in(key(job, "env", str(program), inputs=inputs))
+    assert list(found) == ["more.txt", "program"]
 
 
 def test_what_uv_syncs(job: Path) -> None:
@@ -163,11 +172,11 @@ def test_what_uv_syncs(job: Path) -> None:
     assert len(open_ends(job, uv, "sync", "--no-editable")) == 1
     assert "--no-editable" in open_ends(job, uv, "sync", "--locked")[0]
     whole = (uv, "sync", "--locked", "--no-editable")
-    files = key(job, *whole).components["files"]
-    assert sorted(files) == ["./", "own/", "pyproject.toml", "uv.lock"]  # type: ignore[arg-type]
+    files = files_in(key(job, *whole))
+    assert sorted(files) == ["./", "own/", "pyproject.toml", "uv.lock"]
     (job.parent / "beside").mkdir()
-    beside = key(job.parent / "beside", uv, "--project", "../job-1", *whole[1:]).components["files"]
-    assert sorted(beside.values()) == sorted(files.values())  # type: ignore[union-attr,type-var,arg-type]
+    beside = files_in(key(job.parent / "beside", uv, "--project", "../job-1", *whole[1:]))
+    assert sorted(beside.values()) == sorted(files.values())
     lock = answer(job, *whole).lock
     assert lock is not None
     assert [str(one) for one in lock.requirements] == ["app==1", "own", "six==1.16"]
@@ -186,7 +195,7 @@ def test_groups_and_overrides_are_open(job: Path) -> None:
 
 
 def test_wheels_that_are_looked_for_where_there_is_nothing_are_none(job: Path) -> None:
-    assert key(job, *PIP, "-f", "missing", "six==1").components["files"] == {}
+    assert files_in(key(job, *PIP, "-f", "missing", "six==1")) == {}
 
 
 def test_names_of_files_do_not_tell_where_the_job_lies(job: Path, tmp_path: Path) -> None:
@@ -195,8 +204,8 @@ def test_names_of_files_do_not_tell_where_the_job_lies(job: Path, tmp_path: Path
     (job / "wheels").mkdir()
     (job / "wheels/six-1-py3-none-any.whl").touch()
     words = (*PIP, ".", "./wheels/six-1-py3-none-any.whl", "-r", "../shared/list.txt")
-    files = key(job, *words, inputs=[str(tmp_path / "shared")]).components["files"]
-    assert list(files) == ["./", "list.txt", "shared/", "wheels/six-1-py3-none-any.whl"]  # type: ignore[arg-type]
+    files = files_in(key(job, *words, inputs=[str(tmp_path / "shared")]))
+    assert list(files) == ["./", "list.txt", "shared/", "wheels/six-1-py3-none-any.whl"]
 
 
 @pytest.mark.parametrize("words", [("-r", "missing.txt"), ("./missing-1-py3-none-any.whl",)])

@@ -20,7 +20,7 @@ def key_on(host: str, folder: Path, requirements: str, *flags: str, **environ: s
     (folder / "requirements.txt").write_text(requirements)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "IMAGEFS_"))}
     install = [sys.executable, "-m", "pip", "install", "--target", "/opt/deps", "-r", str(folder / "requirements.txt")]
-    command = [program("imagefs"), "deps", "key", "--target", "/opt/deps", *flags, "--", *install]
+    command = [str(program("imagefs")), "deps", "key", "--target", "/opt/deps", *flags, "--", *install]
     # proc of its own, so that process ids differ as well
     unshared = [
         "unshare",
@@ -41,7 +41,8 @@ def key_on(host: str, folder: Path, requirements: str, *flags: str, **environ: s
         text=True,
         check=True,
     )
-    return done.stdout.strip()
+    told: str = done.stdout.strip()
+    return told
 
 
 def test_two_hosts_have_one_key_and_one_byte_makes_another(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def images(tmp_path: Path) -> Images:
 
 def imagefs(tmp_path: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"IMAGEFS_TMP": str(tmp_path / "tmp"), "TMPDIR": str(tmp_path)} | variables
-    command = [COMMAND, "build", *map(str, arguments), tmp_path / "store", "-t", "app"]
+    command = [str(COMMAND), "build", *map(str, arguments), str(tmp_path / "store"), "-t", "app"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 

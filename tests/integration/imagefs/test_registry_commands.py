@@ -234,7 +234,7 @@ def test_a_container_image_of_several_platforms(registry: str, imagefs: Callable
     name = f"multi{next(_numbers)}"
     push_image(tmp_path, registry, f"{name}:amd64", payload(55))
     push_image(tmp_path, registry, f"{name}:arm64", payload(56))
-    entries = []
+    entries: list[dict[str, Any]] = []
     for platform in ("amd64", "arm64"):
         data, kind = manifest_of(registry, name, platform)
         digest = "sha256:" + hashlib.sha256(data).hexdigest()

@@ -82,8 +82,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fill(root)
     (root / "srv/ann").touch()
     (root / "run/job").mkdir()
-    for path in ("srv/ann", "run/job"):
-        os.chown(root / path, 1234, 100)
+    for name in ("srv/ann", "run/job"):
+        os.chown(root / name, 1234, 100)
     path = tmp_path_factory.mktemp("store")
     built(root, path, "small", {"config": {"Env": ["PATH=/bin"], "Cmd": ["true"]}})
     return path

@@ -55,7 +55,7 @@ class Tracing:
         out, err = process.communicate("", timeout=PATIENCE)
         return process.returncode, out, err
 
-    def python(self, text: str, **environ: str) -> tuple[int, str, str]:
+    def python(self, text: str, **environ: Any) -> tuple[int, str, str]:
         return self.run(sys.executable, "-c", SEEN + text, **environ)
 
     def of(self, stage: str, name: str) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ import random
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def test_everything_that_writes_is_refused(mounts: Mounts) -> None:
     (mounts.source / "file").write_text("x")
     mounted = mounts.mount()
     file = mounted.path / "file"
-    writers = [
+    writers: list[Callable[[], object]] = [
         lambda: open(file, "w").close(),
         lambda: open(mounted.path / "new", "x").close(),
         lambda: os.truncate(file, 0),

@@ -118,7 +118,7 @@ def test_roots_mount_for_all_keeps_what_modes_say(mounts: Mounts) -> None:
         (mounts.source / name).write_text(name)
         (mounts.source / name).chmod(mode)
     mounted = mounts.mount(allow_other=True)
-    command = ["cat", mounted.path / "open", mounted.path / "secret"]
+    command = ["cat", str(mounted.path / "open"), str(mounted.path / "secret")]
     done = subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True)
     assert done.stdout == "open"
     assert done.stderr.endswith("secret: Permission denied\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import trio
@@ -67,7 +68,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> store_worker.StoreBackend:
 async def test_a_new_worker_waits_for_the_file_ids_that_its_predecessor_had(
     waiting: store_worker.StoreBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = [_Connected(ids=False), _Connected(ids=False), _Connected(ids=True)]
+    made: list[Any] = [_Connected(ids=False), _Connected(ids=False), _Connected(ids=True)]
     stores = iter(made)
     monkeypatch.setattr(assembly, "open_store", lambda _settings: next(stores))
     with caplog.at_level(logging.WARNING):
@@ -82,7 +83,7 @@ async def test_a_store_that_never_had_file_ids_is_not_waited_for(
     waiting: store_worker.StoreBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting._file_ids = False
-    store = _Connected(ids=False)
+    store: Any = _Connected(ids=False)
     monkeypatch.setattr(assembly, "open_store", lambda _settings: store)
     assert await waiting._reconnect() is store
 

@@ -77,6 +77,15 @@ class Machine(RuleBasedStateMachine):
         real, shown = (self._outcome(lambda: call(root)) for root in (self.real, self.shown))  # noqa: B023
         return self._one(real, shown)
 
+    def done(self, call: Callable[[Path], object]) -> bool:
+        """True if `call` succeeds, on both."""
+
+        def succeeds(root: Path) -> bool:
+            call(root)
+            return True
+
+        return bool(self.both(succeeds))
+
     def each(self, writer: Writer, call: Callable[[int], T]) -> T | None:
         real, shown = (self._outcome(lambda: call(fd)) for fd in (writer.real, writer.shown))  # noqa: B023
         return self._one(real, shown)
@@ -146,12 +155,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(path=paths)
     def unlink(self, path: str) -> None:
-        if self.both(lambda root: (os.unlink(root / path), True)[1]):
+        if self.done(lambda root: os.unlink(root / path)):
             self._gone(path)
 
     @rule(old=paths, new=paths)
     def rename(self, old: str, new: str) -> None:
-        if self.both(lambda root: (os.rename(root / old, root / new), True)[1]) and old != new:
+        if self.done(lambda root: os.rename(root / old, root / new)) and old != new:
             self._gone(new)
             for writer in self.writers:
                 if writer.path == old or (writer.path or "").startswith(old + "/"):

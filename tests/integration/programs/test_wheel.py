@@ -218,7 +218,17 @@ def test_the_extra_for_mounts_mounts(wheel: Path, tmp_path: Path, unmounted: Pat
     built = tmp_path / "built"
     pin = re.search(r"^pyfuse3==\S+", (CHECKOUT / "requirements/run.lock").read_text(), re.MULTILINE)
     assert pin is not None
-    build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", built, pin[0]]
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(built),
+        pin[0],
+    ]
     subprocess.run(build, check=True, capture_output=True)
     requirement = f"bootseer[mount] @ {wheel.as_uri()}"
     options = ("--find-links", built, "--no-verify-hashes")  # the lock knows the digest of pyfuse3's source alone

@@ -23,7 +23,8 @@ from imagefs.deps import inventory
 from imagefs.deps.key import Facts, Key, Request, Target
 from imagefs.deps.keybuilder import Answer, ask
 from imagefs.deps.local import differs
-from imagefs.deps.resolver import LockCache
+from imagefs.deps.lock import Lock
+from imagefs.deps.resolver import LockCache, ResolvedLock
 from stripefs.errors import StripefsError
 from tests.soak.right import Context, Violation
 from tests.support.deps.wheels import UV, sdist, wheel
@@ -75,7 +76,9 @@ _DESCRIBED = 'version = said("git", "describe", "--tags") + ".post" + open("../V
 
 def check(context: Context) -> dict[str, int | float]:
     """300 mutations; how many states hit, missed, missed without need, and were not to be kept."""
-    counters = dict.fromkeys(("mutations", "hits", "misses", "needless_misses", "not_kept", "failed"), 0)
+    counters: dict[str, int | float] = dict.fromkeys(
+        ("mutations", "hits", "misses", "needless_misses", "not_kept", "failed"), 0
+    )
     chance = context.random("dependency keys")
     with _Job(context.folder) as job:
         known: dict[str, str] = {}  # trees by key
@@ -259,13 +262,13 @@ class _Job:
         subprocess.run(["git", *words], cwd=self._project, env=self._environ, capture_output=True, check=False)
 
 
-class _Nothing:
+class _Nothing(LockCache):
     """A resolver that is not to be asked for more than facts."""
 
-    def lock(self, *_asked: object) -> object:
-        from imagefs.deps.lock import Lock
-        from imagefs.deps.resolver import ResolvedLock
+    def __init__(self) -> None:
+        super().__init__("", None, 0.0)
 
+    def lock(self, *_asked: object) -> ResolvedLock:
         return ResolvedLock(Lock.of([]), cached=False)
 
 

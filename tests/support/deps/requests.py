@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ class NoIndex(LockCache):
         return ResolvedLock(self._lock, cached=False)
 
 
-def built(order: BuildOrder, environ: object) -> dict[str, Wheel]:
+def built(order: BuildOrder, environ: Mapping[str, str]) -> dict[str, Wheel]:
     """Wheels of the sources as they are."""
     return {source: Wheel("own", "1", digest_of_tree(source), ()) for source in order.sources}
 
