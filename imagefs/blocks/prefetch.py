@@ -45,13 +45,18 @@ Run = list[tuple[int, BlockLocation]]
 """Numbers and places of blocks, whose places are neighbours in one pack, or the same."""
 
 
-def following(count: int, last_read: Callable[[], int]) -> Iterator[int]:
-    """Every block of a device of `count` once, in an order that follows its readers: those behind the block that was
-    read last come first. A device has the files of a directory side by side, so these are the rest of the file and its
-    neighbours. last_read: -1 before the first read."""
+def following(count: int, last_read: Callable[[], int], likely: deque[int]) -> Iterator[int]:
+    """Every block of a device of `count` once: the `likely` ones, which may come at any time and are taken from there,
+    then in an order that follows its readers: those behind the block that was read last come first. A device has the
+    files of a directory side by side, so these are the rest of the file and its neighbours. last_read: -1 before the
+    first read."""
     left = bytearray(b"\1") * count
     read, cursor = -1, 0
     while True:
+        while likely:
+            if (block := likely.popleft()) < count and left[block]:
+                left[block] = 0
+                yield block
         if (latest := last_read()) != read:
             read, cursor = latest, latest + 1
         block = left.find(1, cursor)

@@ -37,7 +37,7 @@ from imagefs.format.trace import Plan
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Note, Snapshots
 from imagefs.repository.store import is_registry
-from imagefs.repository.traces import load_plan
+from imagefs.repository.traces import load_plan, other_plans
 from stripefs.background import supervise
 from stripefs.errors import Abandoned, MountError, ServiceDown, StoreError, StripefsError
 from stripefs.executor import Executor
@@ -128,6 +128,15 @@ class Documents:
     async def plan(self, image: str, workload: str, folder: Path, source: PackSource) -> Plan | None:
         """The plan from earlier starts of the image; `folder` is where it is kept while stores cannot be written."""
         return await self._fetch("a plan", source, lambda: load_plan(source.images(), image, workload, folder))
+
+    async def other_plans(self, image: str, workload: str, folder: Path, source: PackSource) -> list[Plan]:
+        """Plans of the image's other workloads (`imagefs.repository.traces.other_plans`), none where that fails."""
+        what = "plans of other workloads"
+        try:
+            return await self._fetch(what, source, lambda: other_plans(source.images(), image, workload, folder))
+        except StripefsError as error:
+            _log.info("%s of %s are not known: %s", what, image[:12], error)
+            return []
 
     async def note(self, source: PackSource, kind: Note, name: str) -> bytes:
         """A note of a start for later ones; nothing where the store has none."""

@@ -5,8 +5,9 @@ first touches are recorded and the image's plan is replayed: the hot device from
 whatever else the plan names. Afterwards the rest of the image is fetched at a bounded rate, so that in the end it is
 local. A dependency snapshot that has no plan yet is fetched whole at once: of what was installed for one job that job
 touches much, and import by import, each of which waits for the one before, it takes many times as long. Of an image
-that has no plan yet everything is fetched, too, in an order that follows its readers, so that a first start does not
-take longer than fetching the whole image; a read that waits goes first.
+that has no plan yet everything is fetched, too, so that a first start does not take longer than fetching the whole
+image: first what starts of other workloads of the image touched, then in an order that follows its readers. A read that
+waits goes first.
 
 A read does not say for which mount it is. So what is recorded of a start that others join holds their reads, too. Those
 of the same image and workload are starts like it: the record counts as one, of all of them together, and ends when the
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,6 +56,9 @@ _STARTED = ("ready", "marker")
 
 _JUDGED = ("planned_bytes", "touched_bytes", "both_bytes")
 """The results of `score` that can be added up."""
+
+_LOOK_WITHIN = 0.1
+"""Seconds for which a first start waits to learn what other workloads touched; what it reads itself comes meanwhile."""
 
 _BACKGROUND = 2
 """Ranges at once in the background: enough for the bounded rate, and little in the way of a reader."""
@@ -305,7 +309,7 @@ class Sessions:
                 for device in start.devices:
                     await self._fetch_ahead(start, device, range(device.index.blocks))
             elif self._settings.background_rate:
-                await self._fetch_following(start)
+                await self._fetch_following(start, source)
             start.fetching_ahead = False
             await start.over.wait()
             while self._settings.background_rate and not await self._fetch_rest(start):
@@ -321,17 +325,29 @@ class Sessions:
         _log.info("fetched ahead of %s: %s", device.digest[:12], report)
         return Counter(bytes=report.bytes, hits=report.skipped + report.copied, misses=report.blocks + report.failed)
 
-    async def _fetch_following(self, start: _Session) -> None:
-        """Fetch what readers may come to, until the start is over: everything, as fast as the way to the store allows.
-        It counts for no prediction."""
+    async def _fetch_following(self, start: _Session, source: PackSource) -> None:
+        """Fetch what readers may come to, until the start is over: everything, as fast as the way to the store allows,
+        first what starts of other workloads touched. It counts for no prediction."""
+        likely: list[deque[int]] = [deque() for _ in start.devices]
+        looked = trio.Event()
+
+        async def look() -> None:
+            image, workload = start.attachment.image, start.attachment.workload
+            for plan in await self._documents.other_plans(image, workload, self.traces.folder, source):
+                for number, (device, ahead) in enumerate(zip(start.devices, likely, strict=True), 1):
+                    ahead.extend(_planned(plan, number, device))
+            looked.set()
 
         async def fetch() -> None:
-            for device in start.devices:
-                order = following(device.index.blocks, partial(getattr, device, "last_read"))
+            with trio.move_on_after(_LOOK_WITHIN):
+                await looked.wait()
+            for device, ahead in zip(start.devices, likely, strict=True):
+                order = following(device.index.blocks, partial(getattr, device, "last_read"), ahead)
                 await device.fetch(order, at_once=self._settings.fetches)
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(look)
             nursery.start_soon(fetch)
             await start.over.wait()
             nursery.cancel_scope.cancel()

@@ -19,17 +19,20 @@ import zstandard
 
 from imagefs.errors import DamagedObject, FormatError
 from imagefs.format import is_digest
-from imagefs.format.trace import SIZE_LIMIT, Plan, Trace, check_workload
+from imagefs.format.trace import DEFAULT_WORKLOAD, SIZE_LIMIT, Plan, Trace, check_workload
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
-from stripefs.errors import Exists, NotFound, StoreError
+from stripefs.errors import Exists, NotFound, StoreError, Unsupported
 from stripefs.store.local import LocalStore
 
-__all__ = ["KEEP", "Traces", "load_plan", "local_traces", "unpack"]
+__all__ = ["KEEP", "OTHERS", "Traces", "load_plan", "local_traces", "other_plans", "unpack"]
 
 KEEP = 16
 """Traces of one image and workload that are merged and kept, the newest: enough for a vote, and few enough to read."""
+
+OTHERS = 4
+"""Plans of other workloads that a start without one goes by at most: each is a request."""
 
 _NAME = re.compile(r"[0-9]{15}-[0-9a-f]{16}")
 _LEVEL = 3  # a trace of 1.1 MiB becomes 0.3; LZ4 leaves 0.5
@@ -115,7 +118,11 @@ class Traces:
     def plans(self) -> list[tuple[str, str]]:
         """Image and workload of all plans."""
         images = [name for name in self._names("/plans") if is_digest(name)]
-        return [(image, workload) for image in images for workload in self._names(f"/plans/{image}")]
+        return [(image, workload) for image in images for workload in self.planned(image)]
+
+    def planned(self, image: str) -> list[str]:
+        """The workloads that have a plan for this image."""
+        return self._names(f"/plans/{_digest(image)}")
 
     def plan(self, image: str, workload: str) -> Plan | None:
         """The plan for an image and workload, None where there is none. Raises FormatError."""
@@ -167,6 +174,35 @@ def load_plan(images: Images, image: str, workload: str, folder: Path | None = N
         _log.warning("the local plan is taken: %s", error)
         return here
     return max((plan for plan in (there, here) if plan is not None), key=lambda plan: plan.traces, default=None)
+
+
+def other_plans(images: Images, image: str, workload: str, folder: Path) -> list[Plan]:
+    """At most `OTHERS` plans for other workloads of `image` in the store and in the local `folder`, those that most
+    starts taught first. One that cannot be had is left out. A store that does not list is asked for the default
+    workload's."""
+    found = {plan.workload: plan for plan in _others(Traces(images.repository), image, workload)}
+    if folder.is_dir():
+        with local_traces(folder) as traces:
+            for plan in _others(traces, image, workload):
+                if plan.workload not in found or plan.traces > found[plan.workload].traces:
+                    found[plan.workload] = plan
+    return sorted(found.values(), key=lambda plan: (-plan.traces, plan.workload))[:OTHERS]
+
+
+def _others(traces: Traces, image: str, workload: str) -> Iterator[Plan]:
+    try:
+        names = traces.planned(image)
+    except Unsupported:
+        names = [DEFAULT_WORKLOAD]
+    others = sorted({*names} - {workload}, key=lambda name: (name != DEFAULT_WORKLOAD, name))
+    for name in others[:OTHERS]:
+        try:
+            plan = traces.plan(image, name)
+        except (FormatError, StoreError) as error:
+            _log.info("a plan for another workload is left out: %s", error)
+        else:
+            if plan is not None:
+                yield plan
 
 
 def _trace_path(base: str, workload: str, name: str) -> bytes:

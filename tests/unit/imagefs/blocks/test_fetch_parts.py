@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
+from collections import OrderedDict, deque
 
 import pytest
 from hypothesis import given
@@ -177,22 +177,32 @@ def test_the_latest_used_stay() -> None:
 # -- the order of a first start --------------------------------------------------------------------------------------
 
 
-@given(count=st.integers(0, 200), reads=st.lists(st.integers(0, 199), max_size=30), every=st.integers(1, 10))
-def test_every_block_comes_once_and_those_behind_the_last_read_come_first(
-    count: int, reads: list[int], every: int
+@given(
+    count=st.integers(0, 200),
+    reads=st.lists(st.integers(0, 199), max_size=30),
+    every=st.integers(1, 10),
+    told=st.lists(st.lists(st.integers(0, 250), max_size=20), max_size=4),
+)
+def test_every_block_comes_once_the_likely_ones_first_then_those_behind_the_last_read(
+    count: int, reads: list[int], every: int, told: list[list[int]]
 ) -> None:
-    read, left = -1, set(range(count))
-    order = following(count, lambda: read)
-    waiting = iter(reads)
+    read, left, likely = -1, set(range(count)), deque[int]()
+    order = following(count, lambda: read, likely)
+    waiting, telling = iter(reads), iter(told)
+    behind = False
     for number in itertools.count():
-        moved = number % every == 0 and (latest := next(waiting, -1)) >= 0
-        if moved:
-            before, read = read, latest
+        if number % every == 0:
+            likely.extend(next(telling, ()))
+            before, read = read, next(waiting, read)
+            behind = behind or read != before
+        first = next((one for one in likely if one in left), None)
         block = next(order, None)
         if block is None:
             break
-        if moved and read != before:
-            behind = [one for one in left if one > read]
-            assert block == min(behind or left)
+        if first is not None:
+            assert block == first
+        elif behind:
+            assert block == min([one for one in left if one > read] or left)
+            behind = False
         left.remove(block)
     assert not left

@@ -21,12 +21,16 @@ from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.start_events import MOST, Moment, StartEvents, identity_of
 from imagefs.daemon.state import Attachment, DeviceUse
+from imagefs.format.index import BLOCK
+from imagefs.format.trace import Plan, PlanRun
+from imagefs.repository.traces import Traces
 from imagefs.settings import DaemonSettings
 from imagefs.startup.emission import EventRecorder
 from imagefs.trace.recorder import PAGE, Recorder
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ProcessIdentity, Writer
-from tests.support.images.devices import FakeSource, Made, make, noise, running
+from tests.support.images.devices import MIB, FakeSource, Made, eventually, make, noise, running
+from tests.support.images.stores import images_in
 from tests.support.start_events import events_in, pairs
 from tests.unit.imagefs.daemon.fake_host import attachment
 
@@ -38,6 +42,7 @@ class World:
     starts: Sessions
     devices: dict[str, BlockDevice]
     source: PackSource
+    upstream: dict[str, FakeSource]
     learned: dict[str, RecordedStart] = field(default_factory=dict)
 
     def begin(self, number: int, *made: Made, workload: str = "default", typical: bool = True) -> Attachment:
@@ -61,15 +66,18 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, monkeypatch: pytest.MonkeyPatch, *made: Made) -> AsyncIterator[World]:
-    settings = DaemonSettings(cache=str(folder), background_rate=0)
-    (folder / "store").mkdir()
+async def world(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *made: Made, background_rate: int = 0
+) -> AsyncIterator[World]:
+    settings = DaemonSettings(cache=str(folder), background_rate=background_rate)
+    (folder / "store").mkdir(exist_ok=True)
     source = PackSource(StoreSettings(url=str(folder / "store")))
-    async with running(folder / "blocks") as blocks, trio.open_nursery() as nursery:
+    async with running(folder / "blocks", memory=64 * MIB) as blocks, trio.open_nursery() as nursery:
         starts = Sessions(settings, blocks, Documents(MetadataCache(folder), 5.0))
         await nursery.start(starts.run)
-        devices = {one.digest: await blocks.open(one.digest, one.index, FakeSource(one)) for one in made}
-        found = World(starts, devices, source)
+        sources = {one.digest: FakeSource(one) for one in made}
+        devices = {one.digest: await blocks.open(one.digest, one.index, sources[one.digest]) for one in made}
+        found = World(starts, devices, source, sources)
 
         async def make_trace(self: TraceMaker, attachment: Attachment, recorded: RecordedStart) -> None:
             found.learned[attachment.id] = recorded
@@ -126,6 +134,33 @@ async def test_a_start_that_is_over_is_not_spoilt_by_the_next(tmp_path: Path, mo
         await trio.testing.wait_all_tasks_blocked()
         assert here.learned[first.id].reason == ""
         assert here.starts.figures(first)["unrecorded"] == ""
+
+
+# -- a first start -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workload", ["serve", "default"])
+async def test_a_first_start_streams_what_other_workloads_read_before_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: str
+) -> None:
+    """All blocks come while the start lasts, and none counts as planned; of a workload with a plan only these come."""
+    image, likely = make(noise(200), codecs=["lz4"]), range(150, 160)
+    (tmp_path / "store").mkdir()
+    images = images_in(tmp_path / "store")
+    Traces(images.repository).put_plan(Plan(image.digest, "default", 1, [PlanRun(1, likely.start, len(likely))]))
+    async with world(tmp_path, monkeypatch, image, background_rate=1 << 30) as here:
+        device, upstream = here.devices[image.digest], here.upstream[image.digest]
+        first = here.begin(1, image, workload=workload)
+        wanted = len(likely) if workload == "default" else 200
+        await eventually(lambda: device.present == wanted, "here")
+        read = [offset // BLOCK for offset, _ in upstream.reads]
+        if workload == "serve":
+            assert read[0] == likely.start
+            assert here.starts.figures(first)["planned_blocks"] == 0
+        else:
+            assert set(read) <= set(likely)
+            here.starts.finish(first, "ready")
+            await eventually(lambda: device.present == 200, "the rest")
 
 
 # -- events of a start -------------------------------------------------------------------------------------------------

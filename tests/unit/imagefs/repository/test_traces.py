@@ -12,11 +12,13 @@ import zstandard
 from imagefs.errors import DamagedObject, FormatError
 from imagefs.format.trace import Plan, PlanRun, Touch, Trace
 from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository
-from imagefs.repository.traces import Traces, load_plan, local_traces
+from imagefs.repository.store import StoreRepository, open_repository
+from imagefs.repository.traces import OTHERS, Traces, load_plan, local_traces, other_plans
 from stripefs.errors import NotFound, PermissionDenied
+from stripefs.settings import StoreSettings
 from stripefs.store.base import Handle, Identity
 from stripefs.store.local import LocalStore
+from tests.tools.web_server import WebServer
 
 BASE, OTHER = "ab" * 32, "cd" * 32
 
@@ -155,3 +157,51 @@ def test_a_store_that_refuses_is_told_or_gives_way(tmp_path: Path) -> None:
     with local_traces(tmp_path / "here") as local:
         local.put_plan(Plan(BASE, "train", 1, []))
     assert load_plan(images, BASE, "train", tmp_path / "here") == Plan(BASE, "train", 1, [])
+
+
+# -- plans of other workloads ------------------------------------------------------------------------------------------
+
+
+def planned(workload: str, traces: int, *, base: str = BASE) -> Plan:
+    return Plan(base, workload, traces, [PlanRun(1, traces, 4)])
+
+
+def test_plans_of_other_workloads_those_that_most_starts_taught_first(traces: Traces, tmp_path: Path) -> None:
+    images, folder = Images(traces.repository), tmp_path / "kept"
+    assert other_plans(images, BASE, "train", folder) == []
+    for plan in (planned("train", 9), planned("serve", 1), planned("default", 2), planned("eval", 5, base=OTHER)):
+        traces.put_plan(plan)
+    assert other_plans(images, BASE, "train", folder) == [planned("default", 2), planned("serve", 1)]
+    with local_traces(folder) as local:
+        for plan in (planned("serve", 3), planned("default", 1), planned("here", 1), planned("train", 7)):
+            local.put_plan(plan)
+    assert other_plans(images, BASE, "train", folder) == [
+        planned("serve", 3),
+        planned("default", 2),
+        planned("here", 1),
+    ]
+
+
+def test_of_many_workloads_few_are_asked_for_the_default_one_among_them(traces: Traces, tmp_path: Path) -> None:
+    for number in range(3 * OTHERS):
+        traces.put_plan(planned(f"a{number:02}", 1))
+    traces.put_plan(planned("default", 1))
+    found = [plan.workload for plan in other_plans(Images(traces.repository), BASE, "train", tmp_path / "kept")]
+    assert (len(found), "default" in found) == (OTHERS, True)
+
+
+def test_a_plan_of_another_workload_that_is_damaged_is_left_out(traces: Traces, tmp_path: Path) -> None:
+    for workload in ("default", "serve"):
+        traces.put_plan(planned(workload, 1))
+    (tmp_path / "store/plans" / BASE / "serve").write_bytes(b"{}")
+    assert other_plans(Images(traces.repository), BASE, "train", tmp_path / "kept") == [planned("default", 1)]
+
+
+def test_a_store_that_does_not_list_is_asked_for_the_default_workload(traces: Traces, tmp_path: Path) -> None:
+    for workload in ("default", "serve"):
+        traces.put_plan(planned(workload, 1))
+    with WebServer(tmp_path / "store") as server:
+        images = Images(open_repository(StoreSettings(url=server.url)))
+        assert other_plans(images, BASE, "train", tmp_path / "kept") == [planned("default", 1)]
+        assert other_plans(images, BASE, "default", tmp_path / "kept") == []
+        images.repository.close()
