@@ -26,6 +26,7 @@ _LOCAL_WITHIN = 120.0
 _STORED_WITHIN = 30.0
 _LEARNED_WITHIN = 600.0  # bounds the wait for an event that never comes
 _ENDS_WITHIN = 20.0
+_RESTS_WITHIN = 30.0
 _AT_REST = 0.3  # seconds in which it uses less than a clock tick of a processor
 
 
@@ -80,6 +81,10 @@ class Host:
 
         wait_until(all_reached, _LOCAL_WITHIN, "the image was not local", pause)
 
+    def await_rest(self) -> None:
+        """Until the daemon does nothing any more, such as making a trace of a start that is over."""
+        _await_rest(self.status()["supervisor_pid"])
+
     def memory(self) -> int:
         """Bytes that supervisor and worker hold."""
         return pss(tree(self.status()["supervisor_pid"]))
@@ -104,9 +109,7 @@ class Host:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BenchError(f"imagefs daemon did not start: see {self.folder / 'daemon.log'}")
             time.sleep(0.05)
-        used = -1.0
-        while used != (used := cpu_seconds(process.pid)) and time.monotonic() < deadline:  # it loads clients of stores
-            time.sleep(_AT_REST)
+        _await_rest(process.pid)  # it loads clients of stores
 
     def stop(self) -> None:
         """End the daemon, politely first. Its processes are known by their environment, which names our folder."""
@@ -123,6 +126,12 @@ class Host:
     def _processes(self) -> list[int]:
         wanted = f"IMAGEFS_RUNTIME={self.folder / 'run'}".encode()
         return matching("environ", lambda words: wanted in words)
+
+
+def _await_rest(supervisor: int) -> None:
+    deadline, used = time.monotonic() + _RESTS_WITHIN, -1.0
+    while used != (used := cpu_seconds(supervisor)) and time.monotonic() < deadline:
+        time.sleep(_AT_REST)
 
 
 @contextmanager

@@ -132,6 +132,7 @@ METRICS = {
     "slowest": Metric("s", "s of the slowest node", 2),  # of nodes that start together
     "median": Metric("s", "s of the median node", 2),
     "prepared": Metric("ms", "ms", 2),  # of a snapshot: Prepare and Mounts
+    "prepare": Metric("ms", "ms to prepare", 1),  # of `imagefs run`: until it executes the OCI runtime
     "answered": Metric("ms", "ms of the daemon", 0),  # from a request to the daemon to its answer
     "moved": Metric("MB", "MB moved", 1),  # over the link, headers included
     "fetched": Metric("MB", "MB fetched", 1),  # without headers: plain bytes of an image or a checkpoint

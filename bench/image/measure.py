@@ -8,6 +8,8 @@ warm starts; the daemon's memory; the second build. A system that fails becomes 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from bench.harness import Say
 from bench.harness.environment import CACHE, cold, remove_mounts, remove_tree, work_folder
 from bench.harness.host import Host, host
 from bench.harness.link import Link, linked
-from bench.harness.programs import run, tool_version
+from bench.harness.programs import Start, run, tool_version
 from bench.harness.results import Document, summary
 from bench.harness.rounds import Options as HarnessOptions
 from bench.harness.rounds import Rounds, Store, in_turn
@@ -174,7 +176,10 @@ def _record(session: _Session) -> None:
 
 
 def _starts(session: _Session) -> None:
-    ahead = 0 if "record" in session.failed else runtime.published(session.store_folder("traced"), _TAG).ahead
+    ahead = 0
+    if "record" not in session.failed:
+        published = runtime.published(session.store_folder("traced"), _TAG)
+        ahead, session.document.environment["image"]["codecs"] = published.ahead, published.codecs
     sizes = Sizes(session.first.compressed, ahead)
     for rate in RATES:
         session.link.set_rate(rate)
@@ -211,33 +216,54 @@ def _plane(system: str) -> list[str]:
     return ["--plane", "tree"] if system == "imagefs:tree" else []
 
 
+_WARM = ("local", "local:unfiltered", "imagefs")
+_PREPARED = 11
+"""Preparations of which the median is taken."""
+
+
 def _warm(session: _Session) -> None:
     session.link.set_rate(0)
     for number in range(session.rounds):
         session.say(f"warm starts, round {number + 1} of {session.rounds}")
-        session.attempt("warm local", _warm_local, number)
-        for system in ("imagefs", "imagefs:tree"):
-            session.attempt(f"warm {system}", _warm_imagefs, system, number)
+        session.attempt("warm starts", _warm_starts, number)
+        session.attempt("warm imagefs:tree", _warm_tree, number)
 
 
-def _warm_local(session: _Session, number: int) -> None:
-    """The second start in a row, with a filter of system calls and without."""
-    for system in ("local", "local:unfiltered"):
+def _warm_starts(session: _Session, number: int) -> None:
+    """The second of two starts of each system, all in turn on one host, and how long `imagefs run` prepares there."""
+    with _local_host(session) as machine:
+        for add in (False, True):
+            for system in in_turn(_WARM, number):
+                with _warm_start(session, machine, system) as start:
+                    if add:
+                        session.samples.add("warm", system, number, {"time": start.seconds, "inside": start.inside})
+        prepared = runtime.prepare_seconds(machine, session.url("traced"), _PREPARED)
+        session.samples.add("warm", "imagefs", number, {"prepare": prepared * 1000})
+
+
+def _warm_start(session: _Session, machine: Host, system: str) -> AbstractContextManager[Start]:
+    if system == "imagefs":
+        return runtime.start(machine, session.url("traced"))
+    return runtime.runc(session.tree.bundle, "warm", filtered=system == "local")
+
+
+def _warm_tree(session: _Session, number: int) -> None:
+    with _local_host(session, "--plane", "tree") as machine:
         for _ in range(2):
-            with runtime.runc(session.tree.bundle, "warm", filtered=system == "local") as start:
-                session.samples.add("warm", system, number, {"time": start.seconds, "inside": start.inside})
+            with runtime.start(machine, session.url("traced"), "--plane", "tree") as start:
+                values = {"time": start.seconds, "inside": start.inside}
+    session.samples.add("warm", "imagefs:tree", number, values)
 
 
-def _warm_imagefs(session: _Session, system: str, number: int) -> None:
-    """The second start in a row once everything is local."""
+@contextmanager
+def _local_host(session: _Session, *options: str) -> Iterator[Host]:
+    """One that has the whole image, was told that its start is over, and has learned from it."""
     with host(session.work) as machine:
-        with runtime.start(machine, session.url("traced"), *_plane(system)):
+        with runtime.start(machine, session.url("traced"), *options):
             machine.ready()
             machine.await_local()
-        for _ in range(2):
-            with runtime.start(machine, session.url("traced"), *_plane(system)) as start:
-                values = {"time": start.seconds, "inside": start.inside}
-    session.samples.add("warm", system, number, values)
+        machine.await_rest()
+        yield machine
 
 
 _AT_REST = 15.0

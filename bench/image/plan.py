@@ -52,6 +52,7 @@ def ratios() -> list[RatioPlan]:
         _start("prefetch_vs_lazy_50", 50e6, "imagefs:lazy", 0.4),
         *(_first(rate) for rate in RATES),
         RatioPlan("warm_vs_local_warm", time_of("warm", "imagefs"), time_of("warm", "local"), 1.05),
+        RatioPlan("run_prepare_ms", Key("warm", "imagefs", "prepare"), None, 40.0),
         RatioPlan(
             "bytes_prefetch_vs_touched", Key("start_50", "imagefs", "fetched"), Key("touched", "local", "fetched"), 1.3
         ),
@@ -127,10 +128,12 @@ def starts(document: Document, systems: Mapping[str, str]) -> list[Bar]:
 
 def _head(facts: Facts) -> str:
     image, local = facts["image"], facts["local"]
+    codecs = ", ".join(f"{device} device by {codec}" for device, codec in image.get("codecs", {}).items())
     return (
         f"image {image['name']}: {image['compressed_mb']:g} MB compressed in {image['layers']} layers, "
         f"{image['size_mb']:g} MB in {image['files']} files; {facts['rounds']} rounds. Link: {links(facts)}. "
-        f"Local: {local['device']}, read_ahead_kb {local['read_ahead_kib']}. {machine(facts, tools(facts))}"
+        f"Local: {local['device']}, read_ahead_kb {local['read_ahead_kib']}. "
+        f"{f'Packs: {codecs}. ' if codecs else ''}{machine(facts, tools(facts))}"
     )
 
 
@@ -149,6 +152,7 @@ REPORT = Report(
     columns=(
         "time",
         "inside",
+        "prepare",
         "moved",
         "fetched",
         "stored",
