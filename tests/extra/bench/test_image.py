@@ -1,4 +1,4 @@
-"""`bench image` without a container: recipes, ratios, stand-ins for CUDA, changed files."""
+"""`bench image` without a container: recipes, ratios, stand-ins for CUDA, changed files, what prepares a container."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.harness import BenchError
+from bench.harness.host import host
 from bench.harness.results import Ratio, Samples, sum_up
 from bench.harness.sizes import digests, lz4_of_new
-from bench.image import recipe, stubs
+from bench.image import recipe, runtime, stubs
 from bench.image.plan import Sizes, derive, ratios
+from tests.tools.imagefs_daemon import built
 
 WHEELS = Path(recipe.__file__).with_name("wheels.txt")
 
@@ -111,3 +114,18 @@ def test_only_new_content_counts_as_changed(tmp_path: Path) -> None:
     known = digests(old)
     assert 256 < lz4_of_new(known, new) < 2000
     assert lz4_of_new(known, new) == 0
+
+
+@pytest.mark.mount
+@pytest.mark.root
+@pytest.mark.slow
+def test_a_container_is_prepared_and_none_is_started(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source/text").write_bytes(b"text" * 10_000)
+    built(tmp_path / "source", store, "t", {"config": {"Cmd": ["/true"]}})
+    assert runtime.published(store, "t").codecs == {"cold": "lz4"}
+    with host(tmp_path, drop=False) as machine:
+        assert 0 < runtime.prepare_seconds(machine, f"{store}#t", 3) < 60
+        with pytest.raises(BenchError, match=r"executed no runtime: .*other"):
+            runtime.prepare_seconds(machine, f"{store}#other", 1)
