@@ -59,7 +59,7 @@ else:
         "__getnewargs__": lambda self: tuple(self),
     }
 
-    class _Record(type):
+    class _NamedTupleMeta(type):
         """Makes the classes, which are plain ones from then on."""
 
         def __new__(_kind, name, _bases, namespace):
@@ -69,6 +69,6 @@ else:
             names = {"_fields": fields, "_field_defaults": defaults, "__match_args__": fields, "__slots__": ()}
             return type.__new__(type, name, (tuple,), {**_METHODS, **namespace, **getters, **names})
 
-    NamedTuple = type.__new__(_Record, "NamedTuple", (), {})
+    NamedTuple = type.__new__(_NamedTupleMeta, "NamedTuple", (), {})
 
 __all__ = ["NamedTuple"]

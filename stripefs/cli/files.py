@@ -16,7 +16,7 @@ import click
 
 from stripefs.cli.flags import SettingsCommand, config_flag, json_flag, settings_flags
 from stripefs.cli.output import columns
-from stripefs.cli.paths import Troubles, begin, ensure_writable, named, written_name
+from stripefs.cli.paths import Failures, begin, ensure_writable, named, written_name
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import MIB, redact
 from stripefs.units import format_size, parse_size, shown
@@ -57,12 +57,12 @@ def ls_command(
     Each PATH is a file or directory inside a stripefs mount, a URL or a local path.
     """
     begin(ctx, config)
-    troubles = Troubles()
+    failures = Failures()
     told: list[dict[str, Any]] = []
     first = True
     for path in paths:
-        with troubles.noted(path):
-            for listed in _listed(named(ctx, path, config), troubles, recursive=recursive):
+        with failures.noted(path):
+            for listed in _listed(named(ctx, path, config), failures, recursive=recursive):
                 if as_json:
                     told += [_entry_dict(listed.place, entry, inside=listed.directory) for entry in listed.entries]
                     continue
@@ -72,11 +72,11 @@ def ls_command(
                 for line in _lines(listed.entries, "" if listed.directory else path, long=long, human=human):
                     click.echo(line)
     if as_json:
-        click.echo(json.dumps({"entries": told, "trouble": troubles.found}, indent=2))
-    return troubles.code
+        click.echo(json.dumps({"entries": told, "trouble": failures.found}, indent=2))
+    return failures.code
 
 
-def _listed(place: Place, troubles: Troubles, *, recursive: bool) -> Iterator[_Listed]:
+def _listed(place: Place, failures: Failures, *, recursive: bool) -> Iterator[_Listed]:
     entry = place.files.stat(place.path)
     if entry.type != "directory":
         yield _Listed(place, [entry], directory=False)
@@ -88,7 +88,7 @@ def _listed(place: Place, troubles: Troubles, *, recursive: bool) -> Iterator[_L
             entries = folder.files.scandir(folder.path)
         else:
             entries = []
-            with troubles.noted(folder):
+            with failures.noted(folder):
                 entries = folder.files.scandir(folder.path)
         yield _Listed(folder, entries, directory=True)
         if recursive:
@@ -157,13 +157,13 @@ def cat_command(ctx: click.Context, paths: tuple[str, ...], offset: str, length:
     """
     begin(ctx, config)
     start, most = parse_size(offset), parse_size(length) if length else None
-    troubles = Troubles()
+    failures = Failures()
     for path in paths:
-        with troubles.noted(path):
+        with failures.noted(path):
             place = named(ctx, path, config)
             with place.files.open(place.path) as file:
                 _write(file, start, file.size if most is None else min(file.size, start + most))
-    return troubles.code
+    return failures.code
 
 
 def _write(file: ReadFile, at: int, end: int) -> None:
@@ -195,10 +195,10 @@ def rm_command(ctx: click.Context, paths: tuple[str, ...], recursive: bool, forc
     striped files stay for their readers, until a gc a day later; --grace 0s removes them at once.
     """
     begin(ctx, config)
-    troubles = Troubles()
+    failures = Failures()
     for path in paths:
         ensure_writable(path)
-        with troubles.noted(path):
+        with failures.noted(path):
             place = named(ctx, path, config, follow=False)
             if not written_name(path) or place.path == b"/":
                 raise ConfigError(f"{redact(path)} is no name that could be removed", hint="name what is below it")
@@ -212,7 +212,7 @@ def rm_command(ctx: click.Context, paths: tuple[str, ...], recursive: bool, forc
                 place.files.rmtree(place.path)
             else:
                 raise IsADirectoryError(errno.EISDIR, "it is a directory, which -r removes")
-    return troubles.code
+    return failures.code
 
 
 @click.command("du", cls=SettingsCommand, context_settings={"help_option_names": ["--help"]})
@@ -232,20 +232,20 @@ def du_command(
     files; `stored` counts all replicas, and of striped files the parts with their checksums. Sizes are in bytes.
     """
     begin(ctx, config)
-    troubles = Troubles()
+    failures = Failures()
     found: list[tuple[str, Usage]] = []
     for path in paths:
-        with troubles.noted(path):
+        with failures.noted(path):
             place = named(ctx, path, config)
-            usages = place.files.usage(place.path, lambda error: troubles.add(str(error.filename), error))
+            usages = place.files.usage(place.path, lambda error: failures.add(str(error.filename), error))
             found += [(_usage_name(place, usage), usage) for usage in (usages[-1:] if summary else usages)]
     if as_json:
-        document = {"paths": [_usage_dict(name, usage) for name, usage in found], "trouble": troubles.found}
+        document = {"paths": [_usage_dict(name, usage) for name, usage in found], "trouble": failures.found}
         click.echo(json.dumps(document, indent=2))
     elif found:
         rows = [(name, str(usage.files), *_usage_sizes(usage, human)) for name, usage in found]
         click.echo(columns(("path", "files", "size", "stored"), rows))
-    return troubles.code
+    return failures.code
 
 
 def _usage_name(place: Place, usage: Usage) -> str:

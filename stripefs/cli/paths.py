@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stripefs.copy.tree import Place
 
 __all__ = [
-    "Troubles",
+    "Failures",
     "begin",
     "configure_logs",
     "ends_with_slash",
@@ -198,8 +198,8 @@ def plainly(name: object) -> Iterator[None]:
         raise StoreError(f"{redact(str(name))}: {reason(error, str(name))[0]}") from error
 
 
-class Troubles:
-    """Errors of some of the names, told at once; the others go on.
+class Failures:
+    """Errors of some of several names: printed at once, while the command goes on with the others.
 
     code: the command's exit code. found: the errors in their --json form.
     """

@@ -129,7 +129,7 @@ class PartFiles:
             read = exact(part.read(begin, length, host=near, watch=quiet), length, where=self.name, host=near)
             table = bytes(read)
             if digest_of(table) != self._manifest.parts[index].digest:
-                raise _Damaged(f"{self.name}: the checksums of its part {shown(self.path(index))} are damaged")
+                raise _DamagedPart(f"{self.name}: the checksums of its part {shown(self.path(index))} are damaged")
             self._tables[index] = table
         return table
 
@@ -248,7 +248,7 @@ class StripedHandle(Handle):
                 self._verify(piece.part, unit_at, begin, data, table)
         except (NotFound, NotADirectory, StaleVersion) as error:
             raise self._gone(piece.part, error) from error
-        except _Damaged as error:
+        except _DamagedPart as error:
             key = (piece.part, unit_at + begin)
             if key in self._once:
                 raise StoreError(error.message, hint="its bytes are not those that were written") from error
@@ -261,7 +261,7 @@ class StripedHandle(Handle):
         sums = check_sums(data)
         if table[at : at + len(sums)] != sums:
             where = f"its part {shown(self._parts.path(index))} from byte {unit_at + begin} on"
-            raise _Damaged(f"{self._name}: {where} does not fit its checksum")
+            raise _DamagedPart(f"{self._name}: {where} does not fit its checksum")
 
     def _gone(self, index: int, error: StoreError) -> StoreError:
         if not self._current():
@@ -274,7 +274,7 @@ class StripedHandle(Handle):
         )
 
 
-class _Damaged(StoreError):
+class _DamagedPart(StoreError):
     """Bytes or a table that do not fit; never leaves this module."""
 
 

@@ -18,7 +18,7 @@ from stripefs.store.base import Buffer
 from stripefs.units import shown
 from stripefs.write.context import UploadContext, WriteObserver
 from stripefs.write.layout_policy import Layout, Shape, concat_shape, striped_shape
-from stripefs.write.parts import Column, LazyDirectory, PartUpload, UploadBase, UploadSegment
+from stripefs.write.parts import LazyDirectory, PartBuffer, PartUpload, UploadBase, UploadSegment
 from stripefs.write.stream_upload import StreamUpload
 from stripefs.write.upload_names import UploadNames
 
@@ -46,7 +46,7 @@ class FileContents:
         self.base: UploadBase | None = None
         self._detached = False
         self.stored: list[UploadBase] = []
-        self.head: Column | None = Column()
+        self.head: PartBuffer | None = PartBuffer()
         self.segments: list[UploadSegment] = []
         self.stream: StreamUpload | None = None
         self._left: list[bytes] = []
@@ -150,7 +150,7 @@ class FileContents:
 
     # -- what goes out ----------------------------------------------------------------------------------------------
 
-    def _send(self, segment: UploadSegment, column: Column) -> None:
+    def _send(self, segment: UploadSegment, column: PartBuffer) -> None:
         pooled = self.layout is Layout.STRIPED
         column.part = PartUpload(
             column.pieces(),
@@ -175,7 +175,7 @@ class FileContents:
         self._shared.uploader.submit(part)
         return part
 
-    def _ended(self, column: Column | None, part: PartUpload) -> None:
+    def _ended(self, column: PartBuffer | None, part: PartUpload) -> None:
         size = self._in_flight.pop(part)
         part.chunks = ()
         if column is not None:
@@ -293,7 +293,7 @@ class FileContents:
                     column.forget()
         self._open, self.segments = None, []
         if self.head is not None:
-            self.head = Column()
+            self.head = PartBuffer()
         self.account.drop(self.account.open)
 
     def objects(self) -> list[UploadBase]:
@@ -331,11 +331,11 @@ class FileContents:
             if size and segment.start <= offset < segment.end:
                 take = min(size, segment.end - offset)
                 for column, at, part in segment.places(offset, take):
-                    yield from _column_pieces(column, at, part)
+                    yield from _buffer_pieces(column, at, part)
                 offset, size = offset + take, size - take
 
 
-def _column_pieces(column: Column, offset: int, size: int) -> Iterator[Buffer | tuple[bytes, int, int]]:
+def _buffer_pieces(column: PartBuffer, offset: int, size: int) -> Iterator[Buffer | tuple[bytes, int, int]]:
     part = column.part
     if part is not None and part.acked:
         yield part.path, offset, size

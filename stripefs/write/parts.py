@@ -23,9 +23,9 @@ from stripefs.units import shown
 from stripefs.write.layout_policy import Shape
 
 __all__ = [
-    "Column",
     "HostSlots",
     "LazyDirectory",
+    "PartBuffer",
     "PartUpload",
     "UploadAttempt",
     "UploadBase",
@@ -61,8 +61,8 @@ class UploadBase:
         )
 
 
-class Column:
-    """Bytes in pieces that do not change any more, but for a last one that gathers small writes."""
+class PartBuffer:
+    """The bytes of one part: pieces that do not change any more, but for a last one that gathers small writes."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -112,12 +112,12 @@ class Column:
 class UploadSegment:
     """`send(column)` is called once for every column that holds something, and sets `column.part`."""
 
-    def __init__(self, start: int, shape: Shape, send: Callable[[UploadSegment, Column], None]) -> None:
+    def __init__(self, start: int, shape: Shape, send: Callable[[UploadSegment, PartBuffer], None]) -> None:
         self.start = start
         self.shape = shape
         self.length = 0
         self.taken: set[str] = set()
-        self.columns = [Column() for _ in range(shape.width)]
+        self.columns = [PartBuffer() for _ in range(shape.width)]
         self._send = send
 
     @property
@@ -153,7 +153,7 @@ class UploadSegment:
             if column.part is None:
                 self._send(self, column)
 
-    def places(self, offset: int, size: int) -> Iterator[tuple[Column, int, int]]:
+    def places(self, offset: int, size: int) -> Iterator[tuple[PartBuffer, int, int]]:
         """(column, offset in it, bytes) of the file's bytes [offset, offset + size), which lie in this segment."""
         unit = self.shape.unit or self.shape.part_length
         while size:

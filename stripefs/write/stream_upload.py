@@ -25,7 +25,7 @@ from stripefs.background import contain
 from stripefs.errors import Abandoned, DraftLost, StoreError, StripefsError
 from stripefs.store.base import Buffer, Handle, Sink, Status, Store
 from stripefs.units import shown
-from stripefs.write.parts import Column, UploadBase
+from stripefs.write.parts import PartBuffer, UploadBase
 from stripefs.write.store_ops import COPIED_AT_ONCE
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class StreamUpload:
         self.prefix = prefix
         self._release = release
         self._fail = fail
-        self._queue = Column()
+        self._queue = PartBuffer()
         self._more = trio.Event()
         self._complete = False
         self._cancelled = False
@@ -223,7 +223,7 @@ class StreamUpload:
 
     async def _flow(self, sink: Sink, host: str) -> None:
         while not self._cancelled:
-            queue, self._queue = self._queue, Column()
+            queue, self._queue = self._queue, PartBuffer()
             self._more = trio.Event()
             if queue.size:
                 try:

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 
 from stripefs.store.hdfs.data_transfer import FetchRequest
 from stripefs.store.hdfs.fetch_process import FetchProcess
-from stripefs.store.hdfs.transfer_wire import BlockName, Piece
+from stripefs.store.hdfs.transfer_wire import BlockName, BlockRange
 from tests.support.waiting import eventually
 
 __all__ = ["fetch_process", "request_for"]
@@ -15,7 +15,9 @@ __all__ = ["fetch_process", "request_for"]
 
 def request_for(address: str, offset: int, length: int, *, timeout: float = 30.0) -> FetchRequest:
     """Asks for these bytes of the only block of a `fake_transfer`."""
-    return FetchRequest(Piece(BlockName("pool", 5, 1001, 1 << 40), offset, length), address, "dn:1", timeout, timeout)
+    return FetchRequest(
+        BlockRange(BlockName("pool", 5, 1001, 1 << 40), offset, length), address, "dn:1", timeout, timeout
+    )
 
 
 @contextmanager

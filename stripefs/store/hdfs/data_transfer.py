@@ -29,8 +29,8 @@ from stripefs.store.hdfs.transfer_wire import (
     CHECKSUM_OK,
     HEAD,
     LONGEST,
+    BlockRange,
     PacketSums,
-    Piece,
     data_length,
     read_answer,
     read_request,
@@ -88,7 +88,7 @@ class FetchRequest(NamedTuple):
     patience: seconds until it has answered; timeout: seconds without a byte from then on.
     """
 
-    piece: Piece
+    piece: BlockRange
     address: str
     host: str
     timeout: float
@@ -103,7 +103,7 @@ class DataTransfer:
         self._elsewhere = elsewhere
         self.refusals = Refusals()
 
-    def read(self, piece: Piece, address: str, host: str, watch: Watch | None, timeout: float) -> memoryview:
+    def read(self, piece: BlockRange, address: str, host: str, watch: Watch | None, timeout: float) -> memoryview:
         """The bytes of `piece`, from the DataNode whose transfer port is at `address`. `host`: its name, for errors.
         `timeout`: seconds without a byte after which it counts as silent.
 
@@ -180,7 +180,7 @@ class _Declined(Exception):
     """The DataNode's own reason for which it does not grant a read."""
 
 
-class _Damaged(Exception):
+class _ChecksumMismatch(Exception):
     """Bytes [begin, end) of the block do not fit their checksums."""
 
     def __init__(self, begin: int, end: int) -> None:
@@ -235,7 +235,7 @@ class _Request:
             with cancellable(watch, partial(shut_down, sock)):
                 packets.receive(buffer, watch)
                 reusable = _confirm(sock)
-        except _Damaged as error:
+        except _ChecksumMismatch as error:
             sock.close()
             message = f"block {self._piece.block.id} fails its checksum at byte {error.begin}"
             failure = BadChecksum(f"DataNode {self._host}: {message}", host=self._host)
@@ -278,10 +278,10 @@ class _Request:
 class _Packets:
     """The packets of a granted request, whose data begins at `begin` of the block.
 
-    Raises OSError, BrokenAnswer, _Damaged, and ValueError for what is no such answer.
+    Raises OSError, BrokenAnswer, _ChecksumMismatch, and ValueError for what is no such answer.
     """
 
-    def __init__(self, sock: socket.socket, piece: Piece, sums: PacketSums, begin: int) -> None:
+    def __init__(self, sock: socket.socket, piece: BlockRange, sums: PacketSums, begin: int) -> None:
         if not 0 <= piece.offset - begin < sums.chunk:
             raise ValueError("it answered other bytes than it was asked for")
         self._sock = sock
@@ -336,7 +336,7 @@ class _Packets:
         if not self._sums.fit(crcs, data):
             for at in range(number):
                 if not self._sums.fit(crcs[length * at :][:length], data[size * at :][:size]):
-                    raise _Damaged(self._begin + size * at, self._begin + size * (at + 1))
+                    raise _ChecksumMismatch(self._begin + size * at, self._begin + size * (at + 1))
         self._begin += len(data)
         return heads[-HEAD:]
 

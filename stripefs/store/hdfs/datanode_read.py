@@ -32,10 +32,10 @@ from stripefs.store.hdfs.data_transfer import BadChecksum, DataTransfer, Refused
 from stripefs.store.hdfs.namenode import NameNodeRest
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.read_streams import Ask, ReadStreams
-from stripefs.store.hdfs.transfer_wire import BlockName, Piece
+from stripefs.store.hdfs.transfer_wire import BlockName, BlockRange
 from stripefs.store.hdfs.wire import inode_path, located_of, request_target
 
-__all__ = ["PATIENCE", "SILENT", "SMALL", "DataNodeReader", "SmallReader", "Span"]
+__all__ = ["PATIENCE", "SILENT", "SMALL", "DataNodeReader", "FileRange", "SmallReader"]
 
 REPORT_EVERY = 60.0
 """Seconds between two reports of one damaged replica; a NameNode has it replaced within some."""
@@ -56,7 +56,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FileRange:
     """`length` > 0 bytes from `offset`, which lies in `block`, of the file at the HDFS path `where`."""
 
     where: str
@@ -65,12 +65,12 @@ class Span:
     length: int
 
     @property
-    def piece(self) -> Piece | None:
+    def piece(self) -> BlockRange | None:
         """The same of the block; None where it has no name, or not all of them."""
         begin = self.offset - self.block.offset
         if not isinstance(self.block.name, BlockName) or begin + self.length > self.block.length:
             return None
-        return Piece(self.block.name, begin, self.length)
+        return BlockRange(self.block.name, begin, self.length)
 
 
 class DataNodeReader:
@@ -113,7 +113,7 @@ class DataNodeReader:
         ]
 
     def fetch(
-        self, owner: Hashable, span: Span, end: int, host: str, watch: Watch | None, moved: Callable[[], None]
+        self, owner: Hashable, span: FileRange, end: int, host: str, watch: Watch | None, moved: Callable[[], None]
     ) -> Buffer:
         """The bytes of `span`, from `host` alone. Raises what `connection.Answer.take` raises.
 
@@ -127,7 +127,7 @@ class DataNodeReader:
 
         return self._read(span, host, watch, self._timeout, by_web, moved)
 
-    def fetch_once(self, span: Span, host: str, timeout: float) -> Buffer:
+    def fetch_once(self, span: FileRange, host: str, timeout: float) -> Buffer:
         """As `fetch`, by a request of its own; `timeout`: seconds without a byte after which the host is silent."""
 
         def by_web() -> memoryview:
@@ -137,7 +137,7 @@ class DataNodeReader:
 
     def _read(
         self,
-        span: Span,
+        span: FileRange,
         host: str,
         watch: Watch | None,
         timeout: float,
@@ -175,7 +175,7 @@ class DataNodeReader:
         """True if `host` has granted a read by data transfer, and has not been given up since."""
         return self.transfer is not None and self.transfer.refusals.granting(self._datanodes.transfer_address(host))
 
-    def fetch_granted(self, span: Span, host: str, watch: Watch) -> Buffer:
+    def fetch_granted(self, span: FileRange, host: str, watch: Watch) -> Buffer:
         """From a host that `grants`, by data transfer alone. Raises HostFailed, Abandoned."""
         piece = span.piece
         if self.transfer is None or piece is None or span.where in self._web_only:
@@ -192,7 +192,7 @@ class DataNodeReader:
         with closing(self._asking(where, host, timeout)(offset, length, 0)) as answer:
             return answer.take(length, None)
 
-    def _report(self, span: Span, damage: BadChecksum) -> None:
+    def _report(self, span: FileRange, damage: BadChecksum) -> None:
         """Let the DataNode meet the damage itself, by WebHDFS in a thread: as a client of HDFS it tells the NameNode,
         which replaces the replica. WebHDFS has no operation that tells it directly."""
         block = span.block
@@ -263,7 +263,7 @@ class SmallReader:
                 answers.append(self._read_elsewhere(native, path, length, late=True) if failed else answer)
         return answers
 
-    def elsewhere(self, place: Span, *, late: bool) -> Buffer | None:
+    def elsewhere(self, place: FileRange, *, late: bool) -> Buffer | None:
         """The bytes, from a replica that is not avoided; None where there is none to try, or none answers.
 
         late: a read of them by hdfs-native has failed or has no answer yet; otherwise None where no replica is avoided.
@@ -277,7 +277,7 @@ class SmallReader:
         except HostFailed:
             return None
 
-    def race(self, place: Span, hosts: Sequence[str], patience: float) -> Buffer:
+    def race(self, place: FileRange, hosts: Sequence[str], patience: float) -> Buffer:
         """The bytes from the first of `hosts`, and after `patience` seconds, or when it fails, from any of them.
 
         Raises what a DataNode says about the file, and HostFailed when all of them fail.
@@ -305,7 +305,7 @@ class SmallReader:
             where = inode_path(status.file_id)
             blocks = self._web.blocks(where, 0, status.length) if status.length else ()
             if len(blocks) == 1:
-                data = self.elsewhere(Span(where, blocks[0], 0, status.length), late=late)
+                data = self.elsewhere(FileRange(where, blocks[0], 0, status.length), late=late)
                 if data is not None:
                     return data
         except StoreError as error:
@@ -313,7 +313,7 @@ class SmallReader:
         [answer] = native.read_small_files([path], length)
         return answer
 
-    def _ask(self, place: Span, host: str) -> Buffer:
+    def _ask(self, place: FileRange, host: str) -> Buffer:
         try:
             data = self._web.fetch_once(place, host, self._silent)
         except HostFailed as error:

@@ -34,7 +34,7 @@ from stripefs.store.base import Watch
 from stripefs.store.buffers import SharedBuffers, bound_allocator
 from stripefs.store.common import Cancellation, cancellable
 from stripefs.store.hdfs.data_transfer import BadChecksum, BlockFetcher, FetchRequest, Refused
-from stripefs.store.hdfs.transfer_wire import BlockName, Piece
+from stripefs.store.hdfs.transfer_wire import BlockName, BlockRange
 
 __all__ = ["FetchProcess", "main"]
 
@@ -282,7 +282,7 @@ def _packed(request: FetchRequest, offset: int) -> bytes:
 
 def _unpacked(message: bytes) -> tuple[int, FetchRequest]:
     offset, pool, number, stamp, whole, begin, length, *rest = json.loads(message)
-    return offset, FetchRequest(Piece(BlockName(pool, number, stamp, whole), begin, length), *rest)
+    return offset, FetchRequest(BlockRange(BlockName(pool, number, stamp, whole), begin, length), *rest)
 
 
 def _packed_error(error: StoreError) -> bytes:

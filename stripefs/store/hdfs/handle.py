@@ -37,7 +37,7 @@ from stripefs.errors import Corrupt, HostFailed, NotFound, ServiceDown, StaleVer
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.common import blocks_by_size, check_range
 from stripefs.store.hdfs.block_locations import BlockLocations
-from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, Span
+from stripefs.store.hdfs.datanode_read import PATIENCE, SMALL, FileRange
 from stripefs.store.hdfs.native import PinnedFile
 from stripefs.store.hdfs.short_files import ShortFile
 from stripefs.store.hdfs.wire import inode_path
@@ -198,7 +198,7 @@ class HdfsHandle(Handle):
             with contextlib.suppress(HostFailed, *([ServiceDown] if self._named else [])):
                 return self._read_any(block, place)
 
-        span = Span(self._where, block, offset, length)
+        span = FileRange(self._where, block, offset, length)
 
         def moved() -> None:
             self._locations.refresh(offset)
@@ -236,7 +236,7 @@ class HdfsHandle(Handle):
                 return data
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
 
-    def _read_any(self, block: Block, place: Span) -> Buffer:
+    def _read_any(self, block: Block, place: FileRange) -> Buffer:
         """From the replica that answers first. Raises HostFailed when none does within `SILENT` seconds."""
         try:
             hosts = self._store.health.order(block.hosts, time.monotonic())
@@ -246,11 +246,11 @@ class HdfsHandle(Handle):
         self._failed.pop(block.offset, None)
         return data
 
-    def _place(self, block: Block, offset: int, length: int) -> Span | None:
+    def _place(self, block: Block, offset: int, length: int) -> FileRange | None:
         """Of a small read that lies in `block`; None for any other."""
         if length > SMALL or offset + length > block.offset + block.length:
             return None
-        return Span(self._where, block, offset, length)
+        return FileRange(self._where, block, offset, length)
 
     def _read_corrupt(self, block: Block, offset: int, length: int, watch: Watch | None) -> Buffer:
         """From the pinned file, bytes of a block that no host serves. Raises what `_read_pinned` raises."""

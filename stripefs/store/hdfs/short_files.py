@@ -27,7 +27,7 @@ from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Identity
 from stripefs.store.buffers import PAGE
 from stripefs.store.common import Cancellation
-from stripefs.store.hdfs.datanode_read import DataNodeReader, Span
+from stripefs.store.hdfs.datanode_read import DataNodeReader, FileRange
 from stripefs.store.hdfs.wire import inode_path
 
 __all__ = ["ShortFile", "ShortFiles"]
@@ -94,7 +94,7 @@ class ShortFiles:
         return ShortFile(blocks, data)
 
     def _fetched(self, where: str, block: Block, length: int) -> Buffer | None:
-        now, span = time.monotonic(), Span(where, block, block.offset, length)
+        now, span = time.monotonic(), FileRange(where, block, block.offset, length)
         for host in self._health.well(block.hosts, now):
             late = now - self._late.get(host, -math.inf) < PAUSE
             if late or self._health.on_probation(host, now) or not self._datanodes.grants(host):

@@ -27,9 +27,9 @@ __all__ = [
     "HEAD",
     "LONGEST",
     "BlockName",
+    "BlockRange",
     "ChunkSums",
     "PacketSums",
-    "Piece",
     "acknowledged",
     "block_name_of",
     "data_length",
@@ -78,7 +78,7 @@ class BlockName:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class BlockRange:
     """Bytes [offset, offset + length) of a block, length > 0."""
 
     block: BlockName
@@ -111,7 +111,7 @@ def refusal_of(defaults: Mapping[str, Any]) -> str:
     return ""
 
 
-def read_request(piece: Piece) -> bytes:
+def read_request(piece: BlockRange) -> bytes:
     """The operation that asks for `piece`: OpReadBlockProto, with version, operation and length before it."""
     block = piece.block
     extended = bytes_field(1, block.pool.encode()) + number_field(2, block.id)

@@ -21,7 +21,7 @@ from stripefs.store.hdfs import store as hdfs_store
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.fetch_process import FetchProcess
 from stripefs.store.hdfs.store import HdfsStore
-from stripefs.store.hdfs.transfer_wire import BlockName, Piece
+from stripefs.store.hdfs.transfer_wire import BlockName, BlockRange
 from tests.support.stores import RecordingWatch
 from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import FakeCluster, Request, closed_port, good, settings_for
@@ -84,7 +84,7 @@ def read(
     timeout: float = TIMEOUT,
 ) -> memoryview:
     return transfer.read(
-        Piece(BlockName("pool", 5, 1001, len(DATA)), offset, length), port.address, "dn:1", watch, timeout
+        BlockRange(BlockName("pool", 5, 1001, len(DATA)), offset, length), port.address, "dn:1", watch, timeout
     )
 
 

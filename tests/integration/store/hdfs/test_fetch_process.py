@@ -24,7 +24,7 @@ from stripefs.store import buffers
 from stripefs.store.hdfs import fetch_process as module
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.fetch_process import FetchProcess
-from stripefs.store.hdfs.transfer_wire import BlockName, Piece
+from stripefs.store.hdfs.transfer_wire import BlockName, BlockRange
 from tests.support.stores import RecordingWatch
 from tests.support.waiting import eventually, gone
 from tests.tools.fake_transfer import Talk, TransferPort, transfer_port
@@ -81,7 +81,7 @@ def test_a_read_goes_on_here_when_the_process_dies(process: FetchProcess, port: 
     held, first = held_up(port), pid_of(process)
     with closing(DataTransfer(process)) as transfer:
         killer = meanwhile(lambda: os.kill(first, signal.SIGKILL), held)
-        piece = Piece(BlockName("pool", 5, 1001, len(DATA)), 7, SIZE)
+        piece = BlockRange(BlockName("pool", 5, 1001, len(DATA)), 7, SIZE)
         assert transfer.read(piece, port.address, "dn:1", None, 30.0) == DATA[7 : 7 + SIZE]
         killer.join()
         assert not process._buffers.used

@@ -16,7 +16,7 @@ from stripefs.write.layout_policy import (
     concat_shape,
     striped_shape,
 )
-from stripefs.write.parts import Column, UploadSegment
+from stripefs.write.parts import PartBuffer, UploadSegment
 from stripefs.write.uploader import ANYWHERE, ANYWHERE_AT_ONCE, PER_HOST, SendHosts
 
 MIB = 1 << 20
@@ -119,7 +119,7 @@ def test_every_byte_has_its_place(width, rows, unit, pieces, striped):
 
 @given(st.lists(st.integers(0, 200_000), max_size=12), st.integers(0, 1 << 21), st.integers(1, 1 << 21))
 def test_columns_hold_what_was_added(sizes, offset, size):
-    column, whole = Column(), b""
+    column, whole = PartBuffer(), b""
     for number, length in enumerate(sizes):
         piece = bytes([number]) * length
         column.add(memoryview(piece))

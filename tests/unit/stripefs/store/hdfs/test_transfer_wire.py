@@ -18,9 +18,9 @@ from stripefs.store.hdfs.transfer_hosts import PAUSE, REFUSALS, Refusals
 from stripefs.store.hdfs.transfer_wire import (
     HEAD,
     BlockName,
+    BlockRange,
     ChunkSums,
     PacketSums,
-    Piece,
     block_name_of,
     data_length,
     packet_head,
@@ -138,7 +138,7 @@ def test_blocks_that_are_read_by_webhdfs(other: dict[str, Any]) -> None:
 
 def test_the_request_as_hadoop_has_it() -> None:
     """Field by field from datatransfer.proto."""
-    piece = Piece(BlockName("BP-1", 5, 1001, 300), 128, 172)
+    piece = BlockRange(BlockName("BP-1", 5, 1001, 300), 128, 172)
     block = b"\x0a\x04BP-1\x10\x05\x18\xe9\x07\x20\xac\x02"
     base = b"\x0a" + bytes([len(block)]) + block + b"\x12\x08\x0a\x00\x12\x00\x1a\x00\x22\x00"
     header = b"\x0a" + bytes([len(base)]) + base + b"\x12\x08stripefs"
