@@ -50,7 +50,7 @@ def run(
 
 class AttachedImage(NamedTuple):
     """An image that is attached for containers of this process. held: a descriptor that keeps all of it (`hold` of
-    `imagefs.daemon.leftovers`). recording: as the daemon was told, so that others may end with the same start.
+    `imagefs.daemon.cleanup`). recording: as the daemon was told, so that others may end with the same start.
     unpacked: a copy of its tree, "" for none."""
 
     client: Client
@@ -84,7 +84,7 @@ class AttachedImage(NamedTuple):
         started, where nobody says how it does. on_ready: called, on another thread, when it does."""
         from imagefs.run import container
 
-        tells = (self.recording.off and events().on) or self._is_told
+        tells = (self.recording.off and events().on) or self._reports_readiness
         calls = [call for call in (self._started if marked and tells else None, on_ready) if call is not None]
 
         def started() -> None:
@@ -106,14 +106,14 @@ class AttachedImage(NamedTuple):
             )
 
     @property
-    def _is_told(self) -> bool:
+    def _reports_readiness(self) -> bool:
         """True where the daemon waits for our word that the job has started."""
         told = client_marker(self.client.settings.runtime, self.attached.id)
         return not self.recording.off and self.recording.ready_file == told
 
     def _started(self) -> None:
         events().instant("ready")
-        if self._is_told:
+        if self._reports_readiness:
             self._tell()
         if events().on:
             with contextlib.suppress(StripefsError):  # what the daemon observed comes when the image is let go
@@ -193,12 +193,12 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
     import subprocess
 
     from imagefs import mounts
-    from imagefs.daemon import leftovers
+    from imagefs.daemon import cleanup
     from imagefs.run.namespace import end_with_parent
 
     if os.geteuid() != 0:
         raise MountError("--unpack needs root: files keep their owners", hint="sudo")
-    lower, copy = leftovers.lower_folder(client.settings.runtime, attached.id), f"{attached.upper}/tree"
+    lower, copy = cleanup.lower_folder(client.settings.runtime, attached.id), f"{attached.upper}/tree"
     parent = os.pidfd_open(os.getpid())
     try:
         with events().begin("image", "unpack"):
@@ -212,8 +212,8 @@ def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) ->
         raise MountError(f"{name} cannot be copied to {copy}: {error}") from error
     finally:
         os.close(parent)
-        leftovers.unmount_overlay(lower)
-        leftovers.remove_lower(lower)
+        cleanup.unmount_overlay(lower)
+        cleanup.remove_lower(lower)
     return copy
 
 
@@ -236,10 +236,10 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
 
             yield mount_here
         return
-    from imagefs.daemon import leftovers
+    from imagefs.daemon import cleanup
     from stripefs.fuse import kernel
 
-    lower = leftovers.lower_folder(settings.runtime, attached.id)
+    lower = cleanup.lower_folder(settings.runtime, attached.id)
     try:
         os.makedirs(lower)
     except OSError as error:
@@ -248,18 +248,18 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
         mounts.show_tree(attached, lower, settings, name, owner=os.getpid(), owned=not root)
         yield lambda target: kernel.mount(lower, target, "", _MS_BIND, "")
     finally:
-        leftovers.unmount_overlay(lower)
-        leftovers.remove_lower(lower)
+        cleanup.unmount_overlay(lower)
+        cleanup.remove_lower(lower)
 
 
 @contextlib.contextmanager
 def _shared(folder: str) -> Iterator[int]:
     """A folder in which we tell the daemon that the job has started; it says as well that we live."""
-    from imagefs.daemon import leftovers
+    from imagefs.daemon import cleanup
 
     try:
         os.makedirs(folder, 0o700)
-        held = leftovers.hold(folder)
+        held = cleanup.hold(folder)
     except OSError as error:
         raise MountError(f"{folder} cannot be made: {error.strerror}") from error
     try:
@@ -271,10 +271,10 @@ def _shared(folder: str) -> Iterator[int]:
 def _clear(settings: DaemonSettings, identifier: str) -> None:
     """Remove what there is of the attachment, unless somebody else holds it. The daemon removes later what cannot go
     now."""
-    from imagefs.daemon import leftovers
+    from imagefs.daemon import cleanup
 
     with contextlib.suppress(OSError, StripefsError):
-        leftovers.clear(settings.cache, settings.runtime, identifier)
+        cleanup.clear(settings.cache, settings.runtime, identifier)
 
 
 def release(client: Client, attached: Attached) -> None:

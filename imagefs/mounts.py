@@ -1,7 +1,7 @@
 """Mounting images on this host: the kernel's EROFS or the tree plane, one overlay on top where it is to be writable.
 
 The client does this, not the daemon: a daemon that waited for its own devices could never be replaced. A client that is
-killed on the way leaves what `imagefs.daemon.leftovers` names, and the daemon removes it.
+killed on the way leaves what `imagefs.daemon.cleanup` names, and the daemon removes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from imagefs.daemon import leftovers
+from imagefs.daemon import cleanup
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Attached, Recording
 from imagefs.plane import mounts
@@ -140,7 +140,7 @@ def _place_writable(
     attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, name: str, copy: int
 ) -> str:
     """Raises MountError, OSError."""
-    lower = leftovers.lower_folder(settings.runtime, attached.id)
+    lower = cleanup.lower_folder(settings.runtime, attached.id)
     try:
         os.makedirs(lower)
         plane = _show(attached, lower, options, settings, name, copy)
@@ -151,8 +151,8 @@ def _place_writable(
         _remove(attached.upper)
         raise
     finally:
-        leftovers.unmount_overlay(lower)  # the overlay alone holds it from here on, and takes it along
-        leftovers.remove_lower(lower)
+        cleanup.unmount_overlay(lower)  # the overlay alone holds it from here on, and takes it along
+        cleanup.remove_lower(lower)
 
 
 def umount(client: Client, target: str, *, lazy: bool = False) -> None:

@@ -54,7 +54,7 @@ def archive(config: Mapping[str, Any], digest: str) -> Archive:
     layer = _tar({".imagefs": f"{digest}\n".encode()})
     name = hashlib.sha256(layer).hexdigest()
     document = {
-        "architecture": Platform.here().architecture,
+        "architecture": Platform.current().architecture,
         "os": "linux",
         "created": "1970-01-01T00:00:00Z",
         **config,

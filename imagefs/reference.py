@@ -96,7 +96,7 @@ class Platform(NamedTuple):
     variant: str = ""
 
     @classmethod
-    def here(cls) -> Platform:
+    def current(cls) -> Platform:
         """Of this machine, whatever its variant."""
         machine = os.uname().machine
         return cls(architecture=_MACHINES.get(machine, machine))

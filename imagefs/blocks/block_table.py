@@ -22,7 +22,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Generic, TypeVar
 
-__all__ = ["COARSE", "NEVER", "ROW", "BlockTable", "PeerTable", "oldest", "row", "rows_here"]
+__all__ = ["COARSE", "NEVER", "ROW", "BlockTable", "PeerTable", "oldest", "present_rows", "row"]
 
 ROW = 16
 """Bytes of a row."""
@@ -69,7 +69,7 @@ class BlockTable:
         if here == _HERE and int(now) - _EPOCH >= when + COARSE:
             self._set(block, row(checksum, now))
 
-    def settle(self, block: int, checksum: int, now: float) -> None:
+    def add(self, block: int, checksum: int, now: float) -> None:
         """The block is here from now on."""
         if self.checksum(block) is None:
             self.present += 1
@@ -136,7 +136,9 @@ class BlockTable:
     def _page(self, page: int) -> list[tuple[int, int]]:
         """Number and time of use of each block of a page that is here."""
         first = page * _ROWS
-        return [(first + at, min(when, _LAST)) for at, when in rows_here(self._rows[page * PAGE : (page + 1) * PAGE])]
+        return [
+            (first + at, min(when, _LAST)) for at, when in present_rows(self._rows[page * PAGE : (page + 1) * PAGE])
+        ]
 
     def _set(self, block: int, packed: bytes) -> None:
         at = ROW * block
@@ -167,7 +169,7 @@ def row(checksum: int, now: float) -> bytes:
     return _ROW.pack(checksum, min(max(0, int(now) - _EPOCH), 0xFFFFFFFF), _HERE)
 
 
-def rows_here(rows: bytes | bytearray) -> Iterator[tuple[int, int]]:
+def present_rows(rows: bytes | bytearray) -> Iterator[tuple[int, int]]:
     """Number and time of use (seconds since 2020) of each block that is here."""
     whens, heres = _columns(rows)
     return ((block, whens[block]) for block, here in enumerate(heres) if here == _HERE)

@@ -32,7 +32,7 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from imagefs.blocks.block_table import ROW, BlockTable, row, rows_here
+from imagefs.blocks.block_table import ROW, BlockTable, present_rows, row
 from imagefs.blocks.stats import BlockStats
 from imagefs.format.index import BLOCK
 from stripefs import retry
@@ -179,7 +179,7 @@ class LocalDevice:
                 view, at = view[count:], at + count
 
     def write(self, block: int, data: bytes, checksum: int, now: float) -> None:
-        """Write a block that was checked, then its row; `settle` must follow."""
+        """Write a block that was checked, then its row; `BlockTable.add` must follow."""
         with self._in_use.reading():
             _write_at(self._data, data, block * BLOCK)
             _write_at(self._table_file, row(checksum, now), _HEADER.size + ROW * block)
@@ -197,7 +197,7 @@ class LocalDevice:
 
     def trim(self) -> None:
         """Give back the room of what is in the file and in no row: a crash came between the two."""
-        here = {block for block, _ in rows_here(self.table.rows())}
+        here = {block for block, _ in present_rows(self.table.rows())}
         with self._in_use.reading():
             at, end = 0, os.fstat(self._data).st_size
             while at < end:

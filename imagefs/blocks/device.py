@@ -106,7 +106,7 @@ class BlockDevice:
         self.index = index
         if not self.users:
             self.upstreams = Upstreams()  # those that were asked before may be closed
-        self.upstreams.prefer(upstream)
+        self.upstreams.switch_to(upstream)
         self.users += 1
         self.attach_cached()
 

@@ -126,7 +126,7 @@ class DeviceCache:
 
     def settle(self, cached: CachedDevice, block: int, digest: bytes, checksum: int, now: float) -> None:
         """The block, whose SHA-256 is `digest`, was written."""
-        cached.local.table.settle(block, checksum, now)
+        cached.local.table.add(block, checksum, now)
         if cached.first is not None:
             self.peers.add(digest, cached.first + block)
 

@@ -323,7 +323,7 @@ class Upstreams:
             yield from store.mirrors
             yield store
 
-    def prefer(self, upstream: Upstream) -> None:
+    def switch_to(self, upstream: Upstream) -> None:
         """From now on this one comes first."""
         self._all = [upstream, *(one for one in self._all if one is not upstream)]
 

@@ -141,7 +141,7 @@ class WriteBack:
         self._queued: Counter[tuple[CachedDevice, int]] = Counter()
         self._queued_bytes = 0
         self._untidy: list[CachedDevice] = []
-        self._stir = trio.Event()
+        self._wake = trio.Event()
         self._full_until = float("-inf")
 
     def put(self, cached: CachedDevice, block: int, digest: bytes, arrived: Arrived, *, ahead: bool) -> None:
@@ -156,7 +156,7 @@ class WriteBack:
         self._queue.append(_Write(cached, block, digest, arrived, ahead))
         self._queued[cached, block] += 1
         self._queued_bytes += size
-        self._stir.set()
+        self._wake.set()
 
     def writing(self, cached: CachedDevice, block: int) -> bool:
         """Tells whether the block is on its way to the disk."""
@@ -165,7 +165,7 @@ class WriteBack:
     def tidy(self, cached: CachedDevice) -> None:
         """Soon take a mark away that is not true any more, and give room back that no row knows of."""
         self._untidy.append(cached)
-        self._stir.set()
+        self._wake.set()
 
     @property
     def backlogged(self) -> bool:
@@ -187,8 +187,8 @@ class WriteBack:
             if not self._queue and not self._untidy:
                 waits = self._cache.over or any(cached.local.table.dirty for cached in self._cache.devices.values())
                 with trio.move_on_after(FLUSH_EVERY if waits else float("inf")):
-                    await self._stir.wait()
-            self._stir = trio.Event()
+                    await self._wake.wait()
+            self._wake = trio.Event()
             async with self._disk.lock:
                 while self._untidy:
                     await self._tidy(self._untidy.pop())

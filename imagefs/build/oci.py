@@ -84,7 +84,7 @@ class Layout:
                 return self._source(found, document, {"variant": variant, **described})
             if kind not in INDEXES:
                 break
-            found, described = self._platform(document, platform or Platform.here(), found.digest)
+            found, described = self._platform(document, platform or Platform.current(), found.digest)
         raise BuildError(f"{found.digest} is neither an image nor an index of images: {found.media_type!r:.80}")
 
     def blob(self, descriptor: Descriptor) -> BinaryIO:

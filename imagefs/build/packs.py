@@ -148,31 +148,31 @@ def store(
     places: list[BlockLocation | None] = [None] * count
     here: dict[bytes, list[int]] = {}  # blocks that wait for the pack of an equal one
 
-    def settle(found: list[tuple[int, BlockLocation]]) -> None:
+    def note_places(found: list[tuple[int, BlockLocation]]) -> None:
         for block, place in found:
             for number in here.pop(place.digest, [block]):
                 places[number] = place
-            settled[place.digest] = place
+            known_places[place.digest] = place
 
-    settled: dict[bytes, BlockLocation] = {}
+    known_places: dict[bytes, BlockLocation] = {}
     with ThreadPoolExecutor() as pool, ThreadPoolExecutor(1) as putter:
         for block, data, (digest, stored) in _in_order(pool, blocks, packs.codec, look):
             if digest is None:
                 places[block] = BlockLocation(bytes(32), NOWHERE, 0, 0, 0)
-            elif digest in settled:
-                places[block] = settled[digest]
+            elif digest in known_places:
+                places[block] = known_places[digest]
             elif digest in here:
                 here[digest].append(block)
             elif known := find(digest):
                 place = known.place
-                places[block] = settled[digest] = BlockLocation(
+                places[block] = known_places[digest] = BlockLocation(
                     digest, packs.number(known.pack), place.offset, place.stored, place.length
                 )
             else:
                 here[digest] = [block]
-                settle(packs.add(block, digest, stored, len(data), putter))
+                note_places(packs.add(block, digest, stored, len(data), putter))
             progress(len(data))
-        settle(packs.close(putter))
+        note_places(packs.close(putter))
         packs.wait()
     if None in places:
         raise BuildError("a block was lost on the way: please report this")

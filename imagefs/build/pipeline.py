@@ -107,7 +107,7 @@ class BuildOptions:
 
     tmp: Path
     limits: LayerLimits = field(default_factory=LayerLimits)
-    platform: Platform = field(default_factory=Platform.here)
+    platform: Platform = field(default_factory=Platform.current)
     registry: Registry = field(default_factory=Registry)
     lowest: int = 0
     compression: Compression = field(default_factory=Compression)

@@ -163,7 +163,7 @@ def _options(settings: Settings, platform: str, authfile: str, *, verify: bool, 
     from imagefs.build.pipeline import BuildOptions
     from imagefs.build.pull import Registry
 
-    wanted = Platform.parse(platform) if platform else Platform.here()
+    wanted = Platform.parse(platform) if platform else Platform.current()
     registry = Registry(authfile, verify, settings.daemon.io_timeout)
     folder, compression = Path(settings.tmp), settings.daemon.compression
     return BuildOptions(folder, settings.limits, wanted, registry, lowest, compression)

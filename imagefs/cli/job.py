@@ -32,7 +32,7 @@ def begin_job(words: Sequence[str], values: Mapping[str, Any], given: Given, sai
         return _begin(words, values, given, "")
     file = read_job(path)
     names = {flag.name for flag in FLAGS if flag.field in said}
-    with file.told(names):
+    with file.locating_errors(names):
         words, values, given = file.under(words, values, given, said)
         return _begin(words, values, given, os.path.splitext(os.path.basename(path))[0])
 

@@ -264,7 +264,7 @@ def compare_command(job: str, rounds: int, as_json: bool) -> None:
     if os.geteuid() != 0:
         raise RunError("a comparison needs root: whole images are copied with the owners of their files", hint="sudo")
     file = read_job(job)
-    with file.told(()):
+    with file.locating_errors(()):
         ways = variants(file, FLAGS, DEPS)
         store = resolve(
             file.given, url=parse_reference(file.words[0]).store, config=file.values.get("config", "")

@@ -108,7 +108,7 @@ def config_command(
     if systemd_cgroup is None:
         systemd_cgroup = os.path.isdir("/run/systemd/system")
     folders = os.path.abspath(socket), os.path.abspath(root)
-    wanted = Wanted(*folders, str(Platform.here()), runtime_class, systemd_cgroup)
+    wanted = Wanted(*folders, str(Platform.current()), runtime_class, systemd_cgroup)
     click.echo(containerd_config(_installed_major() if major == "auto" else int(major), wanted), nl=False)
 
 

@@ -20,7 +20,7 @@ import trio
 
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice, BlockStore
-from imagefs.daemon import leftovers, processes
+from imagefs.daemon import cleanup, processes
 from imagefs.daemon.devicefs import DeviceTree
 from imagefs.daemon.documents import CacheUpkeep, Documents, first_error
 from imagefs.daemon.helpers import Sweeper
@@ -372,7 +372,7 @@ class Attachments:
             manifest.config,
             offline=False,
             base=attachment.base,
-            upper=leftovers.upper_folder(self._settings.cache, attachment.id),
+            upper=cleanup.upper_folder(self._settings.cache, attachment.id),
         )
 
     def _check_in_use(self, attachment: Attachment) -> None:

@@ -5,9 +5,9 @@ output: a library may print before that. Neither its time nor its memory is the 
 daemon serves goes on. One that fails, prints no answer, prints without end or does not end in time is an OSError of its
 caller, and its process is killed.
 
-Of a recorded start one makes a trace and the image's plan (`imagefs.trace.finish`). A dependency snapshot then gets a
+Of a recorded start one makes a trace and the image's plan (`imagefs.trace.finalize`). A dependency snapshot then gets a
 hot device, if it has none (`imagefs.deps.hot`), unless nothing is to be done in the background.
-`imagefs.daemon.leftovers` removes what uses of images left that ended without removing it.
+`imagefs.daemon.cleanup` removes what uses of images left that ended without removing it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from imagefs.daemon import leftovers
+from imagefs.daemon import cleanup
 from imagefs.daemon.state import Attachment
 from imagefs.plane import mounts
 from imagefs.settings import DaemonSettings
@@ -220,7 +220,7 @@ class TraceMaker:
         try:
             await self._lane.run("keeping a record", _keep, path, recorded.raw)
             async with self._programs:
-                told = await run_helper("imagefs.trace.finish", facts, WITHIN, mount)
+                told = await run_helper("imagefs.trace.finalize", facts, WITHIN, mount)
         except OSError as error:
             _log.error("the start of %s leaves no trace: %s", attachment.name, error)
             await self._lane.run("removing a record", _remove, path)
@@ -272,26 +272,26 @@ class Sweeper:
     def __init__(self, settings: DaemonSettings) -> None:
         self._settings = settings
         self._over: set[str] = set()  # attachments that are over, of which something may be there
-        self._stir = trio.Event()
+        self._wake = trio.Event()
         self._lane = Lane("leftovers", 1)
 
     async def find(self, alive: Iterable[str]) -> None:
         """See what is there of attachments that nobody knows any more: all but those `alive`."""
         self._over |= await self._remains() - set(alive)
-        self._stir.set()
+        self._wake.set()
 
     def over(self, attachment: str) -> None:
         """This one has just ended."""
         self._over.add(attachment)
-        self._stir.set()
+        self._wake.set()
 
     async def run(self) -> None:
         """Until cancelled."""
         pause = math.inf
         while True:
             with trio.move_on_after(pause) as waited:
-                await self._stir.wait()
-            self._stir = trio.Event()
+                await self._wake.wait()
+            self._wake = trio.Event()
             over, remains = set(self._over), await self._remains()
             self._over -= over - remains
             if left := over & remains:
@@ -303,7 +303,7 @@ class Sweeper:
     async def _remove(self, ids: list[str]) -> None:
         facts = {"cache": self._settings.cache, "runtime": self._settings.runtime, "ids": ids}
         try:
-            await run_helper("imagefs.daemon.leftovers", facts, _REMOVED_WITHIN)
+            await run_helper("imagefs.daemon.cleanup", facts, _REMOVED_WITHIN)
         except OSError as error:
             for line in str(error).splitlines():
                 _log.warning("what is left of uses stays: %s", line)
@@ -312,7 +312,7 @@ class Sweeper:
         """The attachments of which something is there besides their mounts."""
         try:
             return await self._lane.run(
-                "looking for what is left of uses", leftovers.find, self._settings.cache, self._settings.runtime,
+                "looking for what is left of uses", cleanup.find, self._settings.cache, self._settings.runtime,
                 timeout=_REMOVED_WITHIN,
             )  # fmt: skip
         except (OSError, ServiceDown) as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from imagefs.daemon import processes
-from imagefs.daemon.leftovers import upper_folder
+from imagefs.daemon.cleanup import upper_folder
 from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
 from stripefs.background import supervise

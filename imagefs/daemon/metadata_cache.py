@@ -120,7 +120,7 @@ class MetadataCache:
 
         Nothing of an image whose manifest is not here; what is in memory takes no disk. Raises OSError.
         """
-        data = _checked(self._path_of("manifests", image), image)
+        data = _read_verified(self._path_of("manifests", image), image)
         if data is None:
             return {}
         manifest = Manifest.from_json(data)
@@ -186,7 +186,7 @@ class MetadataCache:
     def manifest(self, digest: str, images: Callable[[], Images]) -> Manifest:
         """`images` is asked for the store only when the manifest is not here. Raises what reading it raises."""
         path = self._path_of("manifests", digest)
-        data = _checked(path, digest)
+        data = _read_verified(path, digest)
         if data is None:
             data = images().manifest_bytes(digest)
             path = self._keep("manifests", digest, data)
@@ -264,7 +264,7 @@ class MetadataCache:
         return self.folder / "names" / hashlib.sha256(f"{url}#{name}".encode()).hexdigest()
 
 
-def _checked(path: Path, digest: str) -> bytes | None:
+def _read_verified(path: Path, digest: str) -> bytes | None:
     """The content of the file when it has the digest."""
     try:
         data = path.read_bytes()

@@ -36,9 +36,9 @@ from stripefs.errors import ConfigError
 __all__ = [
     "build_variables",
     "compilers",
+    "options_from_variables",
     "pip_settings",
     "preinstalled",
-    "said_by",
     "searched_folders",
     "uv_files",
     "uv_table",
@@ -62,7 +62,7 @@ _SECTIONS = ("global", "install")
 """Of pip's configuration files, those that hold for `pip install`, of which the later one wins."""
 
 
-def said_by(variables: Mapping[str, str], tool: str) -> dict[str, list[str]]:
+def options_from_variables(variables: Mapping[str, str], tool: str) -> dict[str, list[str]]:
     """Options of pip or uv with their values, as variables say them."""
     found = {}
     for name, value in variables.items():
@@ -80,7 +80,7 @@ def pip_settings(config: Mapping[str, str], environ: Mapping[str, str]) -> dict[
         for name, value in config.items():
             if name.startswith(f"{section}."):
                 found[name.removeprefix(f"{section}.")] = [without_secrets(word) for word in value.split()]
-    found |= said_by(environ, "pip")
+    found |= options_from_variables(environ, "pip")
     return {name: values for name, values in sorted(found.items()) if _counts("pip", name)}
 
 

@@ -80,7 +80,7 @@ def ask(
     told = answers.pop("python", None)
     versions = {}
     for name, text in answers.items():
-        with _told_unless(name in others):
+        with _ignored_if(name in others):
             versions[name] = _version(commands[name], text)
     here = os.uname()
     level = chosen_level(cpu_level, level_of(here.machine, _cpu_flags()))
@@ -272,10 +272,10 @@ def _answers(
     found: dict[str, str] = {}
     try:
         for name, command in commands.items():
-            with _told_unless(name in optional):
+            with _ignored_if(name in optional):
                 running[name] = _begin(command, environ, folder)
         for name, process in running.items():
-            with _told_unless(name in optional):
+            with _ignored_if(name in optional):
                 found[name] = _answer(commands[name], process)
     finally:
         for process in running.values():
@@ -285,7 +285,7 @@ def _answers(
 
 
 @contextmanager
-def _told_unless(optional: bool) -> Iterator[None]:
+def _ignored_if(optional: bool) -> Iterator[None]:
     try:
         yield
     except ConfigError:

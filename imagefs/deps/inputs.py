@@ -12,7 +12,14 @@ from typing import NamedTuple
 
 from imagefs.deps.command import Call, calls, decisive
 from imagefs.deps.digest import Files
-from imagefs.deps.environment import pip_settings, preinstalled, said_by, searched_folders, uv_files, uv_table
+from imagefs.deps.environment import (
+    options_from_variables,
+    pip_settings,
+    preinstalled,
+    searched_folders,
+    uv_files,
+    uv_table,
+)
 from imagefs.deps.key import Facts, Inputs, OpenEnd, Request
 from imagefs.deps.lock import Lock, without_secrets
 from imagefs.deps.requirements import Reader, Requirements
@@ -92,7 +99,7 @@ class _Gathering:
         if not tools or "pip" in tools:
             self._outside("pip", self._set)
         if tools != {"pip"}:
-            self._outside("uv", said_by(self._environ, "uv"))
+            self._outside("uv", options_from_variables(self._environ, "uv"))
             folders = [self._folder_of(call) for call in called if call.tool == "uv-project"]
             for path in uv_files(self._environ, (folders or [self._request.folder])[0]):
                 self._settings_of_uv(path)
@@ -139,8 +146,8 @@ class _Gathering:
 
     def _call(self, where: str, call: Call) -> None:
         """An installer with its arguments."""
-        for name, said in said_by(call.variables, call.tool.removesuffix("-project")).items():
-            self._said(where, name, said)
+        for name, said in options_from_variables(call.variables, call.tool.removesuffix("-project")).items():
+            self._set_option(where, name, said)
         self._present(call)
         if "--report" in call.switches:
             self._reader.open(where, "--report", "a start that finds a snapshot writes none; leave it out")
@@ -298,11 +305,11 @@ class _Gathering:
         """Settings of a tool beside its command line."""
         for name, values in settings.items():
             purpose = "index" if name.endswith("index.url") else name.rpartition(".")[2]
-            self._said(f"settings of {tool}", purpose, values)
+            self._set_option(f"settings of {tool}", purpose, values)
             component = self._indexes if purpose in _INDEXES else self._settings
             component[f"{tool}.{name}"] = [self._shown(value) for value in values]
 
-    def _said(self, where: str, purpose: str, values: Sequence[str]) -> None:
+    def _set_option(self, where: str, purpose: str, values: Sequence[str]) -> None:
         """An option that is set in a file or by a variable."""
         for value in values:
             if purpose in ("pre", "require-hashes"):

@@ -41,13 +41,13 @@ __all__ = [
     "Value",
     "canonical",
     "changes",
-    "checked",
     "diff",
     "explain",
+    "format_value",
     "key_of",
     "refusal_of",
     "takes_open_ends",
-    "told",
+    "validate_request",
 ]
 
 VERSION = 2
@@ -168,16 +168,16 @@ def explain(key: Key) -> list[tuple[str, str]]:
     lines = []
     for name in NAMES:
         leaves = list(_leaves(key.components[name])) or [("", "")]
-        lines += [(name, f"{path} {told(value)}".lstrip()) for path, value in leaves]
+        lines += [(name, f"{path} {format_value(value)}".lstrip()) for path, value in leaves]
     return lines
 
 
-def told(value: Value) -> str:
+def format_value(value: Value) -> str:
     """One value on one line for people."""
     if isinstance(value, str):
         return (value[: documents.SHORT] if is_digest(value) else value) or "none"
     if isinstance(value, Sequence):
-        return shlex.join(told(one) for one in value) or "none"
+        return shlex.join(format_value(one) for one in value) or "none"
     return "none" if value is None else str(value)
 
 
@@ -327,7 +327,7 @@ class Refusal(NamedTuple):
         return f"{self.open_ends[0]}{others}; --epoch X or --allow-unpinned keeps it all the same"
 
 
-def checked(request: Request) -> Request:
+def validate_request(request: Request) -> Request:
     """The request itself. Raises ConfigError for one that no key can be made of."""
     if not request.targets:
         raise ConfigError("there is no target", hint="name the directory that is installed into with --target DIR")

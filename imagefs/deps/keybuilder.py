@@ -19,10 +19,10 @@ from imagefs.deps.key import (
     Refusal,
     Request,
     Value,
-    checked,
     key_of,
     refusal_of,
     takes_open_ends,
+    validate_request,
 )
 from imagefs.deps.local import Builder, BuildOrder, Wheel, build_here
 from imagefs.deps.lock import Lock
@@ -67,7 +67,7 @@ def ask(
     not answer, and SnapshotError for what cannot be resolved or built.
     """
     environ = os.environ if environ is None else environ
-    checked(request)
+    validate_request(request)
     if known is None:
         python = request.python or facts.python_of(request.setup or request.command, environ, request.folder)
         needed, others = _installers(request, python, environ)

@@ -284,7 +284,7 @@ class LockCache:
         self._age = age
         self._run = run or run_here
         self._make = make
-        self._read_note = read or self._read_here
+        self._read_note = read or self._read_from_store
 
     def lock(
         self,
@@ -296,7 +296,7 @@ class LockCache:
         paths: Sequence[str],
     ) -> ResolvedLock:
         """The lock. tool: name and version of the resolver. Raises SnapshotError."""
-        if (known := self._here(name)) is not None:
+        if (known := self._read_local(name)) is not None:
             return ResolvedLock(known, cached=True)
         if (known := self._stored(name)) is not None:
             self._keep(name, known)
@@ -313,7 +313,7 @@ class LockCache:
         """It does not hold any more. Other hosts believe it until it is old."""
         self._path(name).unlink(missing_ok=True)
 
-    def _here(self, name: str) -> Lock | None:
+    def _read_local(self, name: str) -> Lock | None:
         try:
             return self._read(self._path(name).read_bytes())
         except OSError:
@@ -332,7 +332,7 @@ class LockCache:
                 return self._read(data)
         return None
 
-    def _read_here(self, name: str) -> bytes:
+    def _read_from_store(self, name: str) -> bytes:
         with self._snapshots() as snapshots:
             return snapshots.note("locks", name) if snapshots is not None else b""
 

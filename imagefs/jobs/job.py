@@ -80,7 +80,7 @@ class JobFile(NamedTuple):
         return [*self.words, *words], merged, {**self.given, **given}
 
     @contextlib.contextmanager
-    def told(self, said: Collection[str]) -> Iterator[None]:
+    def locating_errors(self, said: Collection[str]) -> Iterator[None]:
         """Errors in the block that name a flag name the line here instead, unless the command line gave it: `said`, by
         name."""
         try:

@@ -98,7 +98,7 @@ class Images:
     def is_damaged(self, pack: Pack) -> bool:
         """Tells whether the pack is there and holds other bytes than its name says. All of it is read."""
         try:
-            self._checked(object_path("packs", pack.digest.hex()), pack.digest.hex())
+            self._read_verified(object_path("packs", pack.digest.hex()), pack.digest.hex())
         except DamagedObject:
             return True
         except NotFound:
@@ -248,7 +248,7 @@ class Images:
     def manifest_bytes(self, digest: str) -> bytes:
         """The manifest as it is stored, checked. Raises NoSuchImage, DamagedObject."""
         try:
-            return self._checked(_image_path(digest), digest)
+            return self._read_verified(_image_path(digest), digest)
         except NotFound as error:
             raise self._unknown(digest) from error
 
@@ -257,15 +257,15 @@ class Images:
 
     def object(self, kind: str, digest: str) -> bytes:
         """An object of one of `KINDS` as it is stored, checked. Raises NotFound, DamagedObject."""
-        return self._checked(object_path(kind, digest), digest)
+        return self._read_verified(object_path(kind, digest), digest)
 
     def extents(self, digest: str) -> ExtentTable:
         """An extents table. Raises NotFound, DamagedObject, FormatError."""
-        return ExtentTable(self._checked(object_path("extents", digest), digest))
+        return ExtentTable(self._read_verified(object_path("extents", digest), digest))
 
     def metadata(self, entry: Metadata) -> bytes:
         """The EROFS image. Raises DamagedObject."""
-        packed = self._checked(object_path("metadata", entry.object), entry.object)
+        packed = self._read_verified(object_path("metadata", entry.object), entry.object)
         if entry.size > _METADATA_LIMIT:
             raise FormatError(f"metadata of {entry.size} bytes is more than this program takes")
         try:
@@ -287,7 +287,7 @@ class Images:
         """Raises StoreErrors."""
         return self._again(lambda: self.repository.stat(path))
 
-    def _checked(self, path: bytes, digest: str) -> bytes:
+    def _read_verified(self, path: bytes, digest: str) -> bytes:
         if self._copies is not None and (copy := self._copies(path, digest)) is not None:
             return copy
         data = self.read(path)
@@ -314,7 +314,7 @@ class Images:
     def _mend(self, path: bytes, data: bytes, digest: str) -> None:
         """Replace what is there already, if it is damaged."""
         try:
-            self._checked(path, digest)
+            self._read_verified(path, digest)
         except DamagedObject:
             self._again(lambda: self.repository.put(path, data, replace=True))
 

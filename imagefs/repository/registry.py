@@ -197,7 +197,7 @@ class RegistryRepository(Repository):
         if image := form.parse(data, f"{tag} in {self.url}").image:
             return image
         listed = form.descriptors(data, f"{tag} in {self.url}")
-        fitting = [one.digest for one in listed if Platform.here().fits(one.platform)]
+        fitting = [one.digest for one in listed if Platform.current().fits(one.platform)]
         for source in fitting if listed else [digest_of(data)]:
             with contextlib.suppress(NotFound):
                 return self._built_from(source)

@@ -157,7 +157,7 @@ def _log() -> logging.Logger:
 
 # The parent
 def _warn_of_machine(wanted: object) -> None:
-    here = Platform.here().architecture
+    here = Platform.current().architecture
     if wanted and wanted not in (here, "386" if here == "amd64" else here):
         _log().warning("the image is for %s, and this machine is %s: its programs need an emulator", wanted, here)
 

@@ -116,7 +116,7 @@ def seccomp_profile(wanted: str) -> Profile | None:
         raise RunError(f"{source} is no JSON: {error}") from error
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     kernel = (int(release[1]), int(release[2])) if release else (0, 0)
-    return Profile(document, source, Platform.here().architecture, kernel)
+    return Profile(document, source, Platform.current().architecture, kernel)
 
 
 def find_bind(bind: Bind) -> Bind:

@@ -120,15 +120,15 @@ class DaemonImages:
         self._forgotten: dict[Tree, Callable[[], Collection[Tree]]] = {}
         self._building = 0  # builds under way; while there are any nothing is removed from their store, and vice versa
         self._removing = False
-        self._told = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._closed = threading.Event()
         threading.Thread(target=self._tell_all, name="leases", daemon=True).start()
 
     def close(self) -> None:
         """Tell the daemon nothing more. Leases of snapshots that are gone are released after the next start."""
-        with self._told:
+        with self._changed:
             self._closed.set()
-            self._told.notify_all()
+            self._changed.notify_all()
 
     def find(self, labels: Mapping[str, str]) -> LazyLayer | None:
         manifest = labels.get(MANIFEST, "")
@@ -180,18 +180,18 @@ class DaemonImages:
 
     def release(self, snapshot: int) -> None:
         """Returns before the daemon knows."""
-        with self._told:
+        with self._changed:
             if snapshot in self._leased:
                 self._leased.discard(snapshot)
                 self._shown.pop(snapshot, None)
                 self._overdue.add(snapshot)
-                self._told.notify_all()
+                self._changed.notify_all()
 
     def forget(self, tree: Tree, needed: Callable[[], Collection[Tree]]) -> None:
         """Returns before the daemon knows."""
-        with self._told:
+        with self._changed:
             self._forgotten[tree] = needed
-            self._told.notify_all()
+            self._changed.notify_all()
 
     def mounted(self) -> set[int]:
         """Raises MountError where the daemon does not answer."""
@@ -254,13 +254,13 @@ class DaemonImages:
 
     def build(self, layer: Layer, depth: int) -> Tree:
         with self._builds[layer.chain]:
-            with self._told:
-                self._told.wait_for(lambda: not self._removing)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._removing)
                 self._building += 1
             try:
                 return self._build(layer, depth)
             finally:
-                with self._told:
+                with self._changed:
                     self._building -= 1
 
     def _build(self, layer: Layer, depth: int) -> Tree:
@@ -291,8 +291,8 @@ class DaemonImages:
     def _tell_all(self) -> None:
         """Release leases and forget trees, as they come, until `close`."""
         while True:
-            with self._told:
-                self._told.wait_for(lambda: self._overdue or self._forgotten or self._closed.is_set())
+            with self._changed:
+                self._changed.wait_for(lambda: self._overdue or self._forgotten or self._closed.is_set())
                 if self._closed.is_set():
                     return
             all_told = False
@@ -305,8 +305,8 @@ class DaemonImages:
                     return
                 _log.exception("the daemon could not be told what is not needed any more")
             if not all_told:
-                with self._told:
-                    self._told.wait_for(lambda: self._closed.is_set(), _TELLS_AGAIN)
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed.is_set(), _TELLS_AGAIN)
 
     def _tell(self) -> bool:
         """Tell the daemon; False where something has to wait for a build. Raises MountError where it does not answer;
@@ -345,9 +345,9 @@ class DaemonImages:
                         _log.warning("the image %s stays in %s: %s", tree.image[:12], tree.store, done.stderr.strip())
                         break
         finally:
-            with self._told:
+            with self._changed:
                 self._removing = False
-                self._told.notify_all()
+                self._changed.notify_all()
         return True
 
 

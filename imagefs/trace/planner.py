@@ -95,7 +95,7 @@ class ImageView:
             for number, (place, cold) in enumerate(zip(now[1], then[1], strict=False)):
                 if place != HOLE:
                     offset = number * size
-                    yield FileExtent(path, offset, min(size, inode.size - offset), self._checked(cold), place)
+                    yield FileExtent(path, offset, min(size, inode.size - offset), self._block_of(cold), place)
 
     def of(self, wanted: Collection[int]) -> dict[int, FileExtent]:
         """The extents at these cold places, as many of them as there are; of several at one place the first."""
@@ -118,7 +118,7 @@ class ImageView:
             return []
         size, end = table[0], min(offset + length, inode.size)
         addresses = [self.base.chunk(inode, chunk) for chunk in range(offset // size, -(-end // size))]
-        return [self._checked(address) for address in addresses if address is not None and address != HOLE]
+        return [self._block_of(address) for address in addresses if address is not None and address != HOLE]
 
     def digest_at(self, cold: int) -> bytes:
         """The digest of the extent there. Raises FormatError where none begins."""
@@ -127,7 +127,7 @@ class ImageView:
             raise FormatError("the image has an extent that its extents table does not know")
         return digest
 
-    def _checked(self, address: int) -> int:
+    def _block_of(self, address: int) -> int:
         device, block = address >> 32, address & 0xFFFFFFFF
         if device != COLD or block >= self._cold_blocks:
             raise FormatError("the image has an extent outside of its cold device")

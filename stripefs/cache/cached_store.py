@@ -52,7 +52,7 @@ class CachedHandle(WrappedHandle):
     def absent(self) -> list[tuple[int, int]]:
         """(offset, length) of each run of bytes that is not here, in order."""
         blocks = over(0, self.status.length)
-        missing = [run for run, cached in runs(blocks, self._version.here(blocks)) if not cached]
+        missing = [run for run, cached in runs(blocks, self._version.presence(blocks)) if not cached]
         return [(offset_of(run.start), length_of(run, self.status.length)) for run in missing]
 
     # -- where bytes lie -----------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ class CachedHandle(WrappedHandle):
         if length <= 0 or offset >= end:
             return ()
         first, stop = segments_over(offset, end, self.status.length)
-        if not self._doubted and all(self._version.here(over(first, stop - first))):
+        if not self._doubted and all(self._version.presence(over(first, stop - first))):
             return [Block(at, min(SEGMENT, stop - at), (CACHE,)) for at in range(first, stop, SEGMENT)]
         return [piece for block in self.inner.locate(offset, length) for piece in self._cut(block)]
 
@@ -81,7 +81,7 @@ class CachedHandle(WrappedHandle):
         pieces = []
         for begin, stop in ((block.offset, grid), (grid, end)):
             blocks = over(begin, stop - begin)
-            for run, cached in runs(blocks, self._version.here(blocks)):
+            for run, cached in runs(blocks, self._version.presence(blocks)):
                 first, last = clip(run, begin, stop)
                 pieces.append(Block(first, last - first, (CACHE, *block.hosts) if cached else block.hosts))
         return pieces
@@ -103,20 +103,20 @@ class CachedHandle(WrappedHandle):
             return self.inner.read_on(offset, length, ahead, host=far, watch=watch)
         blocks = over(offset, length)
         parts: list[Buffer] = []
-        all_near = True
-        for run, cached in runs(blocks, self._version.here(blocks)):
+        all_cached = True
+        for run, cached in runs(blocks, self._version.presence(blocks)):
             begin, end = clip(run, offset, offset + length)
             self._doubted |= not cached and host == CACHE
-            part = self._near(begin, end - begin, watch) if cached else None
+            part = self._read_cached(begin, end - begin, watch) if cached else None
             if part is None:
-                part, near = self._far(begin, end - begin, ahead, far, watch)
-                all_near &= near
+                part, near = self._read_store(begin, end - begin, ahead, far, watch)
+                all_cached &= near
             parts.append(part)
-        if all_near and host != CACHE and watch is not None:
+        if all_cached and host != CACHE and watch is not None:
             watch.served_by(CACHE)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _near(self, offset: int, length: int, watch: Watch | None) -> Buffer | None:
+    def _read_cached(self, offset: int, length: int, watch: Watch | None) -> Buffer | None:
         data = self._version.read(offset, length)
         if data is None:
             self._doubted = True
@@ -124,7 +124,7 @@ class CachedHandle(WrappedHandle):
             watch.progress(length)
         return data
 
-    def _far(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> tuple[Buffer, bool]:
+    def _read_store(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> tuple[Buffer, bool]:
         """From the store, and into the cache; or from the cache after all, when another process fetched it just now:
         then the second value is True."""
         blocks = inside(offset, length, self.status.length)
@@ -133,8 +133,8 @@ class CachedHandle(WrappedHandle):
             if locks is not None:
                 undo.callback(locks.close)
             # Look again: the lock's last holder may have filled them just now.
-            if all(self._version.here(over(offset, length))):
-                data: Buffer | None = self._near(offset, length, watch)
+            if all(self._version.presence(over(offset, length))):
+                data: Buffer | None = self._read_cached(offset, length, watch)
                 if data is not None:
                     return data, True
             with self._cache.disk.fetching(length):

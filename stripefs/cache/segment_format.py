@@ -55,7 +55,6 @@ __all__ = [
     "digest",
     "digest_in",
     "header",
-    "here",
     "index_in_segment",
     "inside",
     "key_of",
@@ -64,6 +63,7 @@ __all__ = [
     "next_block",
     "offset_of",
     "over",
+    "presence",
     "rekeyed",
     "runs",
     "segment_blocks",
@@ -232,7 +232,7 @@ def rekeyed(table: bytes, old: bytes, key: bytes, number: int, length: int, stop
     return header(key, number, length) + b"".join(slots)
 
 
-def here(slots: bytes) -> bytes:
+def presence(slots: bytes) -> bytes:
     """A byte for each of these slots: 1 where it holds something, else 0."""
     return bytes(slots[at : at + SLOT] != EMPTY for at in range(0, len(slots), SLOT))
 

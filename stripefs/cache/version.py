@@ -23,10 +23,10 @@ from stripefs.cache.segment_format import (
     block_at,
     by_segment,
     digest,
-    here,
     length_of,
     offset_of,
     over,
+    presence,
     runs,
     segment_of,
     slot_of,
@@ -87,7 +87,7 @@ class BlockWriter:
         with self.using(blocks, make=True) as segment:
             if segment is None:
                 return 0
-            for part, is_here in runs(blocks, here(segment.slots(blocks))):
+            for part, is_here in runs(blocks, presence(segment.slots(blocks))):
                 if not is_here:
                     index = part.start - blocks.start
                     of_part = data[index * BLOCK : index * BLOCK + length_of(part, self.length)]
@@ -172,7 +172,7 @@ class Version:
 
     # -- reading -------------------------------------------------------------------------------------------------
 
-    def here(self, blocks: range) -> bytes:
+    def presence(self, blocks: range) -> bytes:
         """A byte for each block: 1 where it is here, or on its way to the disk. Zeros while that is left alone."""
         if not self.readable:
             return bytes(len(blocks))
@@ -181,7 +181,7 @@ class Version:
             flags = self.cache.pending.flags(self.key, part)
             if 0 in flags:
                 with self.cache.disk.tolerant("a segment cannot be read", writing=False):
-                    flags = bytes(map(max, flags, self._here(part)))
+                    flags = bytes(map(max, flags, self._presence(part)))
             found.append(flags)
         return b"".join(found)
 
@@ -190,17 +190,17 @@ class Version:
         """True if the disk is worth asking now."""
         return self.cache.disk.readable(self.writer.remembered)
 
-    def _here(self, blocks: range) -> bytes:
+    def _presence(self, blocks: range) -> bytes:
         """Of neighbours in one segment, on disk."""
         with self._using(blocks) as segment:
             if segment is None:
                 return bytes(len(blocks))
-            found = here(segment.slots(blocks))
+            found = presence(segment.slots(blocks))
             if 0 not in found or segment.alive():
                 return found
         self.cache.segments.forget(self.key, segment_of(blocks))  # evicted; there may be a new one
         with self._using(blocks) as segment:
-            return here(segment.slots(blocks)) if segment is not None else bytes(len(blocks))
+            return presence(segment.slots(blocks)) if segment is not None else bytes(len(blocks))
 
     def read(self, offset: int, length: int) -> memoryview | None:
         """These bytes, each of whose blocks was checked; None where one is not here, or is damaged."""
@@ -242,7 +242,7 @@ class Version:
             if segment is None:
                 return False
             slots = segment.slots(blocks)
-            if 0 in here(slots):
+            if 0 in presence(slots):
                 return False
             if segment.filled_within(FRESH):
                 self.cache.disk.note_fresh()

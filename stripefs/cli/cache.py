@@ -58,7 +58,7 @@ def ls(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -
     """List the cached versions of files."""
     with _folder(ctx, config) as (place, room):
         found = _chosen(place, which)
-        told = _told(place, room)
+        told = _usage_dict(place, room)
     if as_json:
         click.echo(json.dumps({**told, "versions": [_as_dict(version) for version in found]}, indent=2))
         return
@@ -130,7 +130,7 @@ def evict(
         gone = [version for version in chosen if pinned or not version.pinned]
         freed = room.remove([version.key for version in gone])
         room.recount()
-        told = _told(place, room)
+        told = _usage_dict(place, room)
     if as_json:
         removed = [_as_dict(version) for version in gone]
         click.echo(json.dumps({**told, "removed": removed, "freed_bytes": freed}, indent=2))
@@ -168,7 +168,7 @@ def _pins(
         chosen = {version.key for version in _chosen(place, which)}
         for key in chosen:
             act(place, key)
-        told = _told(place, room)
+        told = _usage_dict(place, room)
         found = [version for version in _chosen(place, ()) if version.key in chosen]
     if as_json:
         click.echo(json.dumps({**told, "versions": [_as_dict(version) for version in found]}, indent=2))
@@ -222,7 +222,7 @@ def _called(version: CachedVersion) -> str:
     return version.name or version.key.hex()
 
 
-def _told(place: CacheDir, room: Quota) -> dict[str, Any]:
+def _usage_dict(place: CacheDir, room: Quota) -> dict[str, Any]:
     return {"directory": place.directory, "used_bytes": room.used(), "limit_bytes": room.limit()}
 
 

@@ -18,12 +18,12 @@ from stripefs.errors import StripefsError
 
 __all__ = [
     "INTERRUPTED",
+    "broken_pipe_code",
     "columns",
     "duration",
     "ended_by_sigterm",
     "guarded",
     "line",
-    "nobody_reads",
     "rate",
     "status_line",
     "table",
@@ -60,7 +60,7 @@ def wants_debug(arguments: Sequence[str], program: str = "stripefs") -> bool:
     return asked or os.environ.get(f"{program.upper()}_LOG_LEVEL", "").lower() == "debug"
 
 
-def nobody_reads() -> int:
+def broken_pipe_code() -> int:
     """The exit code when the reader of our output went away, which click's own is; nothing is flushed at exit then."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
@@ -85,7 +85,7 @@ def guarded(
         code = body()
         sys.stdout.flush()
     except BrokenPipeError:
-        return nobody_reads()
+        return broken_pipe_code()
     except KeyboardInterrupt as error:
         tell("interrupted", program=program)
         return code_of(error)
@@ -94,11 +94,11 @@ def guarded(
             import traceback
 
             traceback.print_exception(error)
-        return code_of(_told(error, program, debug=debug))
+        return code_of(_report(error, program, debug=debug))
     return code
 
 
-def _told(error: Exception, program: str, *, debug: bool) -> BaseException:
+def _report(error: Exception, program: str, *, debug: bool) -> BaseException:
     """The error that matters (the only one of a group), after it was told."""
     cause: BaseException = error
     while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:

@@ -74,9 +74,9 @@ class Program:
                 sys.stdout.write(self.page())
                 sys.stdout.flush()
             except BrokenPipeError:
-                from stripefs.cli.output import nobody_reads
+                from stripefs.cli.output import broken_pipe_code
 
-                return nobody_reads()
+                return broken_pipe_code()
             return 0
         completing = f"_{self.name.upper()}_COMPLETE" in os.environ  # by which a shell asks for words
         if not arguments and not completing:

@@ -152,7 +152,7 @@ class Confirmations:
         self._start = start
         self._ended = ended
         self._timeout = timeout
-        self._landed: list[tuple[Attempt, Buffer]] = []
+        self._received: list[tuple[Attempt, Buffer]] = []
         self._running = False
         self._asked = -math.inf
         self._urgent = trio.Event()
@@ -160,7 +160,7 @@ class Confirmations:
 
     def add(self, attempt: Attempt, data: Buffer) -> None:
         """All bytes of the attempt are here."""
-        self._landed.append((attempt, data))
+        self._received.append((attempt, data))
         if attempt.range.demanded or attempt.range.waiters:
             self._urgent.set()
         self._added.set()
@@ -170,22 +170,22 @@ class Confirmations:
 
     def hurry(self) -> None:
         """A reader waits for one of them, or will soon."""
-        if self._landed:
+        if self._received:
             self._urgent.set()
 
     async def _run(self) -> None:
         try:
-            while self._landed:
+            while self._received:
                 with trio.move_on_at(self._asked + TOGETHER):
                     await self._urgent.wait()
-                    while _ahead(self._landed[0][0].range.file) > len(self._landed):
+                    while _ahead(self._received[0][0].range.file) > len(self._received):
                         self._added = trio.Event()
                         await self._added.wait()
                 self._urgent = trio.Event()
-                landed, self._landed = self._landed, []
+                received, self._received = self._received, []
                 self._asked = trio.current_time()
                 error = await self._ask()
-                for attempt, data in landed:
+                for attempt, data in received:
                     try:
                         self._ended(attempt, data if error is None else error)
                     except Exception:  # the border: the others have to end all the same
@@ -205,4 +205,4 @@ class Confirmations:
 def _ahead(file: FilePlan) -> int:
     """The number of ranges of the file that no reader waits for and whose bytes are on their way."""
     fetched = (each for each in file.ranges.values() if each.state is RangeState.FETCHING and not each.demanded)
-    return sum(not each.waiters and not each.landed for each in fetched)
+    return sum(not each.waiters and not each.awaits_confirmation for each in fetched)

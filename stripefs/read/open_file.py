@@ -243,7 +243,7 @@ class OpenFile:
         """A read has what it wants of this range."""
         # Not before: new attempts may take the memory of a range that this read was the last to need.
         self._reader.pump()
-        if (following := self.plan.ranges.get(range_.end)) is not None and following.landed:
+        if (following := self.plan.ranges.get(range_.end)) is not None and following.awaits_confirmation:
             self.confirmations.hurry()  # so that the reader, who comes to it next, need not wait for the answer
 
     async def _read_pieces(self, offset: int, end: int, take: PieceConsumer) -> None:
@@ -282,7 +282,7 @@ class OpenFile:
         if range_.signal is None:
             range_.signal = trio.Event()
         range_.waiters += 1
-        if range_.landed:
+        if range_.awaits_confirmation:
             self.confirmations.hurry()
         begun = time.monotonic()
         if self._observer is not None:

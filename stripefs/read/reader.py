@@ -281,7 +281,7 @@ class Reader:
         if isinstance(outcome, Exception) or not attempt.unconfirmed or attempt.cancelled or file is None:
             self.ended(attempt, outcome)
             return
-        self.planner.landed(attempt, time.monotonic())
+        self.planner.received(attempt, time.monotonic())
         file.confirmations.add(attempt, outcome)
         self.pump()
 

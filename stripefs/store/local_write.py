@@ -195,7 +195,7 @@ class LocalSink(Sink):
             os.fsync(self._descriptor)
             sync_directory(self._folder)
             status = self._describe(os.fstat(self._descriptor))
-        self._let_go()
+        self._release()
         return status
 
     def abort(self) -> None:
@@ -205,13 +205,13 @@ class LocalSink(Sink):
             ours, there = os.fstat(self._descriptor), os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
             if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
                 os.unlink(self._name, dir_fd=self._folder)
-        self._let_go()
+        self._release()
 
     def _check_open(self) -> None:
         if self._done:
             raise StoreError(f"{os.fsdecode(self._name)}: its writer is closed")
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._done = True
         for descriptor in (self._descriptor, self._folder):
             with contextlib.suppress(OSError):

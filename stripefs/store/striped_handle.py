@@ -79,7 +79,7 @@ class PartFiles:
         try:
             yield entry.handle
         finally:
-            self._let_go(entry)
+            self._release(entry)
 
     def _taken(self, index: int) -> _Open | None:
         with self._lock:
@@ -102,7 +102,7 @@ class PartFiles:
             )
         return handle
 
-    def _let_go(self, entry: _Open) -> None:
+    def _release(self, entry: _Open) -> None:
         with self._lock:
             entry.users -= 1
             # Nothing stays open that came while we were closed: by a caller that did not wait for what it had begun.
@@ -247,7 +247,7 @@ class StripedHandle(Handle):
                 )
                 self._verify(piece.part, unit_at, begin, data, table)
         except (NotFound, NotADirectory, StaleVersion) as error:
-            raise self._gone(piece.part, error) from error
+            raise self._missing_error(piece.part, error) from error
         except _DamagedPart as error:
             key = (piece.part, unit_at + begin)
             if key in self._once:
@@ -263,7 +263,7 @@ class StripedHandle(Handle):
             where = f"its part {shown(self._parts.path(index))} from byte {unit_at + begin} on"
             raise _DamagedPart(f"{self._name}: {where} does not fit its checksum")
 
-    def _gone(self, index: int, error: StoreError) -> StoreError:
+    def _missing_error(self, index: int, error: StoreError) -> StoreError:
         if not self._current():
             return StaleVersion(f"{self._name} was replaced or deleted since it was opened")
         path, pool = shown(self._parts.path(index)), shown(self.manifest.pool)

@@ -54,8 +54,7 @@ Parser = Callable[[str], Any]
 class WrappedStore(Store):
     """Hands everything to `inner`. Subclasses set NAME, the URL prefix, and PARAMETERS, their keyword arguments.
 
-    They say what they do to a call in `asking` and `changing`, and to what `open` and `create` answer in `handle` and
-    `sink`.
+    `on_query` and `on_change` run around calls; `handle` and `sink` may replace what `open` and `create` answer.
     """
 
     NAME: ClassVar[str]
@@ -74,11 +73,11 @@ class WrappedStore(Store):
 
     # -- what subclasses do ------------------------------------------------------------------------------------------
 
-    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
+    def on_query(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
         """Every stat and open goes through here, by its name."""
         return act()
 
-    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+    def on_change(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         """Every call that changes names, attributes or whole files goes through here, by its name in CHANGES."""
         return act()
 
@@ -93,48 +92,48 @@ class WrappedStore(Store):
     # -- the store ---------------------------------------------------------------------------------------------------
 
     def stat(self, path: bytes) -> Status:
-        return self.asking("stat", path, lambda: self.inner.stat(path))
+        return self.on_query("stat", path, lambda: self.inner.stat(path))
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         return self.inner.scandir(path, after)
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
-        return self.handle(path, self.asking("open", path, lambda: self.inner.open(path, expect)))
+        return self.handle(path, self.on_query("open", path, lambda: self.inner.open(path, expect)))
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status | None:
-        self.changing("put", (path,), lambda: self.inner.put(path, data, replace=replace, parents=parents))
+        self.on_change("put", (path,), lambda: self.inner.put(path, data, replace=replace, parents=parents))
         return None  # what is wrapped around the store may change what `stat` answers
 
     def get_document(self, path: bytes) -> Buffer:
-        return self.asking("open", path, lambda: self.inner.get_document(path))
+        return self.on_query("open", path, lambda: self.inner.get_document(path))
 
     def remove(self, path: bytes) -> None:
-        self.changing("remove", (path,), lambda: self.inner.remove(path))
+        self.on_change("remove", (path,), lambda: self.inner.remove(path))
 
     def create(self, path: bytes, **how: Unpack[Creation]) -> Sink:
-        sink = self.changing("create", (path,), lambda: self.inner.create(path, **how))
+        sink = self.on_change("create", (path,), lambda: self.inner.create(path, **how))
         return self.sink(path, how.get("host", ""), sink)
 
     def mkdir(self, path: bytes, mode: int = 0o755) -> None:
-        self.changing("mkdir", (path,), lambda: self.inner.mkdir(path, mode))
+        self.on_change("mkdir", (path,), lambda: self.inner.mkdir(path, mode))
 
     def rmdir(self, path: bytes) -> None:
-        self.changing("rmdir", (path,), lambda: self.inner.rmdir(path))
+        self.on_change("rmdir", (path,), lambda: self.inner.rmdir(path))
 
     def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
-        self.changing("rename", (source, target), lambda: self.inner.rename(source, target, replace=replace))
+        self.on_change("rename", (source, target), lambda: self.inner.rename(source, target, replace=replace))
 
     def compare_and_rename(self, source: bytes, target: bytes, seen: Identity) -> None:
-        self.changing("rename", (source, target), lambda: self.inner.compare_and_rename(source, target, seen))
+        self.on_change("rename", (source, target), lambda: self.inner.compare_and_rename(source, target, seen))
 
     def compare_and_remove(self, path: bytes, seen: Identity) -> None:
-        self.changing("remove", (path,), lambda: self.inner.compare_and_remove(path, seen))
+        self.on_change("remove", (path,), lambda: self.inner.compare_and_remove(path, seen))
 
     def set_attributes(self, path: bytes, attributes: Attributes) -> None:
-        self.changing("attributes", (path,), lambda: self.inner.set_attributes(path, attributes))
+        self.on_change("attributes", (path,), lambda: self.inner.set_attributes(path, attributes))
 
     def concat(self, target: bytes, sources: Sequence[bytes]) -> None:
-        self.changing("concat", (target, *sources), lambda: self.inner.concat(target, sources))
+        self.on_change("concat", (target, *sources), lambda: self.inner.concat(target, sources))
 
     def readlink(self, path: bytes) -> bytes:
         return self.inner.readlink(path)

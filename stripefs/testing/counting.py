@@ -64,12 +64,12 @@ class CountingStore(WrappedStore):
             self.counts.scandirs += 1
         return self.inner.scandir(path, after)
 
-    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
+    def on_query(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
         with self._lock:
             self.counts.stats += call == "stat"
         return act()
 
-    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+    def on_change(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         with self._lock:
             self.counts.changes[call] += 1
         return act()
@@ -166,14 +166,14 @@ class _CountingSink(WrappedSink):
 
     def close(self) -> Status:
         status = self.inner.close()
-        self._gone()
+        self._count_closed()
         return status
 
     def abort(self) -> None:
-        self._gone()
+        self._count_closed()
         self.inner.abort()
 
-    def _gone(self) -> None:
+    def _count_closed(self) -> None:
         if self._open:
             self._open = False
             self._store.sinks(-1)

@@ -64,11 +64,11 @@ class DelayedStore(WrappedStore):
             yield batch
             self.wait("scandir")
 
-    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
+    def on_query(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
         self.wait(call)
         return act()
 
-    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+    def on_change(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         self.wait("change")
         return act()
 
@@ -215,11 +215,11 @@ class FaultyStore(WrappedStore):
             self.maybe_fail("scandir", path, after, number)
             yield batch
 
-    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
+    def on_query(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
         self.maybe_fail(call, path)
         return act()
 
-    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+    def on_change(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         if self._after:
             answer = act()
             self.maybe_fail(call, *paths)
@@ -277,4 +277,4 @@ class _FaultySink(WrappedSink):
         self._offset += len(data)
 
     def close(self) -> Status:
-        return self._store.changing("close", (self._path,), self.inner.close)
+        return self._store.on_change("close", (self._path,), self.inner.close)

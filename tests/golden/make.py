@@ -233,7 +233,7 @@ def table_document() -> bytes:
         for block, (data, now) in {3: (b"given up", 1_650_000_000), **LOCAL_BLOCKS}.items():
             checksum = xxhash.xxh3_64_intdigest(data)
             device.write(block, data, checksum, now)
-            device.table.settle(block, checksum, now)
+            device.table.add(block, checksum, now)
         device.clear(3)
         device.write_rows(device.table.take_dirty())
         device.close()

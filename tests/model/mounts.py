@@ -55,19 +55,19 @@ class Client(WrappedStore):
         self.kind = ""
         return came
 
-    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
+    def on_query(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
         return self._ask(act)
 
-    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+    def on_change(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         if self._simulation is not None:
             self._simulation.pause(0.001)  # so that what goes on at the same time has its turn
         return self._ask(act)
 
     def put_document(self, path: bytes, data: bytes) -> Status | None:
-        return self.changing("put", (path,), lambda: self.inner.put_document(path, data))
+        return self.on_change("put", (path,), lambda: self.inner.put_document(path, data))
 
     def move_document(self, source: bytes, target: bytes, seen: Identity, data: bytes) -> None:
-        self.changing("rename", (source, target), lambda: self.inner.move_document(source, target, seen, data))
+        self.on_change("rename", (source, target), lambda: self.inner.move_document(source, target, seen, data))
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         yield from self._ask(lambda: list(self.inner.scandir(path, after)))
@@ -110,7 +110,7 @@ class _Sink(WrappedSink):
         self._client = client
 
     def close(self) -> Status:
-        return self._client.changing("close", (), self.inner.close)
+        return self._client.on_change("close", (), self.inner.close)
 
 
 class Mount:

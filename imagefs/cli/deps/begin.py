@@ -17,7 +17,7 @@ from imagefs.config import Settings, resolve
 from imagefs.daemon import processes
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
-from imagefs.deps.key import Key, Refusal, Request, checked
+from imagefs.deps.key import Key, Refusal, Request, validate_request
 from imagefs.format.inodes import printable
 from imagefs.reference import parse_store
 from imagefs.settings import TreeOptions
@@ -137,7 +137,7 @@ def begin(form: str, words: Sequence[str], values: Mapping[str, Any], given: Giv
         lost = Request((), command_of(form, words, target, python), "", setup=setup_of(form, target, python))
         host.install_without("the working directory is gone", lost.argv, _tell)
     request = request_of(values, command_of(form, words, target, values["python"]))
-    request = checked(request._replace(setup=setup_of(form, target, values["python"])))
+    request = validate_request(request._replace(setup=setup_of(form, target, values["python"])))
     return _start(request, values, settings, users, record)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -130,7 +130,7 @@ def diff_command(ctx: click.Context, first: str, second: str, as_json: bool, con
 
     A and B are files that `imagefs deps key --json` wrote, or snapshots of the store by their first digits.
     """
-    from imagefs.deps.key import changes, diff, told
+    from imagefs.deps.key import changes, diff, format_value
 
     one, other = _side(ctx, first, config), _side(ctx, second, config)
     keys = diff(one.key, other.key)
@@ -138,7 +138,7 @@ def diff_command(ctx: click.Context, first: str, second: str, as_json: bool, con
     if as_json:
         print_json({"key": keys._asdict(), "files": files and files._asdict()})
         return
-    lines = _lines("key", keys, told) + ([] if files is None else _lines("file", files, str))
+    lines = _lines("key", keys, format_value) + ([] if files is None else _lines("file", files, str))
     sys.stdout.write("\n".join(lines or ["nothing differs"]) + "\n")
 
 
@@ -169,11 +169,11 @@ def _side(ctx: click.Context, text: str, config: str) -> _Side:
         return _Side(Key.from_document(snapshot.key), describe_files(target.base, target.table))
 
 
-def _lines(kind: str, found: Changes[Any], told: Any) -> list[str]:
+def _lines(kind: str, found: Changes[Any], render: Callable[[Any], str]) -> list[str]:
     lines = [
-        *(f"- {kind} {name}: {told(value)}" for name, value in found.removed.items()),
-        *(f"+ {kind} {name}: {told(value)}" for name, value in found.added.items()),
-        *(f"~ {kind} {name}: {told(before)} -> {told(now)}" for name, (before, now) in found.changed.items()),
+        *(f"- {kind} {name}: {render(value)}" for name, value in found.removed.items()),
+        *(f"+ {kind} {name}: {render(value)}" for name, value in found.added.items()),
+        *(f"~ {kind} {name}: {render(before)} -> {render(now)}" for name, (before, now) in found.changed.items()),
     ]
     return [printable(line) for line in lines]
 

@@ -1,6 +1,6 @@
 """An installation in a container, whose upper directory is kept, and that directory as what is published.
 
-The upper directory is in `leftovers.upper_folder` of the image's attachment, so it goes with the last who holds that.
+The upper directory is in `cleanup.upper_folder` of the image's attachment, so it goes with the last who holds that.
 Inputs of the host are shown at their own paths, as requirements name them; what has to be made in the upper directory
 for that goes again. Overlays are mounted without a thought for crashes (`volatile`): nobody uses it after one, and to
 sync a whole file system would be the longest part of many installations.
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from imagefs import containers
 from imagefs.containers import AttachedImage
-from imagefs.daemon import leftovers
+from imagefs.daemon import cleanup
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.deps import inventory, subreaper
@@ -45,7 +45,7 @@ from imagefs.deps.container.programs import (
     host_binds,
     output_of,
     streams,
-    told,
+    user_output,
 )
 from imagefs.deps.engine import SmokeTestResult
 from imagefs.deps.install import (
@@ -135,7 +135,7 @@ class ContainerInstallation:
             binds=[self._bind(), *binds], env=env_words(environ), workdir=os.getcwd()
         )
         began = time.monotonic()
-        with open(os.devnull, "rb") as nothing, told() as output, streams(nothing.fileno(), output, output):
+        with open(os.devnull, "rb") as nothing, user_output() as output, streams(nothing.fileno(), output, output):
             status = self._run(options)
         seconds = time.monotonic() - began
         self._remove_mountpoints([*(bind.target for bind in binds), options.workdir, EXCHANGE])
@@ -201,7 +201,7 @@ class Inside(NamedTuple):
     """The place where it was installed, in values that can be JSON.
 
     settings: fields of `DaemonSettings`. store: of the image, fields of `StoreSettings`; image: its digest; tree:
-    fields of `TreeOptions`. identifier: of the attachment whose `leftovers.upper_folder` it is; held: a descriptor that
+    fields of `TreeOptions`. identifier: of the attachment whose `cleanup.upper_folder` it is; held: a descriptor that
     keeps that. targets: absolute, in the container. outside: patterns of what may be written elsewhere. probe: fields
     of `RunOptions`, the container that must not fail with what was packed; none where nothing is to be tried.
     """
@@ -282,7 +282,7 @@ def opened(job: PublishJob) -> Iterator[InstalledUpper]:
     inside = Inside(*job.inside)
     settings, tree = DaemonSettings(**inside.settings), TreeOptions(*inside.tree)
     client, store = Client(settings), store_settings(inside.store)
-    upper = os.path.join(leftovers.upper_folder(settings.cache, inside.identifier), "upper")
+    upper = os.path.join(cleanup.upper_folder(settings.cache, inside.identifier), "upper")
     os.set_inheritable(inside.held, False)  # else runtimes of containers kept it as well
     try:
         with containers.attached(client, store, inside.image, Recording(off=True), tree) as image:
@@ -291,7 +291,7 @@ def opened(job: PublishJob) -> Iterator[InstalledUpper]:
                 yield InstalledUpper(job, inside, upper, base, merged)
     finally:
         os.close(inside.held)
-        leftovers.clear(settings.cache, settings.runtime, inside.identifier)
+        cleanup.clear(settings.cache, settings.runtime, inside.identifier)
 
 
 def _inside(top: str, paths: Sequence[str]) -> list[str]:

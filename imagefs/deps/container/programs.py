@@ -47,7 +47,7 @@ __all__ = [
     "probe_failure",
     "probe_options",
     "streams",
-    "told",
+    "user_output",
 ]
 
 DOWNLOADS = "/run/imagefs-downloads"
@@ -101,7 +101,7 @@ def output_of(run: Callable[[RunOptions], int], options: RunOptions) -> str:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[int]:
+def user_output() -> Iterator[int]:
     """A descriptor for output that people are to see on standard error. Where nobody reads that, or the disk of a log
     is full, the output is lost, and a program does not fail by it."""
     if os.isatty(2):

@@ -24,7 +24,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Attached, Recording
 from imagefs.deps.container.early import EarlyStart, hint_name
 from imagefs.deps.engine import CHANGED, PATIENCE, Miss, attach_above, hit_or_install, missed, record_hit
-from imagefs.deps.key import Refusal, Request, checked
+from imagefs.deps.key import Refusal, Request, validate_request
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.format.documents import SHORT
 from imagefs.run.options import RunOptions
@@ -214,7 +214,7 @@ class _ContainerStart:
                 known = self._key.known()
         except (StripefsError, OSError) as error:
             return self._without(str(error), unread)
-        self._targets = [target.path for target in checked(self._key.request).targets]
+        self._targets = [target.path for target in validate_request(self._key.request).targets]
         try:
             with events().begin("dependencies", "resolve"):
                 self._answer = self._key.answer(known)

@@ -33,7 +33,7 @@ streams shrinks. So the bytes a reader waits for always find room, however many 
 little stays, until a reader comes to what was dropped behind another one.
 
 **Little memory, many hosts.** Where the budget has no room for several full ranges a host, ranges shrink and fewer of
-them run at each host: memory that reads of some hosts hold is missing for the others (`BudgetShare.settle`).
+them run at each host: memory that reads of some hosts hold is missing for the others (`BudgetShare.divide`).
 
 **Local hosts.** Blocks may also lie on a host that is no burden to anybody: a disk of this machine. They are read there
 alone, however busy it is, since asking others would spend what keeping them was to spare. It is a host like any other

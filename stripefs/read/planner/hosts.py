@@ -83,7 +83,7 @@ class HostTable:
             limit = 1 if self.health.on_probation(name, now) else ahead
         return state.in_flight < limit
 
-    def serving(self, names: Sequence[str], now: float) -> Sequence[str]:
+    def preferred(self, names: Sequence[str], now: float) -> Sequence[str]:
         """The hosts of `names` that reads go to now: a local host alone, unless it is avoided."""
         local = self.local_of(names, now)
         return names if local is None else (local,)

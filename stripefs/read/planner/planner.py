@@ -295,7 +295,7 @@ class Planner:
             return hedges
         for attempt in list(self.attempts):
             range_ = attempt.range
-            if attempt.late or attempt.cancelled or attempt.landed_at:
+            if attempt.late or attempt.cancelled or attempt.received_at:
                 continue
             if range_.state is not RangeState.FETCHING or len(range_.attempts) > 1:
                 continue
@@ -316,9 +316,9 @@ class Planner:
 
     # -- how attempts end ----------------------------------------------------------------------------------------
 
-    def landed(self, attempt: Attempt, now: float) -> None:
+    def received(self, attempt: Attempt, now: float) -> None:
         """The attempt's bytes are here, but have yet to be confirmed: its host is free for others."""
-        attempt.landed_at = now
+        attempt.received_at = now
         self.hosts.ended(attempt.host)
         self._readahead_done = False
 
@@ -386,7 +386,7 @@ class Planner:
     def _ended(self, attempt: Attempt, now: float) -> Range:
         self._readahead_done = False
         del self.attempts[attempt]
-        if not attempt.landed_at:
+        if not attempt.received_at:
             self.hosts.ended(attempt.host)
         attempt.range.attempts.remove(attempt)
         if not attempt.late:
@@ -429,7 +429,7 @@ class Planner:
         return self._shares.range_size
 
     def _count(self, now: float) -> None:
-        self._shares.count(self.files, now - ACTIVE, lambda hosts: self.hosts.serving(hosts, now))
+        self._shares.count(self.files, now - ACTIVE, lambda hosts: self.hosts.preferred(hosts, now))
         behind = max(KEPT, self._shares.streams * BEHIND)
         self.pool.local_kept = behind
         self.pool.kept = behind if now - self._returned > LATELY else self.limits.budget
@@ -454,4 +454,4 @@ class Planner:
 
 def _taken(attempt: Attempt, now: float) -> float:
     """Seconds that its host has taken so far, or took in all."""
-    return (attempt.landed_at or now) - attempt.started
+    return (attempt.received_at or now) - attempt.started

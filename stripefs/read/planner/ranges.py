@@ -62,9 +62,9 @@ class Range:
         return self.end - self.offset
 
     @property
-    def landed(self) -> bool:
+    def awaits_confirmation(self) -> bool:
         """True if its bytes are here and have yet to be confirmed."""
-        return any(attempt.landed_at for attempt in self.attempts)
+        return any(attempt.received_at for attempt in self.attempts)
 
     def abandon(self) -> None:
         """None of its attempts counts any more."""
@@ -77,7 +77,7 @@ class Attempt:
     """One read of one range at one host. `progress_at` moves when bytes arrive; 0 when the client cannot tell.
 
     ahead: bytes behind the range that its reader will most likely want too, and will want from this host. served_by:
-    the host that the bytes came from where that is another one, "" else. landed_at: when all bytes were here that had
+    the host that the bytes came from where that is another one, "" else. received_at: when all bytes were here that had
     yet to be confirmed, 0 before.
     """
 
@@ -89,7 +89,7 @@ class Attempt:
     progress_at: float = 0.0
     served_by: str = ""
     unconfirmed: bool = False  # its bytes have to be confirmed
-    landed_at: float = 0.0
+    received_at: float = 0.0
     cancelled: bool = False
     late: bool = False  # already answered by another attempt
 

@@ -92,9 +92,9 @@ class BudgetShare:
         self._range_size = range_size
         self._threads = threads
         self._per_host = per_host
-        self.settle(streams=1, groups=1, between=0, hosts=1, longest=range_size)
+        self.divide(streams=1, groups=1, between=0, hosts=1, longest=range_size)
 
-    def settle(self, *, streams: int, groups: int, between: int, hosts: int, longest: int) -> None:
+    def divide(self, *, streams: int, groups: int, between: int, hosts: int, longest: int) -> None:
         """Share the budget among so many streams and groups of them; see `count`. longest: bytes of the longest block.
 
         Sets, all in whole bytes:
@@ -122,10 +122,10 @@ class BudgetShare:
         self.share = max(CHUNK, (room - min(between, self._budget // 2)) // groups)
 
     def count(
-        self, files: Iterable[FilePlan], since: float, serving: Callable[[tuple[str, ...]], Sequence[str]]
+        self, files: Iterable[FilePlan], since: float, preferred: Callable[[tuple[str, ...]], Sequence[str]]
     ) -> None:
         """Count the streams that moved after `since`, those that do not begin in the look-ahead of another, and the
-        hosts that serve the blocks ahead of them, `serving(hosts of a block)`.
+        hosts that serve the blocks ahead of them, `preferred(hosts of a block)`.
 
         Streams that do begin there share it: the bytes between them are in memory once, for all of them.
         """
@@ -146,11 +146,11 @@ class BudgetShare:
                 else:
                     between += cursor.front - last
                 last, reached = cursor.front, cursor.front + cursor.window
-        self.settle(
+        self.divide(
             streams=max(1, streams),
             groups=max(1, groups),
             between=between,
-            hosts=max(1, len({host for block in ahead for host in serving(block.hosts)})),
+            hosts=max(1, len({host for block in ahead for host in preferred(block.hosts)})),
             longest=max((block.length for block in ahead), default=self._range_size),
         )
 

@@ -244,7 +244,7 @@ class _Request:
         except (OSError, BrokenAnswer) as error:
             sock.close()
             self._check(watch, error)
-            why, stalled = self._told(error, self._timeout)
+            why, stalled = self._describe(error, self._timeout)
             raise HostFailed(why, host=self._host, stalled=stalled) from error
         except ValueError as error:
             sock.close()
@@ -261,7 +261,7 @@ class _Request:
             raise Abandoned(f"read from DataNode {self._host} was cancelled") from error
 
     def _refusal(self, error: Exception, *, granted: bool = False) -> Refused:
-        why, stalled = self._told(error, self._patience)
+        why, stalled = self._describe(error, self._patience)
         refusal = Refused(why, host=self._host, stalled=stalled)
         refusal.answered = isinstance(error, _Declined)
         refusal.of_connection = isinstance(error, OSError)
@@ -269,7 +269,7 @@ class _Request:
         refusal.granted = granted
         return refusal
 
-    def _told(self, error: Exception, waited: float) -> tuple[str, bool]:
+    def _describe(self, error: Exception, waited: float) -> tuple[str, bool]:
         """The line for an error after `waited` seconds at most, and True if the host was silent."""
         why = reason(error, waited) if isinstance(error, OSError) else str(error)
         return f"DataNode {self._host}: {why}", isinstance(error, TimeoutError | BlockingIOError)

@@ -308,16 +308,16 @@ class _Job(Cancellation):
     def __init__(self, channel: socket.socket) -> None:
         super().__init__()
         self._channel = channel
-        self._told = 0.0
+        self._reported_at = 0.0
 
     def begin(self) -> None:
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def progress(self, received: int) -> None:
         super().progress(received)
         now = time.monotonic()
-        if now - self._told >= PROGRESS_EVERY:
-            self._told = now
+        if now - self._reported_at >= PROGRESS_EVERY:
+            self._reported_at = now
             with contextlib.suppress(OSError):  # its other end is closed: it will be cancelled
                 self._channel.send(_PROGRESS + received.to_bytes(8, "little"))
 

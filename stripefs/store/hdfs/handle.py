@@ -211,7 +211,7 @@ class HdfsHandle(Handle):
             try:
                 data = self._store.reads.fetch(self, span, end, name, watch, moved)
             except NotFound as error:
-                raise self._gone(error) from error
+                raise self._missing_error(error) from error
             except ServiceDown as error:
                 if not self._named:
                     raise
@@ -242,7 +242,7 @@ class HdfsHandle(Handle):
             hosts = self._store.health.order(block.hosts, time.monotonic())
             data = self._store.small.race(place, hosts, PATIENCE)
         except NotFound as error:
-            raise self._gone(error) from error
+            raise self._missing_error(error) from error
         self._failed.pop(block.offset, None)
         return data
 
@@ -266,7 +266,7 @@ class HdfsHandle(Handle):
         try:
             return self._locations.overlapping(offset, length)
         except NotFound as error:
-            raise self._gone(error) from error
+            raise self._missing_error(error) from error
 
     def _read_pinned(self, offset: int, length: int, watch: Watch | None) -> Buffer:
         pinned = self._pinned
@@ -315,7 +315,7 @@ class HdfsHandle(Handle):
         try:
             pinned = self._store.pin(self._path, self.status)
         except NotFound as error:
-            raise self._gone(error) from error
+            raise self._missing_error(error) from error
         if pinned is not None:
             self._arrived()
             self._pinned = pinned
@@ -333,11 +333,11 @@ class HdfsHandle(Handle):
         try:
             current = self._store.current(self._path, self.status)
         except NotFound as error:
-            raise self._gone(error) from error
+            raise self._missing_error(error) from error
         if current.identity != self.status.identity:
             raise self._stale()
 
-    def _gone(self, error: NotFound) -> StoreError:
+    def _missing_error(self, error: NotFound) -> StoreError:
         """The error for a file that is not found."""
         return self._stale()
 
@@ -389,7 +389,7 @@ class CheckedHandle(HdfsHandle):
         """Raises after a failure where no NameNode serves, or the file is not there."""
         self._store.current(self._path, self.status)
 
-    def _gone(self, error: NotFound) -> StoreError:
+    def _missing_error(self, error: NotFound) -> StoreError:
         return error
 
 

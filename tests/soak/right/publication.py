@@ -301,10 +301,10 @@ class Client(WrappedStore):
         self._faults = world.rng.randint(0, 3)
         self._at_the_step = world.rng.random() < 0.5
 
-    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
+    def on_query(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
         return self._ask(call, (path,), act)
 
-    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+    def on_change(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         def change() -> _T:
             answer = act()
             self._world.changed(self, call, paths)

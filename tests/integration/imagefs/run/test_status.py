@@ -51,7 +51,7 @@ def test_an_image_for_another_machine_is_told(containers: Containers) -> None:
     status, _, errors = containers.run("true", config={"architecture": "s390x"})
     assert status == 0
     assert "the image is for s390x, and this machine is" in errors
-    assert containers.run("true", config={"architecture": Platform.here().architecture}) == (0, "", "")
+    assert containers.run("true", config={"architecture": Platform.current().architecture}) == (0, "", "")
 
 
 def test_what_cannot_be_prepared_says_why(containers: Containers, image: SmallImage) -> None:

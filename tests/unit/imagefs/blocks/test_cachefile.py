@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from imagefs.blocks.block_table import COARSE, ROW, BlockTable, PeerTable, oldest, rows_here
+from imagefs.blocks.block_table import COARSE, ROW, BlockTable, PeerTable, oldest, present_rows
 from imagefs.blocks.cachefile import LocalDevice
 from imagefs.format.index import BLOCK
 from stripefs.errors import StoreError
@@ -29,7 +29,7 @@ def opened(folder: Path) -> LocalDevice:
 def write(device: LocalDevice, block: int, now: float = NOW) -> None:
     checksum = xxhash.xxh3_64_intdigest(BLOCKS[block])
     device.write(block, BLOCKS[block], checksum, now)
-    device.table.settle(block, checksum, now)
+    device.table.add(block, checksum, now)
 
 
 def read(device: LocalDevice, block: int) -> bytes:
@@ -108,9 +108,9 @@ def random_table(chance: random.Random, blocks: int) -> tuple[BlockTable, dict[i
     for _ in range(4 * blocks):
         now += chance.choice((0, 1, 20, 300))
         block = chance.randrange(blocks)
-        match chance.choice(("settle", "settle", "touch", "clear")):
-            case "settle":
-                table.settle(block, block + 1, now)
+        match chance.choice(("add", "add", "touch", "clear")):
+            case "add":
+                table.add(block, block + 1, now)
                 model[block] = now
             case "touch":
                 table.touch(block, now)
@@ -132,7 +132,7 @@ def test_a_table_holds_what_a_dictionary_does(seed: int, again: bool) -> None:
     assert (table.present, table.bound <= min(model.values())) == (len(model), True)
     assert all(table.checksum(block) == (block + 1 if block in model else None) for block in range(700))
     began = 1577836800
-    assert {block: when + began for block, when in rows_here(table.rows())} == model
+    assert {block: when + began for block, when in present_rows(table.rows())} == model
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -160,7 +160,7 @@ def test_the_longest_unused_are_given_up(seed: int, count: int) -> None:
 def test_the_order_of_recent_uses_is_exact_to_a_minute() -> None:
     table = BlockTable(bytearray(ROW * 2048))
     for block in range(2048):
-        table.settle(block, 1, TODAY + 100 * (block * 7 % 2048))
+        table.add(block, 1, TODAY + 100 * (block * 7 % 2048))
     victims = []
     for _, blocks in oldest([table], 100, TODAY):
         for block in blocks:
@@ -179,7 +179,7 @@ def test_what_was_spared_is_found_again() -> None:
 
 def test_a_use_right_after_another_is_not_worth_a_write() -> None:
     table = BlockTable(bytearray(ROW))
-    table.settle(0, 1, TODAY)
+    table.add(0, 1, TODAY)
     for later, pages in ((0, 1), (COARSE - 1, 0), (COARSE, 1)):
         table.touch(0, TODAY + later)
         assert (table.dirty, len(table.take_dirty())) == (bool(pages), pages)
@@ -189,7 +189,7 @@ def test_an_eviction_looks_at_few_pages_however_many_there_are(monkeypatch: pyte
     blocks = 1 << 16
     table = BlockTable(bytearray(ROW * blocks))
     for block in range(blocks):
-        table.settle(block, 1, TODAY + block)
+        table.add(block, 1, TODAY + block)
     looks = []
     page = BlockTable._page
     monkeypatch.setattr(BlockTable, "_page", lambda self, number: looks.append(number) or page(self, number))

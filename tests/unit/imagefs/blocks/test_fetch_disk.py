@@ -99,7 +99,7 @@ def age(folder: Path, made: Made, seconds: int) -> None:
     for block in range(made.index.blocks):
         checksum = local.table.checksum(block)
         if checksum is not None:
-            local.table.settle(block, checksum, os.stat(folder).st_mtime - seconds)
+            local.table.add(block, checksum, os.stat(folder).st_mtime - seconds)
     local.write_rows(local.table.take_dirty())
     local.close()
 

@@ -78,7 +78,7 @@ def test_what_it_is_asked(skopeo: Path, tmp_path: Path) -> None:
 def test_what_it_says_when_it_fails(skopeo: Path, tmp_path: Path, said: str, what: str) -> None:
     write(skopeo, f"sys.stderr.write({said!r}); sys.exit(1)")
     with pytest.raises(BuildError, match="docker://app cannot be fetched: ") as failure:
-        fetch("docker://app", tmp_path / "layout", Platform.here(), Registry(), Progress())
+        fetch("docker://app", tmp_path / "layout", Platform.current(), Registry(), Progress())
     assert failure.value.message.endswith(what)
 
 
@@ -91,7 +91,7 @@ def test_it_ends_with_us(skopeo: Path, tmp_path: Path) -> None:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fetch("docker://app", tmp_path / "layout", Platform.here(), Registry(), Interrupt())
+        fetch("docker://app", tmp_path / "layout", Platform.current(), Registry(), Interrupt())
     assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
 
 
@@ -109,7 +109,7 @@ def test_which_entries_fit() -> None:
     assert not wanted.fits({"os": "linux", "architecture": "amd64"})
     assert not wanted.fits({"os": "unknown", "architecture": "unknown"})
     assert not Platform.parse("linux/arm64/v7").fits({"os": "linux", "architecture": "arm64", "variant": "v8"})
-    assert Platform.here().architecture
+    assert Platform.current().architecture
 
 
 # -- blobs of registries ---------------------------------------------------------------------------------------------

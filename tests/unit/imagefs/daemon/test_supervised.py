@@ -21,7 +21,7 @@ from imagefs.blocks.eviction import DeviceCache
 from imagefs.blocks.fetcher import Fetcher
 from imagefs.blocks.store import BlockStore
 from imagefs.blocks.writeback import WriteBack
-from imagefs.daemon import leftovers, liveness, processes, shared_mounts, worker
+from imagefs.daemon import cleanup, liveness, processes, shared_mounts, worker
 from imagefs.daemon.documents import CacheUpkeep, Documents
 from imagefs.daemon.helpers import Sweeper, TraceMaker
 from imagefs.daemon.leases import Leases
@@ -416,7 +416,7 @@ async def test_looks_at_a_disk_that_hangs_end(
     documents = Documents(MetadataCache(tmp_path), 5.0)
     disk = hanging()
     monkeypatch.setattr(os.path, "exists", disk)
-    monkeypatch.setattr(leftovers, "find", disk)
+    monkeypatch.setattr(cleanup, "find", disk)
     monkeypatch.setattr(MountPool, "_find", disk)
     for name in ("cached_index", "indexes", "evict"):
         monkeypatch.setattr(MetadataCache, name, disk)

@@ -15,10 +15,10 @@ from imagefs.deps.key import (
     Python,
     Request,
     Target,
-    checked,
     diff,
     key_of,
     refusal_of,
+    validate_request,
 )
 from imagefs.deps.keybuilder import refusal_of_lock
 from imagefs.deps.lock import Lock, LockedRequirement
@@ -152,9 +152,9 @@ def test_the_lock_is_in_the_key_and_what_resolved_it_is_not() -> None:
 )
 def test_what_no_key_can_be_made_of_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        checked(REQUEST._replace(**change))
+        validate_request(REQUEST._replace(**change))
 
 
 def test_ordinary_variables_are_no_secrets() -> None:
     request = REQUEST._replace(env=["TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "CC", "AUTHOR"])
-    assert checked(request) is request
+    assert validate_request(request) is request

@@ -11,7 +11,7 @@ import pytest
 import xxhash
 
 from imagefs.blocks import cachefile
-from imagefs.blocks.block_table import rows_here
+from imagefs.blocks.block_table import present_rows
 from imagefs.blocks.cachefile import LocalDevice
 from imagefs.format.documents import Manifest
 from imagefs.format.erofs import ErofsImage
@@ -131,7 +131,7 @@ def test_what_is_here(tmp_path: Path) -> None:
     assert device is not None
     try:
         seconds_of_2020 = 1577836800
-        assert list(rows_here(device.table.rows())) == [
+        assert list(present_rows(device.table.rows())) == [
             (block, min(when - seconds_of_2020, (1 << 32) - 1)) for block, (_, when) in LOCAL_BLOCKS.items()
         ]
         for block in range(5):

@@ -29,13 +29,13 @@ from stripefs.cache.segment_format import (
     described,
     digest,
     header,
-    here,
     index_in_segment,
     inside,
     length_of,
     next_block,
     offset_of,
     over,
+    presence,
     rekeyed,
     runs,
     segment_blocks,
@@ -147,7 +147,7 @@ def test_a_table_becomes_that_of_another_version_without_a_look_at_the_bytes() -
     found = rekeyed(bytes(table), KEY, OTHER, 3, 5 << 30, first + 60)
     assert len(found) == TABLE
     assert described(found) == (OTHER, 3, 5 << 30)
-    assert here(found[HEADER:]) == bytes(block in (first, first + 7) for block in range(first, first + 64))
+    assert presence(found[HEADER:]) == bytes(block in (first, first + 7) for block in range(first, first + 64))
     assert found[HEADER : HEADER + SLOT] == check_value(OTHER, first, b"one")
     assert found[HEADER + 7 * SLOT :][:SLOT] == check_value(OTHER, first + 7, b"two")
     assert rekeyed(b"", KEY, OTHER, 3, 5 << 30, OPEN_END) == header(OTHER, 3, 5 << 30).ljust(TABLE, b"\0")
@@ -155,8 +155,8 @@ def test_a_table_becomes_that_of_another_version_without_a_look_at_the_bytes() -
 
 def test_empty_slots_are_absent_blocks() -> None:
     full = bytes(15) + b"\1"
-    assert here(EMPTY + full + EMPTY) == b"\0\1\0"
-    assert here(b"") == b""
+    assert presence(EMPTY + full + EMPTY) == b"\0\1\0"
+    assert presence(b"") == b""
 
 
 NOW = 1_800_000_000_000_000_000

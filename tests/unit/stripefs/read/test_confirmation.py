@@ -98,7 +98,7 @@ async def test_a_reader_waits_while_more_read_ahead_is_on_its_way_than_has_come(
         return attempt
 
     def lands(attempt):
-        attempt.landed_at = 1.0
+        attempt.received_at = 1.0
         one.add(attempt, attempt.range.offset)
 
     async def settle(count):

@@ -83,13 +83,13 @@ class MemoryStore(WrappedStore):
     def contents(self) -> dict[bytes, bytes]:
         return {path: bytes(self._held.get(path)) for path, at in self.entries.items() if at.kind is Kind.FILE}
 
-    def asking(self, call: str, path: bytes, act: Callable[[], object]) -> object:
+    def on_query(self, call: str, path: bytes, act: Callable[[], object]) -> object:
         self.calls.append((call, path))
         self.before(call, path)
         return act()
 
-    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], object]) -> object:
-        answer = self.asking(call, paths[0], act)
+    def on_change(self, call: str, paths: tuple[bytes, ...], act: Callable[[], object]) -> object:
+        answer = self.on_query(call, paths[0], act)
         self.after(call)
         return answer
 
@@ -101,10 +101,10 @@ class MemoryStore(WrappedStore):
         """In batches of three."""
         found = [status for batch in self._held.scandir(path, after) for status in batch]
         for at in range(0, len(found), 3):
-            yield self.asking("scandir", path, lambda at=at: found[at : at + 3])
+            yield self.on_query("scandir", path, lambda at=at: found[at : at + 3])
 
     def space(self) -> Space | None:
-        return self.asking("space", b"/", lambda: self.capacity)
+        return self.on_query("space", b"/", lambda: self.capacity)
 
 
 class PlainFile:

@@ -21,10 +21,10 @@ class Documents(Client):
         self.turn = threading.RLock()
         self.asked = []
 
-    def changing(self, call, paths, act):
+    def on_change(self, call, paths, act):
         if call in ("put", "rename") and paths[0].endswith(b"-lock"):
             self.asked.append((call, *paths))
-        return super().changing(call, paths, act)
+        return super().on_change(call, paths, act)
 
     def _ask(self, act):
         with self.turn:

@@ -34,7 +34,7 @@ def test_every_host_and_stream_gets_something_and_none_more_than_there_is(
     groups = data.draw(st.integers(1, streams), "groups")
     between = data.draw(st.integers(0, budget), "between")
     share = BudgetShare(budget, setting, threads=threads, per_host=limit)
-    share.settle(streams=streams, groups=groups, between=between, hosts=hosts, longest=longest)
+    share.divide(streams=streams, groups=groups, between=between, hosts=hosts, longest=longest)
     assert share.streams == streams
     assert share.range_size % CHUNK == 0
     assert CHUNK <= share.range_size <= max(CHUNK, min(setting, longest))
@@ -47,13 +47,13 @@ def test_every_host_and_stream_gets_something_and_none_more_than_there_is(
 
 def test_one_stream_over_eight_hosts_has_full_ranges_and_all_but_one_to_read_ahead() -> None:
     share = BudgetShare(1024 * MIB, 8 * MIB, threads=32, per_host=3)
-    share.settle(streams=1, groups=1, between=0, hosts=8, longest=128 * MIB)
+    share.divide(streams=1, groups=1, between=0, hosts=8, longest=128 * MIB)
     assert (share.range_size, share.per_host, share.share) == (8 * MIB, 3, 1016 * MIB)
-    share.settle(streams=1, groups=1, between=16 * MIB, hosts=8, longest=128 * MIB)
+    share.divide(streams=1, groups=1, between=16 * MIB, hosts=8, longest=128 * MIB)
     assert share.share == 1000 * MIB
 
 
 def test_ranges_are_smaller_where_the_memory_is_short_of_hosts() -> None:
     share = BudgetShare(48 * MIB, 8 * MIB, threads=32, per_host=3)
-    share.settle(streams=1, groups=1, between=0, hosts=8, longest=128 * MIB)
+    share.divide(streams=1, groups=1, between=0, hosts=8, longest=128 * MIB)
     assert (share.range_size, share.per_host) == (2 * MIB, 2)

@@ -119,7 +119,7 @@ def test_a_busy_local_host_is_waited_for_but_not_one_that_was_tried() -> None:
     table.ended(LOCAL)
     table.failed(LOCAL, 0.0, "refused")
     assert table.choose(names, 0.1, demanded=False) == "h1"
-    assert table.serving(names, 0.1) == names
+    assert table.preferred(names, 0.1) == names
     # On probation one read goes there, and the others do not wait for it.
     assert table.choose(names, 6.0, demanded=False) == LOCAL
     table.started(LOCAL)

@@ -1,4 +1,4 @@
-"""`python -m imagefs.daemon.leftovers`: what uses of images have on a host besides their mounts, and its removal.
+"""`python -m imagefs.daemon.cleanup`: what uses of images have on a host besides their mounts, and its removal.
 
     CACHE/upper/ID                   what is written to a mount
     RUNTIME/imagefs/mounts/ID/lower  the tree below an overlay, until that stands and holds it

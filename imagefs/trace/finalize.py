@@ -1,4 +1,4 @@
-"""`python -m imagefs.trace.finish`: what was recorded becomes a trace in the store, and the plan learns from it.
+"""`python -m imagefs.trace.finalize`: what was recorded becomes a trace in the store, and the plan learns from it.
 
 A process of its own, so that neither its time nor its memory is the daemon's. On standard input it takes one JSON
 object:
@@ -126,11 +126,11 @@ def main() -> int:
     try:
         sys.stdout.write(json.dumps(finish(RecordingFacts.from_json(sys.stdin.read()))) + "\n")
     except StripefsError as error:
-        return _told(str(error), error.exit_code)
+        return _fail(str(error), error.exit_code)
     except OSError as error:
-        return _told(str(error), 1)
+        return _fail(str(error), 1)
     except Exception as error:  # noqa: BLE001 the border of the program: its caller gets one line, never a traceback
-        return _told(f"internal error: {type(error).__name__}: {error}", 1)
+        return _fail(f"internal error: {type(error).__name__}: {error}", 1)
     return 0
 
 
@@ -229,8 +229,8 @@ def _complete(trace: Trace, place: Traces) -> list[Trace]:
     return [one for one in found if one.complete and one.touches]
 
 
-def _told(what: str, code: int) -> int:
-    sys.stderr.write("imagefs.trace.finish: " + " ".join(what.split()) + "\n")
+def _fail(what: str, code: int) -> int:
+    sys.stderr.write("imagefs.trace.finalize: " + " ".join(what.split()) + "\n")
     return code
 
 

@@ -20,8 +20,8 @@ from imagefs.format.trace import Plan, Touch
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import KEEP, Traces, load_plan, local_traces
-from imagefs.trace import finish as module
-from imagefs.trace.finish import RecordingFacts, finish, read_ahead, unread
+from imagefs.trace import finalize as module
+from imagefs.trace.finalize import RecordingFacts, finish, read_ahead, unread
 from imagefs.trace.recorder import Recorder
 from imagefs.trace.references import stored_traces
 from stripefs.errors import ConfigError, ServiceDown, Unsupported
@@ -273,7 +273,7 @@ def test_facts_that_are_none_are_refused(text: str) -> None:
 
 
 def run(facts: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-m", "imagefs.trace.finish"]
+    command = [sys.executable, "-P", "-m", "imagefs.trace.finalize"]
     return subprocess.run(command, input=facts, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -289,7 +289,7 @@ def test_the_program_says_what_it_did_or_why_not(starts: Starts, images: Images,
     ):
         done = run(broken)
         assert (done.returncode, done.stdout) == (code, "")
-        assert done.stderr.startswith("imagefs.trace.finish: ")
+        assert done.stderr.startswith("imagefs.trace.finalize: ")
         assert done.stderr.count("\n") == 1
         assert words in done.stderr
 
@@ -302,7 +302,7 @@ def test_a_bug_is_one_line_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr(RecordingFacts, "from_json", lambda _text: None)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert module.main() == 1
-    assert capsys.readouterr().err == "imagefs.trace.finish: internal error: ZeroDivisionError: by nought\n"
+    assert capsys.readouterr().err == "imagefs.trace.finalize: internal error: ZeroDivisionError: by nought\n"
 
 
 # -- touches that no file asked for are told from others; where that cannot be done, all were asked for ----------------
