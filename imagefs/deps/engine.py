@@ -43,7 +43,7 @@ from stripefs.settings import StoreSettings, redact
 
 if TYPE_CHECKING:
     from imagefs.containers import AttachedImage
-    from imagefs.deps.lease import InstallLease
+    from imagefs.repository.snapshot_lease import InstallLease
     from imagefs.run.container import MountLayer
 
 __all__ = [
@@ -156,7 +156,7 @@ def hit_or_install(
     events().instant("dependencies", "miss", key=name)
     if not found.absent:
         return install(found.reason, None)
-    from imagefs.deps.lease import InstallLease  # not needed by most, who find what they want
+    from imagefs.repository.snapshot_lease import InstallLease  # not needed by most, who find what they want
 
     waits = contextlib.ExitStack()
 

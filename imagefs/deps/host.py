@@ -46,8 +46,8 @@ from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
     from imagefs.deps.install import InstallOutcome
-    from imagefs.deps.lease import InstallLease
     from imagefs.deps.publish import PublishJob
+    from imagefs.repository.snapshot_lease import InstallLease
 
 __all__ = ["HostRequest", "install_without", "run"]
 

@@ -29,13 +29,13 @@ from imagefs.deps.check.tree import CapturedTree, Findings, Installation, captur
 from imagefs.deps.engine import Probe, SmokeTestResult, try_packed
 from imagefs.deps.install import install_findings
 from imagefs.deps.inventory import Inventory, take
-from imagefs.deps.lease import RenewedLock, leading
 from imagefs.deps.local import Wheel, differs
 from imagefs.deps.lock import Lock
 from imagefs.deps.publications import PublishOutcome
 from imagefs.deps.target import TargetDirectory
 from imagefs.format.documents import Snapshot, SnapshotKind, key_digest
 from imagefs.repository.images import Images
+from imagefs.repository.snapshot_lease import RenewedLock, leading
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import open_repository
 from imagefs.settings import Compression
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from imagefs.deps.container.start import ContainerRequest
     from imagefs.deps.host import HostRequest
     from imagefs.deps.install import InstallOutcome
-    from imagefs.deps.lease import InstallLease
+    from imagefs.repository.snapshot_lease import InstallLease
     from imagefs.settings import DaemonSettings
 
 __all__ = ["DirectoryPlace", "PublishJob", "SnapshotPlace", "conclude", "job_of", "main", "publish"]

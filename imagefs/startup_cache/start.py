@@ -5,7 +5,7 @@
 
 Nothing here keeps a job from running: without a snapshot, a store or a mount it compiles as always, and one line says
 why. A hit publishes nothing, and a miss waits for nobody: of several containers that compile the same the first one
-publishes (`imagefs.deps.lease`).
+publishes (`imagefs.repository.snapshot_lease`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.lease import LEASE, acquire, acquire_or_wait
 from imagefs.repository.images import Images
+from imagefs.repository.snapshot_lease import LEASE, acquire, acquire_or_wait
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
 from stripefs.errors import Busy, StoreError

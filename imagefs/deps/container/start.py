@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from imagefs.deps.container.install import ContainerInstallation
     from imagefs.deps.install import InstallOutcome
     from imagefs.deps.keybuilder import Answer
-    from imagefs.deps.lease import InstallLease
     from imagefs.deps.local import Scratch
+    from imagefs.repository.snapshot_lease import InstallLease
     from imagefs.run.container import MountLayer
 
 __all__ = ["ContainerRequest", "key_answer", "run"]

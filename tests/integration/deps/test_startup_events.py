@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps import lease
 from imagefs.deps.engine import Miss, hit_or_install
+from imagefs.repository import snapshot_lease
 from imagefs.startup.emission import EventRecorder, events
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ProcessIdentity, Writer
@@ -72,7 +72,7 @@ def test_a_wait_for_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     writer = Writer(str(tmp_path), ProcessIdentity(run="r7"), "imagefs")
     ours = EventRecorder(writer)
     monkeypatch.setattr("imagefs.deps.engine.events", lambda: ours)
-    monkeypatch.setattr(lease, "InstallLease", Published)
+    monkeypatch.setattr(snapshot_lease, "InstallLease", Published)
     found = iter([Miss("it is not there", absent=True), "mounted"])
     told: list[str] = []
     used = hit_or_install(

@@ -1,4 +1,4 @@
-"""`python -m imagefs.deps.hot`: gives a snapshot the hot device that its first recorded start asks for.
+"""`python -m imagefs.build.hot_device`: gives a snapshot the hot device that its first recorded start asks for.
 
 The imports of a job lie in many places of what was installed, and each of them is a request to the store, on every host
 that starts. Copied one after the other in the order of the first touch (`imagefs.build.optimize`) it is one sequential
@@ -19,8 +19,8 @@ import os
 import sys
 
 from imagefs.build.optimize import optimize
-from imagefs.deps.lease import leading
 from imagefs.repository.images import Images
+from imagefs.repository.snapshot_lease import leading
 from imagefs.repository.snapshots import Snapshots, check_source
 from imagefs.repository.store import open_repository
 from imagefs.repository.traces import Traces

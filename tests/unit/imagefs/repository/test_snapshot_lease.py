@@ -13,8 +13,9 @@ import pytest
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
-from imagefs.deps import lease
-from imagefs.deps.lease import (
+from imagefs.format.documents import Snapshot, key_digest
+from imagefs.repository import snapshot_lease
+from imagefs.repository.snapshot_lease import (
     LEASE,
     InstallLease,
     NotPublished,
@@ -23,7 +24,6 @@ from imagefs.deps.lease import (
     acquire_or_wait,
     pause,
 )
-from imagefs.format.documents import Snapshot, key_digest
 from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import Busy, StoreError
 from stripefs.settings import StoreSettings
@@ -43,8 +43,8 @@ def snapshots(tmp_path: Path) -> Snapshots:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, least in (("LOOK", 0.01), ("TRY", 0.05)):
-        monkeypatch.setattr(lease, f"_{name}_LEAST", least)
-        monkeypatch.setattr(lease, f"_{name}_MOST", least)
+        monkeypatch.setattr(snapshot_lease, f"_{name}_LEAST", least)
+        monkeypatch.setattr(snapshot_lease, f"_{name}_MOST", least)
 
 
 @pytest.fixture
