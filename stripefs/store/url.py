@@ -9,7 +9,7 @@
     faulty+throttled+file:///data?throttled.seed=1&faulty.seed=2
 
 The leftmost wrapper is the outermost. A parameter that several layers know is given as LAYER.PARAMETER. A client
-library is imported when a URL needs it, not before.
+library is imported when a URL needs it, not before; so are the wrappers, which are in `stripefs.testing`.
 """
 
 from __future__ import annotations

@@ -148,6 +148,16 @@ def test_a_local_store_loads_no_client_library() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(("url", "loaded"), [("file:///", "False"), ("counting+file:///", "True")])
+def test_wrappers_are_loaded_where_a_url_names_one(url: str, loaded: str) -> None:
+    program = (
+        "import sys; from stripefs.store.url import open_store; from stripefs.settings import StoreSettings;"
+        f"open_store(StoreSettings(url={url!r})); print('stripefs.testing' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert done.stdout.strip() == loaded
+
+
 def test_without_pyarrow_it_is_said_what_to_install() -> None:
     program = (
         "import sys; sys.modules['pyarrow'] = None; from stripefs.store.url import open_store;"
