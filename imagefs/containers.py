@@ -116,7 +116,7 @@ class AttachedImage(NamedTuple):
         if self._reports_readiness:
             self._tell()
         if events().on:
-            with contextlib.suppress(StripefsError):  # what the daemon observed comes when the image is let go
+            with contextlib.suppress(StripefsError):  # the daemon's observations come when the image is released
                 self.client.ready(self.attached.id, timeout=_EVENTS_WITHIN)
 
     def _tell(self) -> None:

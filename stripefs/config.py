@@ -41,7 +41,7 @@ _LOG_LEVELS = ("debug", "info", "warning", "error")
 _MOST_ID = (1 << 32) - 2
 
 STORE: tuple[Option, ...] = (
-    Option("store", "hdfs-transport", choice(*_TRANSPORTS), "auto", "How HDFS is read.", "NAME", "transport",
+    Option("store", "hdfs-transport", choice(*_TRANSPORTS), "auto", "Client that reads HDFS.", "NAME", "transport",
            choices=_TRANSPORTS),
     Option("store", "hdfs-user", text, "", "The user HDFS sees.", "NAME",
            shown="HADOOP_USER_NAME, else the login name"),

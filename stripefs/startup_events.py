@@ -345,7 +345,7 @@ class Writer:
             finally:
                 _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
         util = sys.modules.get("multiprocessing.util")
-        if util is not None:  # whose processes end without atexit
+        if util is not None:  # its processes end without atexit
             util.Finalize(None, self.close, exitpriority=-100)
 
     def _write(self, last: threading.Event | None = None) -> None:

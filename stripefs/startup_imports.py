@@ -39,7 +39,7 @@ _UNUSED = 20_000_000
 _STANDARD: frozenset[str] = getattr(sys, "stdlib_module_names", frozenset())
 
 _SYSTEM: Any = sys.modules["_frozen_importlib"]
-"""Of which the interpreter calls `_find_and_load` by its name, for every module that is not loaded."""
+"""The interpreter calls its `_find_and_load` by name, for every module that is not loaded."""
 
 
 def time_imports(writer: Writer | None = None, *, threshold: float = 0.001, unused: bool = False) -> Imports:

@@ -26,8 +26,8 @@ SYSTEMS = {
 
 
 def measured(case: str, system: str) -> bool:
-    """True if the system runs that case. What `passthrough` does for `write` is a copy to memory that the others do not
-    make; `one_core` is a question about one reader."""
+    """True if the system runs that case. For `write` the system `passthrough` only copies to memory, which the others
+    do not do; `one_core` is a question about one reader."""
     return (system != "passthrough" or case != "write") and (system != "one_core" or case == "sequential")
 
 

@@ -78,4 +78,4 @@ RANKS: dict[str, Callable[[Place, State, int, int], int]] = {
     "safetensors": _mapped,
     "fsspec": _fsspec,
 }
-"""By what they do: the bytes that a process has read, given its rank and how many there are."""
+"""The readers by their names: the bytes that a process has read, given its rank and how many there are."""

@@ -70,7 +70,8 @@ def contents(file: DataFile, begin: int, end: int) -> Iterator[bytes]:
 
 
 def wrong_page(offset: int, data: bytes | bytearray | memoryview) -> str:
-    """Why `data`, read at `offset`, cannot be right, "" when the last page that begins in it carries its number.
+    """The reason for which `data`, read at `offset`, cannot be right; "" when the last page that begins in it carries
+    its number.
 
     The last, because the first may be a header.
     """

@@ -145,7 +145,7 @@ class Machine:
             raise BenchError(f"the job of {self._system.name} loaded other bytes than the checkpoint has")
 
     def _environment(self, spool: Path, run_name: str) -> dict[str, str]:
-        """Of what runs the container on the node."""
+        """The environment of the program that runs the container on the node."""
         own = {ENV_FOLDER: str(spool), ENV_JOB: _JOB, ENV_RUN: run_name}
         return os.environ | own | (self._host.environment if self._host else {})
 

@@ -49,7 +49,7 @@ _COMPARED_TWICE = {
     "concat": ("even_limit", "raw_placed", "single_stream"),
     "plain": ("single_stream",),
 }
-"""With what the layouts are compared at replication 2. No ratio of it has a bound."""
+"""The layouts that are compared at replication 2. No ratio of it has a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def choose(made: Sequence[Run], cases: Iterable[str]) -> list[Run]:
     if "read_back" in wanted:  # it reads what these wrote
         needed |= {("write", f"stripefs:{run.layout}") for run in made if run.kind == "read_back"}
     if wanted & {"write_repl2"}:
-        needed.add(("write", "one_datanode"))  # whose figure makes the even limit
+        needed.add(("write", "one_datanode"))  # its figure makes the even limit
     return [run for run in made if (run.case, run.system) in needed]
 
 

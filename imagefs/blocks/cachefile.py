@@ -123,7 +123,7 @@ class LocalDevice:
         self.closed = False
         self._table_path = folder / f"{name}.table"
         self._mark_path = folder / f"{name}.complete"
-        self._waits = False  # whether the file system cannot say what is in memory
+        self._waits = False  # True where the file system cannot say what is in memory
         with contextlib.ExitStack() as undo:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             self._data = os.open(self.path, flags, 0o600)

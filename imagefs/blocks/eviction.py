@@ -70,7 +70,7 @@ class DeviceCache:
         self._more = trio.Event()
         self._disk = disk
         self._stats = stats
-        self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # who loads or removes a device, by its name
+        self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # held for a load or removal, by device
         self._strays = _strays(disk.folder)  # bytes on disk of devices that were not opened yet
 
     @property
@@ -134,7 +134,7 @@ class DeviceCache:
         """The block is here no more; the device is marked complete no more either."""
         cached.local.clear(block)
         if cached.first is not None and cached.index is not None:
-            with contextlib.suppress(DocumentUnreadable):  # what stays in the table is found to be gone by who looks
+            with contextlib.suppress(DocumentUnreadable):  # a reader finds that stale entries are gone
                 self.peers.discard(cached.index.place(block).digest, cached.first + block)
 
     async def list_peers(self) -> None:
@@ -163,7 +163,7 @@ class DeviceCache:
             if cached.local.table.checksum(block) is not None:
                 try:
                     change(cached.index.place(block).digest, cached.first + block)
-                except DocumentUnreadable:  # whoever reads the device meets it
+                except DocumentUnreadable:  # a reader of the device meets it
                     return False
             more = True
         return more

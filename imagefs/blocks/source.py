@@ -154,7 +154,7 @@ class PackSource:
             except FutureTimeout:
                 with self._lock:
                     if self._store is future:
-                        self._store = None  # whoever comes next connects anew
+                        self._store = None  # the next reader connects anew
                 raise ServiceDown(f"{self.url} is not connected within {CONNECT_WITHIN:g} s") from None
         try:
             store = self._connect(self._settings)

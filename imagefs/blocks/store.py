@@ -296,7 +296,7 @@ def _locked(folder: Path) -> int:
     except OSError as error:
         if error.errno != errno.EROFS:
             raise
-        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)  # what is here can be read still
+        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)  # blocks on disk can be read still
     try:
         if not try_flock(descriptor):
             holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()

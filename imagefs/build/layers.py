@@ -29,7 +29,7 @@ __all__ = ["LayerEntry", "MergedLayers", "TarContent", "entries"]
 _log = logging.getLogger("imagefs.build")
 _XATTR = b"SCHILY.xattr."
 _NAMESPACES = (b"user.", b"trusted.", b"security.", b"system.posix_acl_access", b"system.posix_acl_default")
-_OF_FILES = (b"user.", b"system.")  # what the kernel lists of links and devices with these names it does not read
+_OF_FILES = (b"user.", b"system.")  # of links and devices the kernel lists such names, but does not read them
 _OWNER_MAX = (1 << 32) - 2  # the last number says "as it was" to chown, and "nobody" to the kernel
 _KINDS = {
     b"0": stat.S_IFREG,

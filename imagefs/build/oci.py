@@ -27,7 +27,7 @@ from imagefs.settings import LayerLimits
 __all__ = ["Layout", "LayoutSource", "chosen", "layers_of", "unpack"]
 
 _STEP = 1 << 20
-_DOCUMENT_LIMIT = 4 << 20  # what registries accept for a manifest
+_DOCUMENT_LIMIT = 4 << 20  # the longest manifest that registries accept
 _RATIO_FROM = 1 << 30
 
 _ARCHIVE = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.oci.image.layer.nondistributable.v1.tar")
@@ -257,7 +257,7 @@ def unpack(
 
 
 def _decompress(media_type: str, data: Iterator[bytes]) -> Iterator[bytes]:
-    """By what the first bytes are, as the compression in media types is often wrong; in pieces of bounded size."""
+    """The decompressed data, in pieces of bounded size. Its first bytes decide: the media type is often wrong."""
     first = next(data, b"")
     rest = chain([first], data)
     if first.startswith(b"\x1f\x8b"):  # of several members by pigz and eStargz; one of 16 KiB unpacks to 16 MiB at most

@@ -176,7 +176,7 @@ def _unpacked(
 
     def advance(count: int) -> None:
         if unwanted.is_set():
-            raise BuildError("another layer has failed")  # nobody asks: it ends this thread soon
+            raise BuildError("another layer has failed")  # it ends this thread, and is not shown
         progress.advance(count)
 
     def unpack(number: int, layer: tuple[Descriptor, str]) -> Path:

@@ -151,7 +151,7 @@ def flags(*sections: str, also: Sequence[str] = ()) -> Callable[[_F], _F]:
     """--config, and the flags of these sections of the options and those in `also`; --log-level in any case."""
 
     def add(function: _F) -> _F:
-        without = ["mirror"]  # what is asked here is the store itself
+        without = ["mirror"]  # these commands ask the store itself
         return settings_flags(*sections, also=["log-level", *also], without=without, options=IMAGEFS)(
             config_flag(function)
         )

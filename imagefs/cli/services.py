@@ -174,8 +174,8 @@ def install_command(
 ) -> None:
     """Have systemd run `imagefs daemon` and `imagefs snapshotter`, and know of mounts of stripefs (stripefs@NAME).
 
-    Their settings are in /etc/bootseer/imagefs.toml. The services are up before containerd. What is written is written
-    again by the next version; `systemctl edit` keeps changes.
+    Their settings are in /etc/bootseer/imagefs.toml. The services are up before containerd. The next version writes the
+    units anew; `systemctl edit` keeps changes.
     """
     from imagefs import install
     from imagefs.install import units

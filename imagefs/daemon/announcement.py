@@ -2,7 +2,7 @@
 
 A command takes some 15 ms until it has loaded what it needs to have an image attached, twice that from a cold disk, as
 long as a store of the network takes to answer. So it first names the image to the daemon, which asks the store
-meanwhile (`imagefs.daemon.lookups`). Nobody waits for an answer to that; where an announcement does not arrive,
+meanwhile (`imagefs.daemon.lookups`). No process waits for an answer to that; where an announcement does not arrive,
 the store is asked later. Loads nothing that a bare interpreter lacks but `_socket`.
 
 An announcement says whether the store is reached by the defaults alone, with no flag, variable or file of settings that

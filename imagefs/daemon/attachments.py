@@ -81,7 +81,7 @@ class Attachments:
             memory=settings.memory,
             io_timeout=settings.io_timeout,
         )
-        documents.tidy()  # nobody else uses the cache now
+        documents.tidy()  # no other process uses the cache now
         self._documents = Documents(documents, settings.io_timeout)
         self._devices = OpenDevices(self.state, self.blocks, self._documents)
         self._sessions = Sessions(settings, self.blocks, self._documents)

@@ -325,7 +325,7 @@ class Client:
         return self._ask("status", _PATIENCE)
 
     def stop(self, *, force: bool = False) -> None:
-        """End the daemon. What mounts still read is kept for the next one for a while, unless `force`."""
+        """End the daemon. Devices that mounts still read are kept for the next one for a while, unless `force`."""
         self._ask("stop", _PATIENCE, force=force)
 
     def _ask(

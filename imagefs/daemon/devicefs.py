@@ -1,7 +1,7 @@
 """The file system of devices: the daemon's FUSE mount, one directory with a file for each device that is served.
 
 A file is named by the digest of its device's block index, and its node id is made of that name, so a worker that takes
-over knows every node without having been told. What the kernel holds of a device, handles and pages, is in the journal.
+over knows every node without having been told. The journal has the handles and pages that the kernel holds of a device.
 Only the user who runs the daemon may open the files; programs in an image read them through EROFS.
 """
 
@@ -148,7 +148,7 @@ class DeviceTree:
             if cookie > start and size is not None:
                 if not show(index.encode(), _file(index, size), cookie):
                     return
-                self._journal.record({"lookup": index})  # what a listing shows counts as looked up
+                self._journal.record({"lookup": index})  # each entry of a listing counts as looked up
 
     async def releasedir(self, handle: int) -> None:
         pass

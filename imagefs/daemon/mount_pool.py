@@ -136,8 +136,8 @@ def _version(path: str) -> tuple[int, int]:
 
 
 class ClientMounts:
-    """The mounts by which the clients of `uses` show lazy images. What is answered may have gone: whoever copies it
-    looks."""
+    """The mounts by which the clients of `uses` show lazy images. A mount that is answered may have gone, so its user
+    looks again."""
 
     def __init__(self, uses: Attachments) -> None:
         self._uses = uses

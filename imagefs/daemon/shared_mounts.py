@@ -91,7 +91,7 @@ class SharedMounts:
             await contain("reading what is not mounted", self._load)
             for attachment in list(self._host.state.attachments.values()):
                 self.watch(attachment)
-                if attachment.leaving:  # what an earlier worker began may have happened, or not
+                if attachment.leaving:  # an earlier worker may have unmounted it, or not
                     self._begin_unmount(attachment)
             task_status.started()
             await supervise("looking for snapshots that nobody uses", self._look)
@@ -282,7 +282,7 @@ def image_of(images: Images, name: str, target: str) -> str:
 def finder(request: AttachRequest) -> Callable[[Images], str] | None:
     """The function that asks a store for the image that is to be attached; None as for any."""
     snapshot = request.snapshot
-    if snapshot is None or request.lease is not None:  # whoever mounts for leases has asked before
+    if snapshot is None or request.lease is not None:  # mounting for leases has asked before
         return None
     return lambda images: image_of(images, snapshot.name, request.mountpoint)
 

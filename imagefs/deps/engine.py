@@ -263,7 +263,7 @@ _MS_RDONLY, _MS_BIND, _MS_REMOUNT = 1, 4096, 32
 def probe_failure(
     interpreter: str, code: str, target: str, folder: str | None = None, before: Callable[[], None] | None = None
 ) -> str:
-    """Why `interpreter -c code` fails with the packages in `target`, in one line; "" where it does not.
+    """The reason, in one line, for which `interpreter -c code` fails with the packages in `target`; "" where it works.
 
     folder: where it runs, by default the working directory. before: called in the child before it becomes the
     interpreter.

@@ -92,7 +92,8 @@ def ask(
 def probe_command(python: str) -> list[str]:
     """The command by which the interpreter at this path tells of itself, for `read_probe`.
 
-    What is known of interpreters, and hints, go by its text: a change of it, also of its docstring, has all asked anew.
+    Cached facts of interpreters, and hints, are keyed by its text: after any change of it, also of its docstring, all
+    are asked anew.
     """
     with open(probe.__file__, encoding="utf-8") as file:
         return [python, "-I", "-c", file.read()]

@@ -1,7 +1,7 @@
 """A start on a host: what was asked for is there in the end, mounted where that is possible, installed where not.
 
 A directory that was filled by an earlier start of this host is used as it is; for the rest see `imagefs.deps.engine`.
-What had to be installed is left as a hit would look, and published beside the job.
+A directory that had to be filled looks as after a hit, and is published beside the job.
 
 Any failure on our side (a store that is away, a document that is damaged, a mount that is refused, a disk that
 is full) ends in the plain installation, and one line says why. The exit status is the installer's. Only a directory in

@@ -230,15 +230,16 @@ class _Gathering:
         return self._absolute(posixpath.join(self._directory(call), project))
 
     def _directory(self, call: Call) -> str:
-        """To which uv goes before it reads anything, "" where it stays."""
+        """The directory to which uv goes before it reads anything, "" where it stays."""
         return (call.values.get("directory") or [self._environ.get("UV_WORKING_DIR", "")])[-1]
 
     def _source(self, path: str, editable: bool = False) -> None:
-        # what is linked to is looked for there for ever, so its place counts as well
+        # the target of a link is looked for there for ever, so its place counts as well
         self._files.add(path, path if editable else self._name(path))
 
     def _name(self, path: str) -> str:
-        """By which an absolute path is the same on all nodes: from where the command runs, or by itself."""
+        """A name for an absolute path that is the same on all nodes: relative to the command's directory, or its last
+        part."""
         folder = self._request.folder.rstrip("/")
         return (
             posixpath.relpath(path, folder or "/") if f"{path}/".startswith(f"{folder}/") else posixpath.basename(path)

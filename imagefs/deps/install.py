@@ -141,7 +141,7 @@ def _left_open() -> Iterator[int]:
 
 def read_end(told: str, seconds: float) -> InstallOutcome:
     """From the last line of a subreaper's report, "" for none."""
-    if not told:  # whoever waited for it was killed, and it with that
+    if not told:  # the process that waited for it was killed, and it with that
         return InstallOutcome(128 + signal.SIGKILL, (), seconds)
     end = json.loads(told)
     return InstallOutcome(int(end["status"]), [(pid, line) for pid, line in end["survivors"]], seconds)

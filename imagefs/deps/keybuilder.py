@@ -31,7 +31,7 @@ from stripefs.errors import StripefsError
 
 __all__ = ["Answer", "ask", "refusal_of_lock", "unchanged"]
 
-_FOLDER = re.compile(r"/(#[0-9]+)?$")  # how `imagefs.deps.digest.Files` names directories
+_FOLDER = re.compile(r"/(#[0-9]+)?$")  # the form in which `imagefs.deps.digest.Files` names directories
 
 
 class Answer(NamedTuple):

@@ -1,4 +1,5 @@
-"""From what was installed to a snapshot in a store: checked, packed, and named in the end, so what is found is whole.
+"""Publication of an installed directory as a snapshot: checked, packed, and named last, so a snapshot with a name is
+whole.
 
 The directory is in use meanwhile. So it is compared with what it was when the installer had ended, before it is checked
 and once more when it was packed; where a file was changed nothing is published. Files that programs have put into

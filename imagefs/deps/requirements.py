@@ -41,7 +41,7 @@ _DEEPEST = 64
 
 _PARSER = "pip_requirements_parser: error: "  # with which it begins some of its messages
 
-_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # what pip replaces in requirements files, and nothing else
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # pip replaces these in requirements files, and nothing else
 
 _OF_KERNEL = re.compile(r"\bplatform_(release|version)\b")
 
@@ -322,7 +322,7 @@ class Reader:
         elif not constraint:
             self._findings.append(_Finding(_open_end(where, text, _UNPINNED), name, resolved=True))
         if hashed and not constraint:
-            # Which of the files is taken, a wheel or one to be built, the installer decides.
+            # The installer decides which of the files it takes, a wheel or one to be built.
             self._locked.append(LockedRequirement(name, exact[0] if exact else "", "sdist", digests))
 
     def _applies(self, where: str, text: str, marker: Any) -> bool:

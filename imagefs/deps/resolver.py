@@ -337,7 +337,8 @@ class LockCache:
             return snapshots.note("locks", name) if snapshots is not None else b""
 
     def _put(self, name: str, lock: Lock) -> Lock | None:
-        """Let others have it. What another host has put there meanwhile, None for nothing."""
+        """Put the lock into the store for others. Answers the lock that another host has put there meanwhile, else
+        None."""
         with contextlib.suppress(StripefsError, OSError), self._snapshots() as snapshots:
             if snapshots is None:
                 return None
@@ -376,12 +377,12 @@ def run_here(question: Question, folder: str, environ: Mapping[str, str], _paths
     except OSError as error:
         raise SnapshotError(f"{question.command[0]} cannot be run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
-        raise SnapshotError(f"what is asked for could not be resolved within {_LONGEST:.0f} s") from error
+        raise SnapshotError(f"the requirements could not be resolved within {_LONGEST:.0f} s") from error
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         errors = [line for line in lines if line.lower().startswith("error")]
         why = (errors or lines or [f"exit status {done.returncode}"])[-1]
-        raise SnapshotError(f"what is asked for could not be resolved: {why}")
+        raise SnapshotError(f"the requirements could not be resolved: {why}")
     return done.stdout
 
 

@@ -48,7 +48,7 @@ def main(report: int, parent: int, command: list[str]) -> int:
     report: a descriptor.
     """
     os.set_inheritable(report, False)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it is not told how children end
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a process that ignores it gets no exit status of children
     waited = {*FORWARDED, signal.SIGCHLD, _PARENT_DIED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
     if parent:  # without one, all ends with this process

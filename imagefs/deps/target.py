@@ -113,9 +113,9 @@ class TargetState(Enum):
     """The state of a directory for one key."""
 
     EMPTY = "empty"  # or not there, or a mountpoint of ours
-    FINISHED = "finished"  # what this key installs, unchanged
+    FINISHED = "finished"  # the packages of this key, unchanged
     CHANGED = "changed"  # that, but files of it were changed or removed
-    UNSURE = "unsure"  # what the command of this key left, and nobody knows whether that is all
+    UNSURE = "unsure"  # left by the command of this key, perhaps in part
     OURS = "ours"  # of another key, or never finished; nobody uses it
     IN_USE = "in use"  # of another key, and somebody does
     FOREIGN = "foreign"  # with files that we know nothing of
@@ -260,7 +260,7 @@ class TargetDirectory:
                     f"{self.path} holds files that came later or were changed, such as {strange[0]}",
                     hint="move them away, or name another --target",
                 )
-        self._begun.touch()  # who is killed now has left a part of it
+        self._begun.touch()  # a process killed from here on leaves a part of it
         try:
             _empty(self.path)
         except OSError as error:

@@ -110,7 +110,7 @@ class Manifest:
                 found["extents"],
             )
             _check_manifest(manifest)
-            manifest.to_json()  # what cannot be written again cannot be shown either
+            manifest.to_json()  # a manifest that cannot be written again cannot be shown either
             return manifest
 
 
@@ -165,7 +165,7 @@ class Snapshot:
 
     @property
     def name(self) -> str:
-        """Under which it is stored."""
+        """The name under which the snapshot is stored."""
         return key_digest(self.key)
 
     def to_json(self) -> bytes:

@@ -114,7 +114,7 @@ def printable(text: str) -> str:
 
 
 def digest_of(data: bytes | memoryview) -> bytes:
-    """By which an extent with this content is found."""
+    """The digest by which an extent with this content is found."""
     return hashlib.sha256(data).digest()[:DIGEST]
 
 

@@ -4,14 +4,13 @@ An object goes when no manifest reaches it and it is older than a day by the sto
 whose image is gone, a trace beyond those that are kept of each workload, and what a writer that died has left. In a
 registry an image that was attached to a container image goes a day after a newer one was, or after the container image
 is gone; the registry's own garbage collection frees the objects. Right before each removal the manifests are listed
-once more and the object's age is looked at again. Why no build can lose what it needs, as long as it takes less than
-half a day:
+once more and the object's age is looked at again. A build that takes less than half a day loses nothing that it needs:
 
-- What a build stores is young. What it finds stored already and no image that it knows of holds, it stores again when
-  it is older than half a day (`Images`), so that is young as well.
-- What it shares with an image is kept by that image. When that is removed meanwhile, either the new manifest is there
-  before `gc` lists manifests, and keeps what it names, or the build finds the image gone after it stored its manifest,
-  takes that away again and fails (`imagefs.build.packs`).
+- Objects that a build stores are young. An object that it finds in the store, and that no image it knows of holds, it
+  stores again when that is older than half a day (`Images`), so that is young as well.
+- Objects that it shares with an image are kept by that image. When that is removed meanwhile, either the new manifest
+  is there before `gc` lists manifests, and keeps what it names, or the build finds the image gone after it stored its
+  manifest, takes that away again and fails (`imagefs.build.packs`).
 
 Dependency snapshots that nobody used for a time go by a call of their own, with their images.
 """

@@ -85,7 +85,7 @@ class _Verify:
         self._users: dict[str, set[str]] = {}  # images by path of what they need
         self._indexes: dict[str, Index] = {}
         self._packs: dict[bytes, _Needed] = {}
-        self._sources: dict[str, tuple[str, ...]] = {}  # what each image was made of
+        self._sources: dict[str, tuple[str, ...]] = {}  # the sources of each image
 
     def run(self, digest: str) -> VerifyResult:
         if digest:
@@ -150,7 +150,7 @@ class _Verify:
             self._raised(path, error)
 
     def _index(self, name: str) -> None:
-        """Take note of what an index says of packs. What it finds must be what it has."""
+        """Note what an index says of packs; its lookup must find every block that it lists."""
         index = self._indexes[name] = self._images.index(name)
         blocks = [array("I") for _ in index.packs]
         for block in range(index.blocks):
@@ -216,7 +216,7 @@ class _Verify:
             for path, status in self._images.files(f"/{kind}".encode()):
                 name = path.rpartition(b"/")[2].decode("utf-8", "replace")
                 if not is_digest(name) or path != object_path(kind, name) or _shown(kind, name) in self._users:
-                    continue  # what a writer that died has left; or seen
+                    continue  # left by a writer that died; or seen
                 if kind == "packs":
                     self._packs.setdefault(bytes.fromhex(name), _Needed()).lengths.add(status.length)
                     continue

@@ -193,7 +193,7 @@ def compare(
 
     store: of the job's image, with which a recorded start is waited for. tell: gets lines about the progress.
     """
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what is under way is ended then
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # ends the start that is under way
     _sweep()
     everything = ways[-1]
     before = [everything] if {"deps", "caches"} & {*everything.techniques} else []
@@ -310,7 +310,7 @@ def _daemon(folder: Path) -> DaemonSettings:
 
 def start_words(way: Variant, folder: Path, more: Sequence[str] = ()) -> list[str]:
     """The arguments of `imagefs run` for a start whose caches and daemon are in this folder. more: flags."""
-    settings, end = _daemon(folder), way.arguments.index("--") - 1  # what is its own stands last, and so counts
+    settings, end = _daemon(folder), way.arguments.index("--") - 1  # its own flags stand last, and so count
     own = [f"--cache={settings.cache}", f"--runtime={settings.runtime}", f"--events={folder}/events"]
     if any(word.startswith("--checkpoint=") for word in way.arguments[:end]):
         own.append(f"--checkpoint-option=cache={settings.cache}/checkpoints")

@@ -168,7 +168,7 @@ def main() -> int:
     logs.configure("text", "error")
     events = default_writer("imagefs")
     watched = _Watched(DaemonSettings.from_json(request["daemon"]), int(request["owner"]))
-    watched()  # what the image fetches is counted from now on
+    watched()  # fetches of the image are counted from now on
     events.instant("checkpoint", "warm", mount=settings.mount.mountpoint)
     gate = Gate(float(request["share"]), int(request["link_rate"]), watched)
     files: list[tuple[bytes, Status]] = []

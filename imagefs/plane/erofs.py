@@ -104,7 +104,7 @@ def _configure(path: str, backing: int, file: str) -> int | None:
         if error.errno == errno.ENXIO:  # removed meanwhile
             return None
         raise
-    name = os.fsencode(file)[:63]  # what losetup shows where sysfs is not there
+    name = os.fsencode(file)[:63]  # losetup shows it where there is no sysfs
     config = _CONFIG.pack(backing, 0, *[0] * 8, _READ_ONLY | _AUTOCLEAR, name, b"", b"", 0, 0)
     try:
         fcntl.ioctl(descriptor, _CONFIGURE, config)

@@ -76,7 +76,7 @@ class RenewedLock:
 
     @property
     def owner(self) -> str:
-        """By which another process takes it over."""
+        """The owner's name, by which another process takes the lock over."""
         return self._lock.document.owner
 
     def check(self) -> None:

@@ -348,7 +348,7 @@ def _exec_runtime(
     if program.name == "crun":
         runtime.hide_unified_cgroups()
     if not facts.terminal:
-        os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
+        os.setpgid(0, 0)  # a signal to our group comes once, by our parent
     if namespace.is_alone():
         namespace.unmount_others([*needed, *(bind.source for bind in options.binds)])
     else:  # a layer started what serves its tree, which may need any mount that there is

@@ -195,7 +195,7 @@ def enter_user_namespace(report: int, *, terminal: bool) -> None:
         with open(f"/proc/self/{name}", "wb", buffering=0) as file:
             file.write(text.encode())
     if not terminal:
-        os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
+        os.setpgid(0, 0)  # a signal to our group comes once, by our parent
     before = os.pidfd_open(os.getpid())
     fork_init(report, terminal=terminal)
     end_with_parent(before)

@@ -192,7 +192,7 @@ class Snapshotter:
         try:
             below = self._store.chain(parent) if parent else []
         except SnapshotNotFound:
-            return None  # whoever makes the snapshot is told then
+            return None  # the maker of the snapshot gets the error then
         for number, one in enumerate(below):
             if one.layer is not None and one.tree is not None:
                 newest = self._images.tree(one.layer, len(below) - number, one.tree)

@@ -1,7 +1,7 @@
 """Watches the processes below a command in /proc, and writes the events that docs/startup-events.md lists for them.
 
 Nothing is asked of the processes, so they lose nothing but a share of a processor, which `Watcher.look` bounds to two
-per cent. What happens between two looks is seen at the second: events have the fact `within_ns`. A process that lives
+per cent. Changes between two looks are seen at the second: events have the fact `within_ns`. A process that lives
 shorter than that may be missed. The identity (rank, attempt) is that of each process's own environment.
 """
 

@@ -1,6 +1,6 @@
 """Runs a command and sees its stages without any help of it: `imagefs startup trace`.
 
-The command is a child of this process and gets the signals that this one gets. What it does is seen in /proc
+The command is a child of this process and gets the signals that this one gets. Its actions are seen in /proc
 (`imagefs.startup.processes`) and by the timing of imports that its interpreters load (`stripefs.startup_imports`). All
 its events, and those of all programs that know BOOTSEER_EVENTS or TRACEPARENT, belong to one start and have the span of
 the command, `setup`, above them. That tracing fails is told, and is no reason for the command to.

@@ -1,1 +1,1 @@
-"""From what a start touched to what the next one fetches first: record, resolve, match, merge, plan. Policy is pure."""
+"""Traces of starts and the plans made of them: record, resolve, match, merge, plan. Policy is pure."""

@@ -171,8 +171,8 @@ def plan_for(
 ) -> tuple[Plan, MergedTraces]:
     """The plan for a mount of that image, from traces of whatever images, and what the merge says about them.
 
-    What the kernel only read ahead it will read ahead again where the devices are laid out alike: not where starts read
-    from a hot device.
+    Blocks that the kernel only read ahead it will read ahead again where the devices are laid out alike: not where
+    starts read from a hot device.
     """
     merged = combine(traces, opened.target, share, ahead=not opened.manifest.base)
     extents = opened.target.of({wanted.cold for wanted in merged.wanted})

@@ -90,7 +90,7 @@ class Engine:
             try:
                 raise call.error
             finally:
-                call.error = None  # whose traceback holds this frame, and so the call
+                call.error = None  # its traceback holds this frame, and so the call
         answer: _T = call.answer
         return answer
 

@@ -305,7 +305,7 @@ async def _run_in(
 
 
 def real_path(path: bytes) -> bytes:
-    """As os.path.realpath. Of what is there the kernel is asked once, not for each name on the way, each time from the
+    """As os.path.realpath, but for an existing path the kernel is asked once, and not for each name on the way from the
     root: in a tree of a thousand levels that takes a thousand times as long."""
     try:
         found = os.open(path, os.O_PATH | os.O_CLOEXEC)

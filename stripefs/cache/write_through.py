@@ -135,7 +135,7 @@ class UnpublishedBlocks:
         if writer is None:
             return
         try:
-            # Of what the writer gave, before anything is done with it.
+            # The digests are those of the writer's bytes, before anything is done with them.
             digests = [digest(block, each) for block, each in zip(blocks, blocks_of(pieces), strict=True)]
             writer.fill(blocks, _together(pieces), digests)
         finally:

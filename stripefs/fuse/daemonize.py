@@ -126,7 +126,7 @@ def main() -> None:
                 os.write(pipe, json.dumps(message).encode() + b"\n")
             except BrokenPipeError:
                 if not shared:
-                    raise MountError("who asked for this mount has ended") from None
+                    raise MountError("the process that asked for this mount has ended") from None
             finally:
                 os.close(pipe)
 

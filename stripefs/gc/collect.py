@@ -118,7 +118,7 @@ class Collection:
         self._found = Collected()
         self._of_whole_tree = True
         self._expired: dict[bytes, frozenset[str]] = {}  # locks that ran out, and the versions that each names
-        self._fenced: set[str] = set()  # whose writers can publish no more
+        self._fenced: set[str] = set()  # their writers can publish no more
 
     def run(self) -> Collected:
         """Raises what listing the root raises; errors further down are in `trouble`."""

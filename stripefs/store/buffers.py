@@ -1,7 +1,7 @@
 """Memory of processes that hold many buffers of megabytes: glibc's allocator, and buffers that a second process fills.
 
 `SharedBuffers` is memory that another process maps by the same descriptor. A buffer in it is free again when nothing
-refers to it any more, in whatever thread. What was used stays for the next buffers, since a page that is touched for
+refers to it any more, in whatever thread. Used memory stays for the next buffers, since a page that is touched for
 the first time costs as much as copying it; `trim` gives back what is more than that.
 """
 

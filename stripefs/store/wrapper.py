@@ -102,7 +102,7 @@ class WrappedStore(Store):
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> Status | None:
         self.on_change("put", (path,), lambda: self.inner.put(path, data, replace=replace, parents=parents))
-        return None  # what is wrapped around the store may change what `stat` answers
+        return None  # a wrapper may change what `stat` answers
 
     def get_document(self, path: bytes) -> Buffer:
         return self.on_query("open", path, lambda: self.inner.get_document(path))

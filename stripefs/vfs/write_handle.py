@@ -206,7 +206,8 @@ class WriteHandle:
         return os.fsdecode(self.path or self._base.name)
 
     def set_attributes(self, wanted: Attributes, shown: Status) -> None:
-        """Of what will be published. Times hold until something is written; `owners` are for who publishes."""
+        """Set attributes of the file that will be published. Times hold until something is written; the publisher sets
+        `owners`."""
         if wanted.mode is not None:
             self.upload.set_attributes(Attributes(mode=wanted.mode))
         if wanted.owner is not None or wanted.group is not None:

@@ -128,7 +128,7 @@ class Commit:
         of a striped one, of one that was joined, and where the store gives files no ids."""
 
     def restarted(self, files: HiddenFiles) -> Commit:
-        """For what is written from the file's start again, into these files."""
+        """The commit of a file that is written from its start again, into these files."""
         replaced = self.replaced or self._file.manifest
         after = Commit(self._shared, self._locks, files, replaced, alone=self.alone, anew=self.anew)
         after.hanging, after._joining = self.hanging, self._joining
@@ -258,7 +258,7 @@ class Commit:
             self.replaced = await self._shared.manifest(self._names.path)
             await self._make_visible(replace(step, alone=False))
         self._id = staged.file_id
-        if staged.file_id and self._contents.layout is not Layout.STRIPED:  # whose status has the length of its parts
+        if staged.file_id and self._contents.layout is not Layout.STRIPED:  # whole file's length in its status
             self._shown = replace(staged, name=split_path(self._names.path)[1])
 
     async def _join_behind(self, base: UploadBase, whole: UploadBase) -> None:

@@ -116,7 +116,7 @@ class JoinStep(Step):
 def manifest_of(
     names: UploadNames, contents: FileContents, unit: int, before: Sequence[Segment], generation: int, pool: bytes
 ) -> Manifest:
-    """Of what is written behind the segments `before`. All parts must have been sent."""
+    """The manifest of the segments `before` and those written behind them. All parts must have been sent."""
     segments = (*before, *(_as_segment(segment, names.version) for segment in contents.segments))
     return Manifest(names.version, generation, unit, pool, segments)
 

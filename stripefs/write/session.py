@@ -5,8 +5,8 @@ the threads of one lane. For n files a beat makes 2n + 4 calls to the store: eac
 at, and the first one is compared and its clock read before, by a file that is put, looked at and removed. When each
 lock read the clock by itself, n files took 6n calls.
 
-Why the locks stay one a file, each with a time of its own: programs of every version, `gc` and `recover` among them,
-see in a listing whether a lock lives. A lock that points to one lease of its mount would look dead, after a minute, to
+The locks stay one a file, each with a time of its own, because programs of every version, `gc` and `recover` among
+them, see in a listing if a lock lives. A lock that points to one lease of its mount would look dead, after a minute, to
 those that know only locks with times of their own, and they would take a living writer's file. A lock dated far into
 the future would outlive its writer for them.
 

@@ -215,7 +215,7 @@ def _asked(
 
 
 def _without(request: Request, settings: Settings, reason: str) -> NoReturn:
-    """Become the installer. What it leaves in the target is not for a later start to remove."""
+    """Become the installer. A later start does not remove the files that it leaves in the target."""
     from imagefs.deps import host
     from imagefs.deps.target import TargetDirectory
 

@@ -170,7 +170,7 @@ class KeyBuilder:
         try:
             return output_of(self._image.run, options)
         except (ConfigError, RunError) as error:
-            raise SnapshotError(f"what is asked for could not be resolved: {error.message}") from error
+            raise SnapshotError(f"the requirements could not be resolved: {error.message}") from error
 
     def _need_word(self, subject: str) -> None:
         """Raise SnapshotError where the interpreter has not said itself what it is."""

@@ -51,7 +51,7 @@ INLINE_LIMIT = 2048
 
 _NAME_MAX = 255
 _LINK_MAX = 4095
-_OWNER_MAX = (1 << 32) - 2  # what is one more stands for nobody
+_OWNER_MAX = (1 << 32) - 2  # one more is no user
 _NO_BLOCK = 0xFFFFFFFF
 _SLOTS = 2  # there is room for two devices in any image, so that one can be added without moving an inode (`patch`)
 

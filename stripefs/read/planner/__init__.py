@@ -29,8 +29,8 @@ active stream stays out of look-ahead's reach, and no stream looks further ahead
 one another's look-ahead have one share together. Consumed ranges go first when room is needed, oldest first, then what
 one stream was to read and another has read, then the look-ahead of cursors that stand still; a range that a reader
 waits for may also take the place of the farthest look-ahead of the others; ranges shrink as the budget divided by the
-streams shrinks. So the bytes a reader waits for always find room, however many readers there are. Of what was consumed
-little stays, until a reader comes to what was dropped behind another one.
+streams shrinks. So the bytes a reader waits for always find room, however many readers there are. Little of the
+consumed bytes stays, until a reader comes to bytes that were dropped behind another one.
 
 **Little memory, many hosts.** Where the budget has no room for several full ranges a host, ranges shrink and fewer of
 them run at each host: memory that reads of some hosts hold is missing for the others (`BudgetShare.divide`).

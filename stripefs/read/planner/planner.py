@@ -46,7 +46,7 @@ QUICK_AHEAD = 128 << 20
 at 1.3 GB/s. A source faster than its reader would fill the budget, with memory that is used for the first time."""
 
 SLOWEST_FADES = 0.95
-"""By which the time of the slowest range counts less with each further one: ten ranges later by 40%."""
+"""Factor by which the time of the slowest range counts less with each further one: ten ranges later by 40%."""
 
 RETRY_FIRST = 0.05
 RETRY_LONGEST = 2.0
@@ -160,8 +160,8 @@ class Planner:
     def _follow(self, file: FilePlan, position: int, cursor: Cursor, now: float) -> None:
         """A new cursor that begins in the look-ahead of another takes over what lies ahead of both.
 
-        What the other one has passed may be for this one: of two processes that share out the tensors of a file each
-        jumps over those of the other.
+        Bytes that the other one has passed may be for this one: of two processes that share out the tensors of a file
+        each jumps over those of the other.
         """
         first = file.ranges.get(position)
         other = first.cursor if first is not None else None
@@ -271,7 +271,7 @@ class Planner:
             if host is None:
                 busy.add(span.hosts)
             elif span.offset not in file.ranges:  # or another cursor of this round took it
-                rest = file.absent_run(span.offset, span.end, range_size)  # whose tail it may have taken
+                rest = file.absent_run(span.offset, span.end, range_size)  # making room may have taken its tail
                 if not self._make_room(rest.length, now, demanded=False):
                     break
                 started.append(self._start(file.plan(rest, hosts, cursor), host, now))

@@ -39,7 +39,7 @@ class Range:
     offset: int
     end: int
     hosts: tuple[str, ...]
-    cursor: Cursor | None = None  # whose look-ahead it is; None once consumed or when fetched on demand alone
+    cursor: Cursor | None = None  # the one that looked ahead to it; None once consumed or when fetched on demand alone
     state: RangeState = RangeState.WANTED
     waiters: int = 0
     demanded: bool = False

@@ -106,7 +106,7 @@ class FetchProcess:
                 _end(channel)
         if not answer:
             channel.close()
-        elif watch is not None and watch.cancelled:  # who may have ended it just now
+        elif watch is not None and watch.cancelled:  # its reader may have ended it just now
             _end(channel)
         else:
             self._keep(channel)

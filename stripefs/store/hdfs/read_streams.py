@@ -55,7 +55,7 @@ Ask = Callable[[int, int, int], Answer]
 """(offset, length, window) -> the answer to a request for these bytes, not asked for yet."""
 
 Key = tuple[Hashable, str]
-"""Whose the stream is, and the host."""
+"""The stream's owner and its host."""
 
 
 class ReadStream:

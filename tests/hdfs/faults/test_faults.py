@@ -190,7 +190,7 @@ def test_a_worker_is_killed_under_eight_readers(cluster: HdfsInstance, place: Pl
 
 def test_a_limit_of_budget_and_150_mib_holds_under_64_readers(cluster: HdfsInstance, place: Place) -> None:
     cgroup = MemoryCgroup((128 + 150) * MIB)
-    limits = ("--memory", "128MiB", "--fetch-process", "on")  # whose memory counts too
+    limits = ("--memory", "128MiB", "--fetch-process", "on")  # its memory counts too
     try:
         live = place.mount(f"{cluster.url}{CONTENTS.root}", *limits, wrapper=cgroup.wrapper)
         assert {live.supervisor, live.worker()} <= set(cgroup.members())

@@ -37,7 +37,7 @@ class World:
 
     @asynccontextmanager
     async def writing(self, layout: Layout) -> AsyncIterator[UploadManager]:
-        """Uploads of one process. What they keep is on disk at the end."""
+        """Uploads of one process. The bytes that they keep are on disk at the end."""
         uploads = UploadManager(self.view, policy(layout=layout), observers=self.store.write_observer)
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:

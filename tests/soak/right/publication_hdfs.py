@@ -33,7 +33,7 @@ from tests.tools.hdfs import HdfsInstance
 __all__ = ["ROUNDS", "begin", "drafts_of", "play"]
 
 ROUNDS = {"stopped": 10, "partitioned": 14}
-"""By what happens to the writer. Fourteen rounds make more than 210 publications, a tenth of all."""
+"""Rounds by the fault of the writer. Fourteen rounds make more than 210 publications, a tenth of all."""
 
 FILES = 10
 """Of each round."""

@@ -346,7 +346,7 @@ def test_stages_as_context_managers_and_decorators(tmp_path: Path) -> None:
 
 
 def test_a_process_has_one_writer_of_a_source() -> None:
-    assert default_writer() is default_writer("job") is default_writer(source="job")  # whose events are numbered once
+    assert default_writer() is default_writer("job") is default_writer(source="job")  # its events are numbered once
 
 
 class NoText:

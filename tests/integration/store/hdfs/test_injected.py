@@ -159,7 +159,7 @@ def test_one_question_for_all_of_a_file() -> None:
         [block] = handle.locate(0, len(DATA))
         for at in range(0, len(DATA), 1 << 20):
             assert handle.read(at, 1 << 20, host=block.hosts[0]) == DATA[at : at + (1 << 20)]
-        cluster.namenode.mtime += 1  # what stands there now is read
+        cluster.namenode.mtime += 1  # the file that is there now is read
         assert handle.read(5, 100) == DATA[5:105]
         assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS"]
 

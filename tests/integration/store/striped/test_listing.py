@@ -193,8 +193,8 @@ HEADERS = st.sampled_from([
 def test_what_is_kept_is_shown_as_it_would_be_made_now(
     steps: list[tuple[bytes, Status, ListedHeader | None]],
 ) -> None:
-    """A heading is that of its version alone: by the file's id, or its path where there is none. What has not changed
-    since it was shown is not made again."""
+    """A heading is that of its version alone: by the file's id, or its path where there is none. A heading that has not
+    changed since it was shown is not made again."""
     kept = HeaderCache()
     model: dict[str | bytes, tuple[tuple[int, int], ListedHeader]] = {}
     for folder, status, seen in steps:

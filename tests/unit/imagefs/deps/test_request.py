@@ -1,4 +1,4 @@
-"""From what a user asks, what the host is and what the files say to a key, or to a refusal with its reasons."""
+"""A key, or a refusal with its reasons, from a user's request, the host's facts and the files."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ BESIDE = ["alpha/__init__.py", "alpha-1.0.dist-info/RECORD", "bin/alpha"]  # pro
         ([f"{CACHE}/deep.cpython-311.pyc", f"{CACHE}/deep.cpython-311.opt-1.pyc"], OWNED, {}),
         ([f"{CACHE}/gone.cpython-311.pyc"], OWNED, {f"{CACHE}/gone.cpython-311.pyc": ""}),
         ([f"{SITE}/alpha/deep.pyc"], OWNED, {f"{SITE}/alpha/deep.pyc": ""}),  # imported without a source
-        # what installers write without a word
+        # files that installers write without a word
         ([f"{INFO}/INSTALLER", f"{INFO}/REQUESTED", f"{INFO}/direct_url.json", f"{SITE}/_virtualenv.pth"], OWNED, {}),
         ([f"{INFO}/evil.py", f"{SITE}/INSTALLER"], OWNED, {f"{INFO}/evil.py": "", f"{SITE}/INSTALLER": ""}),
         # programs of a virtual environment, and of a directory that is none

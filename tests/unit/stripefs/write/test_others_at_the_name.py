@@ -171,7 +171,7 @@ def _listed(parts_list):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("other", [False, True], ids=["unlinked", "replaced"])
 async def test_published_bytes_that_lost_their_name_are_not_read_from_another_file(store, layout, other):
-    """Of a file as long, too. What was written since is read back all the same."""
+    """Neither from a file of the same length. Bytes that were written since are read back all the same."""
     async with writing(store, layout=layout) as uploads:
         upload = await begin_with(uploads, content(MIB))
         await upload.publish(final=False)

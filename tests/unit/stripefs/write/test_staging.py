@@ -90,7 +90,7 @@ def test_like_a_plain_file(
     tmp_path_factory: pytest.TempPathFactory, begin: bytes, steps: list[tuple[str, int, bytes]]
 ) -> None:
     """There is room for two chunks. A write that finds none changes nothing, and until it is made good or cut off
-    nothing is published. What fsync sent is not sent again; what failed is. away: it does."""
+    nothing is published. Bytes that fsync sent are not sent again; failed ones are. away: the store does not answer."""
 
     async def main() -> None:
         staging = Staging(str(tmp_path_factory.getbasetemp()), 3 * CHUNK, "/mnt")
