@@ -79,7 +79,7 @@ class CacheDisk:
         self.warn("disk", "%s in %s: %s; until it can, what is read is fetched", what, self.folder, error.strerror)
 
     def worked(self) -> None:
-        """It took something."""
+        """Note that the disk took a write."""
         self._backoff.worked()
 
     @contextlib.contextmanager

@@ -175,7 +175,7 @@ class BlockDevice:
         return _cut(await self._gather(blocks), offset, end)
 
     def _on_disk(self, blocks: range) -> list[_Found] | None:
-        """Those of these blocks that are not zeros, None when any of them is not on disk."""
+        """The blocks of these that are not zeros, None when any of them is not on disk."""
         local = self.local
         found: list[_Found] = []
         for block in blocks:
@@ -381,7 +381,7 @@ def _read_checked(local: LocalDevice, buffer: bytearray, blocks: range, found: S
 
 
 def _check(buffer: bytearray, blocks: range, found: Sequence[_Found]) -> list[_Found]:
-    """Those of `found` that are wrong. Where nothing is stored `buffer` gets zeros, whatever the file has there."""
+    """The wrong blocks of `found`. Where nothing is stored `buffer` gets zeros, whatever the file has there."""
     view = memoryview(buffer)
     bad = []
     lengths = dict.fromkeys(blocks, 0)

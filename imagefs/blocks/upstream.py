@@ -120,7 +120,7 @@ class Mirror:
 
 
 class Mirrors:
-    """Those of the store that `settings` describe, in their order. Nothing is asked before the first read."""
+    """The mirrors of the store that `settings` describe, in their order. Nothing is asked before the first read."""
 
     def __init__(self, settings: StoreSettings) -> None:
         health = HostHealth()
@@ -296,7 +296,7 @@ def host_of(url: str) -> str:
 
 
 class Upstreams:
-    """Those of one device, the preferred one first. Iteration is over stores, without their mirrors."""
+    """The upstreams of one device, the preferred one first. Iteration is over stores, without their mirrors."""
 
     def __init__(self) -> None:
         self._all: list[Upstream] = []
@@ -324,11 +324,11 @@ class Upstreams:
             yield store
 
     def switch_to(self, upstream: Upstream) -> None:
-        """From now on this one comes first."""
+        """Ask this upstream first from now on."""
         self._all = [upstream, *(one for one in self._all if one is not upstream)]
 
     def add(self, upstream: Upstream) -> None:
-        """This upstream may be asked where the others fail."""
+        """Ask this upstream where the others fail."""
         if upstream not in self._all:
             self._all.append(upstream)
 

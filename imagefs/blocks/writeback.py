@@ -317,7 +317,7 @@ async def seal(cached: CachedDevice, index: Index, disk: CacheDisk, cache: Devic
 
 
 def _wrong(local: LocalDevice, index: Index, blocks: Sequence[int]) -> list[int]:
-    """Those that are not what the index says, also where it says that there is nothing."""
+    """The blocks that differ from the index, also where it says that there is nothing."""
     begin = blocks[0] * BLOCK
     buffer = bytearray(min(blocks[-1] * BLOCK + BLOCK, index.device_bytes) - begin)
     local.read(begin, buffer)

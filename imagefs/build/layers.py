@@ -113,7 +113,7 @@ def _entry(path: str, member: Member, limits: LayerLimits, left_out: list[str]) 
 
 
 def _xattrs(member: Member, kind: int, left_out: list[str]) -> tuple[tuple[bytes, bytes], ...]:
-    """Those that Linux has a place for; macOS leaves others (com.apple.…) in layers, which no runtime sets."""
+    """The attributes that Linux has a place for; macOS leaves others (com.apple.…) in layers, which no runtime sets."""
     found = []
     for key, value in member.records.items():
         name = key.removeprefix(_XATTR)

@@ -204,7 +204,7 @@ def config_of(manifest: Any) -> Descriptor:
 
 
 def layers_of(manifest: Any) -> list[Descriptor]:
-    """Those that the manifest's own registry has; none of a manifest of long ago. Raises BuildError."""
+    """The layers that the manifest's own registry has; none of a manifest of long ago. Raises BuildError."""
     entries = _list(manifest, "layers", "the manifest") if "layers" in manifest else []
     return [_descriptor(entry) for entry in entries if not entry.get("urls")]
 

@@ -219,7 +219,7 @@ class _Skopeo:
             self._command.append(f"--override-variant={platform.variant}")
 
     def manifest(self) -> tuple[bytes, str]:
-        """That of the image for the platform, and the variant that an index names."""
+        """The manifest of the image for the platform, and the variant that an index names."""
         found, reference, variant = b"", self._reference, ""
         for _ in range(4):  # an index may hold indexes, but not for ever
             found = self._run(["inspect", "--raw", *self._access(""), reference])

@@ -149,7 +149,7 @@ class _ImageCopy:
             self._found.bytes += sent
 
     def _copy_traces(self, base: str) -> None:
-        """Those that writers keep: the newest."""
+        """Copy the traces that writers keep: the newest."""
         here, there = Traces(self._source.repository), Traces(self._target.repository)
         for workload in here.workloads(base):
             stored = set(there.names(base, workload))

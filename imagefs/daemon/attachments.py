@@ -308,7 +308,7 @@ class Attachments:
             self._sessions.finish(attachment, how)
 
     def confirm_mounted(self, attachment: Attachment, plane: str) -> None:
-        """It is mounted, and does not depend on the process that did it any more."""
+        """Note that the image is mounted, and depends no more on the process that mounted it."""
         self.change(attachment, plane=plane, owner=0)
 
     def change(self, attachment: Attachment, **values: Any) -> None:

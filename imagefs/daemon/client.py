@@ -233,8 +233,8 @@ class Client:
         raise AssertionError("the last try answers or raises")
 
     def mounted(self, attached: Attached, plane: str, device: str = "") -> None:
-        """It is mounted where the attachment said, and lasts until it is unmounted. device: MAJOR:MINOR of the image's
-        EROFS there, which others may copy."""
+        """Say that the image is mounted where the attachment said, and lasts until it is unmounted. device: MAJOR:MINOR
+        of the image's EROFS there, which others may copy."""
         self._ask("mounted", _PATIENCE, id=attached.id, plane=plane, device=device)
 
     def shown(self, attached: Attached, path: str, device: str) -> None:
@@ -303,8 +303,8 @@ class Client:
         return {str(name): (int(size), int(inodes)) for name, (size, inodes) in parts.items()}
 
     def discard(self, image: str, parts: Iterable[str]) -> None:
-        """This client needs the image no more: these parts of it, as `usage` names them, leave the cache when nothing
-        uses them. Raises MountError where the daemon does not answer."""
+        """Say that this client needs the image no more: these parts of it, as `usage` names them, leave the cache when
+        nothing uses them. Raises MountError where the daemon does not answer."""
         self._ask("discard", _PATIENCE, image=image, parts=sorted(parts))
 
     def detach(self, identifier: str) -> None:

@@ -61,7 +61,7 @@ _RESOLVE_WITHIN = 5.0
 
 
 class Documents:
-    """Those in `cache`, and in stores. A store that does not answer within `timeout` seconds is away."""
+    """The documents in `cache`, and in stores. A store that does not answer within `timeout` seconds is away."""
 
     def __init__(self, cache: MetadataCache, timeout: float) -> None:
         self._cache = cache
@@ -284,8 +284,8 @@ _DISCARD_AGAIN = 5.0
 
 
 class CacheUpkeep:
-    """That of one worker. age: seconds without use after which things go, 0 for never. in_use: names of documents and
-    devices that somebody needs."""
+    """The upkeep of one worker's cache. age: seconds without use after which things go, 0 for never. in_use: names of
+    documents and devices that somebody needs."""
 
     def __init__(
         self, age: float, blocks: BlockStore, documents: Documents, in_use: Callable[[], Collection[str]]

@@ -281,7 +281,7 @@ class Sweeper:
         self._wake.set()
 
     def over(self, attachment: str) -> None:
-        """This one has just ended."""
+        """Note that this attachment has just ended."""
         self._over.add(attachment)
         self._wake.set()
 

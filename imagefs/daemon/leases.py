@@ -61,7 +61,7 @@ def pool_path(settings: DaemonSettings, image: str) -> str:
 
 
 class Leases:
-    """Those of the daemon with these `settings`, among the attachments of `host`."""
+    """The leases of the daemon with these `settings`, among the attachments of `host`."""
 
     def __init__(self, settings: DaemonSettings, host: Attachments) -> None:
         self._settings = settings

@@ -120,7 +120,7 @@ class LivenessWatch:
                     self._uses.release(attachment)
 
     async def _look(self, attachments: Iterable[Attachment]) -> dict[str, str]:
-        """Those that are mounted, by id; the plane that shows them as far as that is to be seen."""
+        """The mounted attachments, by id: the plane that shows each, "" where that cannot be seen."""
         wanted = list(attachments)
         try:
             tables = await self._tables.run("reading mount tables", processes.tables, {one.namespace for one in wanted})

@@ -284,7 +284,7 @@ def _index(path: Path, digest: str) -> Index | None:
 
 
 def _touch(path: Path) -> None:
-    """It is used now."""
+    """Note a use of the file, now."""
     with contextlib.suppress(OSError):  # then it may be evicted sooner
         os.utime(path)
 

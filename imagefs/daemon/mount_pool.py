@@ -61,7 +61,7 @@ class PooledMount:
 
 
 class MountPool:
-    """Those of one worker. in_use: the digests of the images that somebody uses."""
+    """The pooled mounts of one worker. in_use: the digests of the images that somebody uses."""
 
     def __init__(self, in_use: Callable[[], Collection[str]]) -> None:
         self._in_use = in_use
@@ -164,7 +164,7 @@ class ClientMounts:
             self.tell(attachment, request.path, request.device)
 
     def tell(self, attachment: Attachment, path: str, device: str) -> None:
-        """It is mounted there; nowhere that others can copy where either is ""."""
+        """Note where the attachment is mounted; "" for either where others cannot copy the mount."""
         if path and device:
             self._uses.change(attachment, shown=[path, device])
         self.over(attachment)

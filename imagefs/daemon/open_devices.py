@@ -29,7 +29,7 @@ __all__ = ["OpenDevices"]
 
 
 class OpenDevices:
-    """Those of `blocks` that `state` says are in use, by the digest of their index; and the stores they come from."""
+    """The devices of `blocks` that `state` says are in use, by the digest of their index; and their stores."""
 
     def __init__(self, state: DaemonState, blocks: BlockStore, documents: Documents) -> None:
         self.devices: dict[str, BlockDevice] = {}

@@ -111,7 +111,7 @@ class RequirementLine(NamedTuple):
 
 
 def lines_of(data: bytes) -> Iterator[RequirementLine]:
-    """Those that say something. Raises ValueError for what is no text."""
+    """The lines that say something. Raises ValueError for bytes that are no text."""
     for number, text in pip.join_lines(enumerate(pip.auto_decode(data).splitlines(), start=1)):
         if text.lstrip().startswith("#"):
             continue

@@ -228,7 +228,7 @@ _PATIENCE = 20.0
 
 
 def build_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Those of `environ` that build backends read, with their values; secrets are no part of them."""
+    """The variables of `environ` that build backends read, with their values; secrets are no part of them."""
     return {
         name: without_secrets(value)
         for name, value in sorted(environ.items())

@@ -343,7 +343,7 @@ def _config(text: str) -> dict[str, str]:
 
 
 def _cpu_flags() -> Collection[str]:
-    """Those of the first processor, which all of a machine share."""
+    """The flags of the first processor, which all of a machine share."""
     for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "flags":

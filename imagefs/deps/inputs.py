@@ -225,7 +225,7 @@ class _Gathering:
         self._reader.lock(lock, copied="--no-editable" in call.switches)
 
     def _folder_of(self, call: Call) -> str:
-        """That of the project of `uv sync`."""
+        """The folder of the project of `uv sync`."""
         project = (call.values.get("project") or [self._environ.get("UV_PROJECT", "")])[-1]
         return self._absolute(posixpath.join(self._directory(call), project))
 

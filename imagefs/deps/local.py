@@ -267,7 +267,7 @@ class Scratch:
         return self._wheels.get(os.path.realpath(source), "")
 
     def command(self, command: Sequence[str]) -> Sequence[str]:
-        """It, such that it sees the projects as their wheels."""
+        """The command, changed so that it sees the projects as their wheels."""
         if not self._wheels:
             return command
         self._runs += 1

@@ -310,7 +310,7 @@ class LockCache:
         return ResolvedLock(other or lock, cached=other is not None)
 
     def forget(self, name: str) -> None:
-        """It does not hold any more. Other hosts believe it until it is old."""
+        """Drop a lock that does not hold any more. Other hosts believe it until it is old."""
         self._path(name).unlink(missing_ok=True)
 
     def _read_local(self, name: str) -> Lock | None:

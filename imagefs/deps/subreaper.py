@@ -122,7 +122,7 @@ def _reap(child: int) -> int | None:
 
 
 def _end_survivors() -> list[tuple[int, str]]:
-    """Those that had not ended after a while, and now have."""
+    """End the processes that have not ended after a while. Answers them: process id and command line."""
     if _all_ended(_GRACE):
         return []
     found = [(pid, _command_line(pid)) for pid in _descendants()]

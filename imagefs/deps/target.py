@@ -79,7 +79,7 @@ def _save_mark(path: Path, mark: Mark) -> None:
 
 
 def _living_users(users: Sequence[Sequence[int]]) -> list[TargetUser]:
-    """Those that have not ended. Raises ValueError for what are no users."""
+    """The users that have not ended. Raises ValueError for other data."""
     return [(process, began) for process, began in users if began and processes.began(process) == began]
 
 

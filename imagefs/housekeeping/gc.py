@@ -145,7 +145,7 @@ class _Collection:
         self._refresh(removed=gone)
 
     def _wanted(self, stored: Mapping[str, Status]) -> set[str]:
-        """Those of the images `stored` that are named or attached, or too young to be removed."""
+        """The images of `stored` that are named or attached, or too young to be removed."""
         named, attached = self._named(), self._images.repository.attached()
         wanted = {digest for digest in stored if digest in named or not self._is_old(stored[digest].mtime_ns)}
         for digest in stored.keys() - wanted:
@@ -227,7 +227,7 @@ class _Collection:
 
 
 def _surplus(traces: Iterable[bytes]) -> set[bytes]:
-    """Those beyond the newest of each image and workload that are kept: names sort by time."""
+    """The traces beyond the newest of each image and workload, which are kept: names sort by time."""
     folders: dict[bytes, list[bytes]] = {}
     for path in traces:
         folders.setdefault(path.rpartition(b"/")[0], []).append(path)

@@ -236,7 +236,7 @@ def recorded(folder: str, job: str, environ: MutableMapping[str, str]) -> Iterat
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Those of one start; half a line at the end is one that is still being written."""
+    """The events of one start; half a line at the end is one that is still being written."""
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         for line in path.read_bytes().splitlines():

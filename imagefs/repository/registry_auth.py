@@ -39,7 +39,8 @@ class FoundCredentials(NamedTuple):
 
 
 def find_credentials(authfile: str, host: str, name: str) -> FoundCredentials:
-    """Those for the repository `name` at `host`. authfile: the only file that is read; "" for the usual ones."""
+    """The credentials for the repository `name` at `host`. authfile: the only file that is read; "" for the usual
+    ones."""
     silent = FoundCredentials("", "")
     hosts = [host] if host != DOCKER_HUB else ["docker.io", "https://index.docker.io/v1/"]
     keys = [f"{hosts[0]}/{name}", *hosts]

@@ -54,7 +54,7 @@ _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="?next"?')
 
 
 class Manifests:
-    """Those of the repository of `client`. Calls raise StoreErrors."""
+    """The manifests of the repository of `client`. Calls raise StoreErrors."""
 
     def __init__(self, url: str, client: RegistryClient) -> None:
         self.url = url
@@ -201,7 +201,7 @@ _lacking: dict[str, float] = {}  # until when that is believed, by host
 
 
 class Referrers:
-    """Those in the repository of `manifests`. Calls raise StoreErrors."""
+    """The referrers in the repository of `manifests`. Calls raise StoreErrors."""
 
     def __init__(self, manifests: Manifests, *, brief: bool = False) -> None:
         self._manifests = manifests

@@ -161,7 +161,7 @@ class InstallLease:
                 self._repository.close()
 
     def give_up(self, why: str) -> None:
-        """It will not be published; why, where no exception says so."""
+        """Note that the snapshot will not be published, and why, where no exception says so."""
         self._why = why
 
     def hand_over(self) -> str:

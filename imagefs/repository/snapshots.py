@@ -44,7 +44,7 @@ _DAY = 24 * 3600.0
 
 
 class Snapshots:
-    """Those in the store of `images`. Calls raise StoreErrors."""
+    """The dependency snapshots in the store of `images`. Calls raise StoreErrors."""
 
     def __init__(self, images: Images) -> None:
         self.images = images

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Traces:
-    """Those in `repository`. Calls raise StoreErrors; listing raises Unsupported where a store cannot."""
+    """The traces in `repository`. Calls raise StoreErrors; listing raises Unsupported where a store cannot."""
 
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
@@ -145,7 +145,7 @@ class Traces:
 
 @contextlib.contextmanager
 def local_traces(folder: Path) -> Iterator[Traces]:
-    """Those in a local folder, which is made where it is missing. Raises OSError."""
+    """The traces in a local folder, which is made where it is missing. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     repository = StoreRepository(LocalStore(os.fsencode(folder.absolute())))
     try:

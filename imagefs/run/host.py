@@ -94,7 +94,7 @@ def devices(paths: Sequence[str]) -> list[DeviceNode]:
 
 
 def capabilities() -> list[str]:
-    """Those that processes started from here can have: the bounding set of this one. Raises OSError."""
+    """The capabilities that processes started from here can have: the bounding set of this one. Raises OSError."""
     with open("/proc/self/status") as file:
         status = file.read()
     bits = int(status.partition("\nCapBnd:")[2].split(maxsplit=1)[0], 16)

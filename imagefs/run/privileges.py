@@ -46,7 +46,7 @@ CAPABILITIES = (
     "CAP_SETUID",
     "CAP_SYS_CHROOT",
 )
-"""Those of a container that says nothing."""
+"""The capabilities of a container that asks for none."""
 
 KNOWN = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID",
@@ -161,7 +161,8 @@ class Profile(NamedTuple):
 
 
 def _architectures(document: Mapping[str, Any], source: str, architecture: str) -> list[str]:
-    """Those whose calls the filter knows; a call of any other kills the process. None listed: the machine's own."""
+    """The architectures whose calls the filter knows; a call of any other kills the process. None listed: the machine's
+    own."""
     mapped = _objects(document.get("archMap"), source, "archMap")
     listed = _texts(document.get("architectures"), source, "architectures")
     if mapped and listed:

@@ -281,7 +281,7 @@ def _read_only(options: RunOptions, facts: HostFacts) -> list[str]:
 
 
 def _volumes(options: RunOptions, image: ImageConfig, tree: TreeView, folder: str) -> list[Volume]:
-    """Those that no bind of the user's takes the place of, the outer before the inner ones. Raises RunError."""
+    """The volumes that no bind of the user's takes the place of, the outer before the inner ones. Raises RunError."""
     taken = {bind.target for bind in options.binds}
     wanted = {_FILLED, *(path for path in image.volumes if path not in _SCRATCH or tree.kind(path))} - taken
     for path in sorted(wanted):

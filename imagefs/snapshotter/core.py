@@ -202,7 +202,7 @@ class Snapshotter:
         return None
 
     def _make_directories(self, snapshot: SnapshotRecord) -> None:
-        """Those of an active snapshot or a view, as far as they are missing."""
+        """Make the missing directories of an active snapshot or a view."""
         directory = self._directory(snapshot)
         (directory / "fs").mkdir(mode=0o755, parents=True, exist_ok=True)
         if snapshot.kind is Kind.ACTIVE:

@@ -36,7 +36,7 @@ _FIELDS = ("name", "span", "parent", "kind", "facts", "wall_ns", "mono_ns")
 
 @functools.cache
 def events() -> EventRecorder:
-    """Those of this process."""
+    """The recorder of this process."""
     if not os.environ.get(_FOLDER):
         return EventRecorder(None)
     from stripefs.startup_events import default_writer

@@ -137,7 +137,7 @@ class Watcher:
             process.installing = span
 
     def _identity(self, pid: int) -> ProcessIdentity:
-        """That of the command, with what the process's own environment says of its rank and attempt."""
+        """The command's identity, with rank and attempt of the process's own environment."""
         pairs = (entry.partition(b"=")[::2] for entry in _read(pid, "environ", 1 << 20).split(b"\0"))
         found = identity({os.fsdecode(name): os.fsdecode(value) for name, value in pairs})
         return self._who._replace(rank=found.rank, attempt=found.attempt or self._who.attempt)

@@ -197,7 +197,7 @@ def world_size(*environs: Mapping[str, str]) -> str:
 
 
 def node_facts(root: Path = Path("/")) -> NodeFacts:
-    """Those that /proc and /sys below `root` tell. Without an accelerator there are no models and no driver."""
+    """The facts that /proc and /sys below `root` tell. Without an accelerator there are no models and no driver."""
     nvidia = [_NVIDIA_MODEL.search(_text(one)) for one in root.glob("proc/driver/nvidia/gpus/*/information")]
     amd = [_AMD_TARGET.search(_text(one)) for one in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")]
     models = [*(found[1] for found in nvidia if found), *(f"gfx {found[1]}" for found in amd if found)]

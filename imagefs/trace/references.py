@@ -100,7 +100,7 @@ def stored_traces(images: Images, image: str, workload: str = "", name: str = ""
 
 
 def traces_of_tag(images: Images, tag: str) -> list[Trace]:
-    """Those that can be merged of the image that a tag names, none where it names none yet. Raises as above."""
+    """The mergeable traces of the image that a tag names, none where it names none yet. Raises as above."""
     try:
         return complete(stored_traces(images, tag))
     except NoSuchImage:
@@ -108,7 +108,7 @@ def traces_of_tag(images: Images, tag: str) -> list[Trace]:
 
 
 def newest_traces(images: Images) -> list[Trace]:
-    """Those that can be merged of the newest image in a place, none where it has no image yet. Raises StoreErrors,
+    """The mergeable traces of the newest image in a place, none where it has no image yet. Raises StoreErrors,
     DamagedObject and FormatError."""
     stored = images.images()
     newest = max(stored, key=lambda digest: stored[digest].mtime_ns, default="")
@@ -116,7 +116,7 @@ def newest_traces(images: Images) -> list[Trace]:
 
 
 def complete(traces: Iterable[Trace]) -> list[Trace]:
-    """Those that can be merged."""
+    """The traces that can be merged."""
     return [trace for trace in traces if trace.complete and trace.touches]
 
 

@@ -200,7 +200,7 @@ class DiskHealth:
             return not self._writing.paused(time.monotonic())
 
     def worked(self) -> None:
-        """It took something."""
+        """Note that the disk took a write."""
         with self._lock:
             self._writing.worked()
 

@@ -97,7 +97,7 @@ class CacheDir:
         return mark
 
     def end(self, key: bytes, mark: int) -> None:
-        """It is published, or removed. Raises nothing."""
+        """Note that the version is published, or removed. Raises nothing."""
         self.forget(key)
         osutil.not_ours(mark)
         os.close(mark)

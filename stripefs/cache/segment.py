@@ -175,7 +175,7 @@ class CacheSegment:
                 yield block, slot, buffer[:size]
 
     def touch(self, now: float) -> None:
-        """It was used; `now` by the monotonic clock."""
+        """Note a use; `now` by the monotonic clock."""
         self.used = now
         if now - self._touched >= TOUCH_EVERY and self.writable:
             self._touched = now

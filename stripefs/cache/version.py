@@ -129,7 +129,7 @@ class BlockWriter:
                 self.cache.cachedir.describe(self.key, self.about)
 
     def remember(self, rate: float) -> None:
-        """It came from the store at so many bytes a second."""
+        """Note the rate, in bytes a second, at which the version came from the store."""
         with self.cache.disk.tolerant("a version cannot be described", writing=True):
             if rate and self._described and abs(rate - self.remembered) > CHANGED * self.remembered:
                 self.about = {**self.about, "rate": int(rate)}

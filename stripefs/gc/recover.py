@@ -118,7 +118,7 @@ def _plan_joined(store: Store, view: StripedStore, found: FoundRecord) -> Recove
 def _find_joined(
     store: Store, paths: Sequence[bytes], segments: Sequence[RecordSegment]
 ) -> tuple[tuple[bytes, int], int]:
-    """That of `paths` which holds the first of `segments`, with its length, and how many of them; 0 where none does.
+    """The path of `paths` that holds the first of `segments`, with its length, and how many of them; 0 where none does.
 
     A writer or a recovery may have joined those behind it to it since, or died while it did, and joined to the last of
     them what was written later: that is as durable.

@@ -132,7 +132,8 @@ class FetchPool:
 
 
 class Confirmations:
-    """Those of one open file. ended(attempt, outcome) is called for each attempt: with its bytes, or the error.
+    """The confirmations of one open file. ended(attempt, outcome) is called for each attempt: with its bytes, or the
+    error.
 
     start: starts a task beside all others. timeout: of one question, in seconds.
     """

@@ -83,7 +83,7 @@ class BlockLayouts:
             return frozenset()
 
     def of(self, status: Status, names: frozenset[bytes] | None = None) -> BlockLayout | None:
-        """That of the file `status`; `names` spares the look for files without one."""
+        """The layout of the file `status`; `names` spares the look for files without one."""
         if not status.file_id or (names is not None and _name(status) not in names):
             return None
         with self._lock:

@@ -130,7 +130,7 @@ class InodeTable:
         self._collect(node)
 
     def rekey(self, node_id: int, parent: int, name: bytes, identity: Identity | None) -> None:
-        """This mount moved a version to (parent, name), or changed what makes its identity and not its bytes."""
+        """Note that this mount moved a version to (parent, name), or changed its identity and not its bytes."""
         node = self.nodes[node_id]
         reference = identity or Identity(0, 0, "")
         self._pending += b"M" + MOVED.pack(node_id, parent, reference.length, reference.mtime_ns)

@@ -230,7 +230,7 @@ class InodeJournal(Protocol):
 
 
 class Compaction:
-    """That of `table`, told of each change before it is made. Without a journal it keeps nothing."""
+    """The compaction of `table`, which reports each change before it is made. Without a journal it keeps nothing."""
 
     def __init__(self, journal: InodeJournal | None, table: InodeTable) -> None:
         self._journal = journal

@@ -376,7 +376,7 @@ class Tree:
         self.calls.outdate(("stat", path))
 
     def changed(self, path: bytes) -> None:
-        """This mount has changed, or may have changed, what is at `path`."""
+        """Note that this mount has changed, or may have changed, the file at `path`."""
         self.outdate(path)
         self._changed_at = trio.current_time()
         if path in self._directories:

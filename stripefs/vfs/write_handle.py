@@ -222,7 +222,7 @@ class WriteHandle:
         self._status = shown
 
     async def detach(self) -> None:
-        """It was unlinked, or another file took its name: writing goes on and nothing is published."""
+        """Note that the file was unlinked, or its name taken by another: writing goes on and nothing is published."""
         self.path = None
         await self.upload.detach()
 

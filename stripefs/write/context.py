@@ -309,7 +309,7 @@ class UploadContext:
         return layout
 
     async def manifest(self, path: bytes) -> Manifest | None:
-        """That of the striped file at `path`; None for other files, and where there is none."""
+        """The manifest of the striped file at `path`; None for other files, and where there is none."""
         view = self.view
         if not isinstance(view, StripedStore):
             return None

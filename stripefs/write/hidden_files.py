@@ -48,7 +48,7 @@ class FileState:
 
 
 class HiddenFiles:
-    """Those of one upload, but for the parts, which `contents` knows."""
+    """The hidden files of one upload, but for the parts, which `contents` knows."""
 
     def __init__(self, shared: UploadContext, names: UploadNames, contents: FileContents, file: FileState) -> None:
         self.names = names

@@ -174,7 +174,7 @@ class LazyDirectory:
         self._made = False
 
     def make(self, store: Store) -> None:
-        """It is there, and those above it."""
+        """Make the directory where it is missing, and those above it."""
         with self._lock:
             if self._made:
                 return
@@ -186,7 +186,7 @@ class LazyDirectory:
             self._made = True
 
     def lost(self) -> None:
-        """It is not there, as it turned out."""
+        """Note that the directory was found missing."""
         self._made = False
 
 

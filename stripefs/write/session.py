@@ -132,7 +132,7 @@ class UploadManager:
         self.heartbeat = Heartbeat(lambda: self._all, lease)
         self._spares: dict[bytes, FileLock] = {}  # of files that are closed, by their paths
         self._unresolved: dict[bytes, tuple[FileUpload, float]] = {}
-        """Those given up that may yet be published, by their path, and until when their locks stay."""
+        """Uploads given up that may yet be published, by their path, and until when their locks stay."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sends parts and renews leases until cancelled. `await nursery.start(manager.run)`.

@@ -91,7 +91,7 @@ class FileUpload:
 
     @property
     def versions(self) -> Sequence[str]:
-        """This one, and those before it that were rewound."""
+        """This version, and the ones before it that were rewound."""
         return tuple(self._names.versions)
 
     @property

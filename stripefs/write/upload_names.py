@@ -70,7 +70,7 @@ class UploadNames:
 
     @property
     def folder(self) -> bytes:
-        """That of `pooled`."""
+        """The folder of `pooled`."""
         return version_folder(self.version)
 
     def _number(self) -> int:

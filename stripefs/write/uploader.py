@@ -107,12 +107,12 @@ class SendHosts:
         self._busy[host] -= 1
 
     def succeeded(self, host: str, size: int) -> None:
-        """It has a part of `size` bytes."""
+        """Note that the host has a part of `size` bytes."""
         self._health.worked(host)
         self.took(host, size)
 
     def took(self, host: str, size: int) -> None:
-        """It was handed `size` bytes of a file in one piece, or has them as a part."""
+        """Note that the host was handed `size` bytes of a file in one piece, or has them as a part."""
         self._kept[host] += size
 
     def failed(self, host: str, now: float, began: float, reason: str) -> bool:

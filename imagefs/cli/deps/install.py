@@ -126,6 +126,6 @@ def key_command(words: tuple[str, ...], explain: bool, as_json: bool, **values: 
 
 
 def _settings() -> Settings:
-    """Those of the environment and the files; a store need not be named."""
+    """The settings of the environment and the files; a store need not be named."""
     settings = resolve({})
     return named_store(settings) if settings.deps.store else settings

@@ -162,7 +162,7 @@ def find_sites(entries: Mapping[str, FileFacts], given: Iterable[str] = ()) -> l
 
 
 def distributions_in(entries: Mapping[str, FileFacts], site: str) -> list[Distribution]:
-    """Those of a site, by name."""
+    """The distributions of a site, by name."""
     found = []
     for path, facts in entries.items():
         folder, name = posixpath.split(path)

@@ -104,7 +104,7 @@ class ContainerInstallation:
         return os.path.join(self._folder, "upper")
 
     def layer(self) -> MountLayer:
-        """It, above the image. Nothing may be run here any more."""
+        """The upper directory as a layer above the image. Nothing may be run here any more."""
         return bind_layer(self.upper)
 
     def run_locked(self, install: LockedInstall, paths: Sequence[str]) -> tuple[InstallOutcome, str]:

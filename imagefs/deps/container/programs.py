@@ -153,7 +153,7 @@ def env_words(environ: Mapping[str, str]) -> list[str]:
 
 
 def outermost(paths: Sequence[str]) -> list[str]:
-    """Those that are there and not inside of another one."""
+    """The existing paths that are not inside of another one."""
     found: list[str] = []
     for path in sorted(set(paths)):
         if os.path.exists(path) and not any(path.startswith(f"{one}/") for one in found):

@@ -64,7 +64,7 @@ class DirectoryBlock:
         return self._name(index, start)
 
     def entries(self, first: int = 0) -> Iterator[DirectoryEntry]:
-        """Those from number `first` on."""
+        """The entries from number `first` on."""
         for index in range(first, self.count):
             number, start, kind = DIRENT.unpack_from(self._data, index * DIRENT.size)
             if kind not in _TYPE_MODES:

@@ -197,7 +197,7 @@ class IdlePool(Generic[_Connection]):
             connection.close()
 
     def _expired(self, before: float) -> list[_Connection]:
-        """Those that are idle since then, which are taken out."""
+        """Take out, and answer, the connections that are idle since `before`."""
         expired = [connection for each in self._idle.values() for since, connection in each if since <= before]
         fresh = {address: [one for one in each if one[0] > before] for address, each in self._idle.items()}
         self._idle = {address: each for address, each in fresh.items() if each}

@@ -85,7 +85,7 @@ class PipelineHealth:
         return [name for name, old in known.items() if not old or name in found]
 
     def without_sign(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that give no sign of life now."""
+        """The DataNodes of `names` that give no sign of life now."""
         names = list(names)
         if not names:
             return []

@@ -370,7 +370,7 @@ class _BlockStream:
             )
 
     def _take_acknowledgements(self) -> None:
-        """Those that have come."""
+        """Take the acknowledgements that have come."""
         assert self._sock is not None
         try:
             more = self._sock.recv(4096, socket.MSG_DONTWAIT)
