@@ -183,7 +183,7 @@ def _evict_segments(segments: int, folder: Path) -> dict[str, float]:
         raise AssertionError("the file system holds less than was written")
 
     def work() -> None:
-        if not quota.take(segments * size // 100, bytes(15) + b"\xff"):
+        if not quota.acquire(segments * size // 100, bytes(15) + b"\xff"):
             raise AssertionError("nothing was evicted")
 
     return _beside_a_ticker(work)

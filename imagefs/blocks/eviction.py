@@ -71,12 +71,12 @@ class DeviceCache:
         self._disk = disk
         self._stats = stats
         self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # held for a load or removal, by device
-        self._strays = _strays(disk.folder)  # bytes on disk of devices that were not opened yet
+        self._unopened = _sizes_on_disk(disk.folder)  # bytes on disk of devices that were not opened yet
 
     @property
     def used(self) -> int:
         """Bytes on disk of all devices, and what is reserved."""
-        return self.reserved + sum(cached.usage for cached in self.devices.values()) + sum(self._strays.values())
+        return self.reserved + sum(cached.usage for cached in self.devices.values()) + sum(self._unopened.values())
 
     @property
     def over(self) -> bool:
@@ -86,11 +86,11 @@ class DeviceCache:
     @property
     def idle(self) -> bool:
         """Tells whether there is anything that nobody has open."""
-        return bool(self._strays) or any(True for _ in self._closed())
+        return bool(self._unopened) or any(True for _ in self._closed())
 
     def has(self, name: str) -> bool:
         """Tells whether anything of the device is on disk."""
-        return name in self.devices or name in self._strays
+        return name in self.devices or name in self._unopened
 
     async def load(self, name: str, index: Index) -> None:
         """Open the device on disk, or make it, in a thread: a table of a million blocks takes a quarter of a second.
@@ -105,7 +105,7 @@ class DeviceCache:
                         cached = await self._disk.load(
                             _load, self._disk.folder, name, index, late=lambda unwanted: unwanted.local.close()
                         )
-                        self._strays.pop(name, None)
+                        self._unopened.pop(name, None)
                         self.devices[name] = cached
             if limit.cancelled_caught:
                 raise OSError(errno.ETIMEDOUT, f"no answer within {LOADS_WITHIN:g} s")
@@ -124,7 +124,7 @@ class DeviceCache:
                 self._list_later(cached, blocks)
         return cached
 
-    def settle(self, cached: CachedDevice, block: int, digest: bytes, checksum: int, now: float) -> None:
+    def add_block(self, cached: CachedDevice, block: int, digest: bytes, checksum: int, now: float) -> None:
         """The block, whose SHA-256 is `digest`, was written."""
         cached.local.table.add(block, checksum, now)
         if cached.first is not None:
@@ -181,8 +181,8 @@ class DeviceCache:
             return True
         goal = self.limit - need - min(SLACK, self.limit // 16)
         with self._disk.tolerant("room cannot be made"):
-            while self._strays:  # to see which of what earlier processes left is old
-                await self._adopt(next(iter(self._strays)))
+            while self._unopened:  # to see which of what earlier processes left is old
+                await self._adopt(next(iter(self._unopened)))
             for tier in (self._closed, self._open) if demand else (self._closed,):
                 while self.used > goal and await self._give_up(list(tier()), self.used - goal) > 0:
                     pass
@@ -201,7 +201,7 @@ class DeviceCache:
     async def discard(self, name: str) -> None:
         """Give up the whole device, which nobody used for long, unless somebody uses it after all."""
         with self._disk.tolerant(f"device {name[:12]} cannot be removed"):
-            if name in self._strays:
+            if name in self._unopened:
                 await self._adopt(name)
             cached = self.devices.get(name)
             if cached is None or await self._disk.thread(cached.local.opened_elsewhere):
@@ -214,15 +214,15 @@ class DeviceCache:
                     await self._remove(cached)
 
     async def _adopt(self, name: str) -> None:
-        """Open a stray, or delete what is none."""
+        """Open a device that an earlier process left, or delete files that are none."""
         async with self._turns[name]:
-            if name not in self._strays:  # loaded meanwhile
+            if name not in self._unopened:  # loaded meanwhile
                 return
             try:
                 local = await self._disk.thread(LocalDevice.found, self._disk.folder, name)
             except OSError:
                 local = None
-            usage = self._strays.pop(name)
+            usage = self._unopened.pop(name)
             if local is None:
                 await self._disk.thread(_delete, self._disk.folder, name)
             else:
@@ -284,7 +284,7 @@ def _load(folder: Path, name: str, index: Index) -> CachedDevice:
     return CachedDevice(local, usage=local.usage)
 
 
-def _strays(folder: Path) -> dict[str, int]:
+def _sizes_on_disk(folder: Path) -> dict[str, int]:
     """Bytes on disk of each device below `folder`; what is no whole device is removed. Raises OSError."""
     found: dict[str, int] = {}
     tables = {path.stem for path in folder.glob("*.table")}

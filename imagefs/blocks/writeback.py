@@ -243,7 +243,7 @@ class WriteBack:
         now = time.time()
         count, error = await self._disk.thread(_write_all, batch, now)
         for write in batch[:count]:
-            self._cache.settle(write.cached, write.block, write.digest, write.arrived[1], now)
+            self._cache.add_block(write.cached, write.block, write.digest, write.arrived[1], now)
         await self._cache.measure({write.cached for write in batch})
         if error is not None:
             self._disk.failed("a block cannot be kept", error)

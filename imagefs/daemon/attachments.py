@@ -264,7 +264,7 @@ class Attachments:
         self._sessions.note_other_use(use.index for use in attachment.devices)
 
     async def mounted(self, request: MountedRequest) -> None:
-        """It is mounted, and lasts as long as that."""
+        """Note that a client mounted the image. The attachment lasts as long as the mount."""
         attachment = self.state.attachments.get(request.id)
         if attachment is None:
             raise MountError("the daemon does not know this mount any more", hint="mount the image again")

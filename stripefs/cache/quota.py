@@ -89,10 +89,10 @@ class Quota:
                 return max(0, int(_NUMBER.unpack(found)[0]) - self._lease)
         return 0
 
-    def take(self, size: int, key: bytes) -> bool:
+    def acquire(self, size: int, key: bytes) -> bool:
         """Have `size` more bytes for the version `key`, making room where there is none. Raises OSError.
 
-        `wrote` or `give` follows.
+        `wrote` or `release` follows.
         """
         if self._reserve(size):
             return True
@@ -129,7 +129,7 @@ class Quota:
         with self._lock:
             self._under_way -= size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """The bytes that were taken were not written."""
         with self._lock:
             self._under_way -= size

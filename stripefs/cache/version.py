@@ -96,14 +96,14 @@ class BlockWriter:
 
     def _write(self, segment: CacheSegment, blocks: range, data: memoryview, digests: Sequence[int]) -> int:
         self.describe()  # before: it says what may go for this
-        if not self.cache.quota.take(whole_pages(len(data)), self.key):
+        if not self.cache.quota.acquire(whole_pages(len(data)), self.key):
             self.cache.stats.add("unfilled_bytes", len(data))
             self.cache.disk.warn(
                 "full", "there is no room in %s for what is to be kept; see --cache-size", segment.path
             )
             return 0
         with contextlib.ExitStack() as undo:
-            undo.callback(self.cache.quota.give, whole_pages(len(data)))
+            undo.callback(self.cache.quota.release, whole_pages(len(data)))
             segment.write(blocks, _direct(data))
             found = digests or [
                 digest(block, [data[begin : begin + BLOCK]])

@@ -131,31 +131,31 @@ def test_limits_by_the_size_of_the_disk() -> None:
 
 
 def test_a_count_that_a_killed_process_left_too_high_is_put_right(folder: Path) -> None:
-    assert Quota(CacheDir(str(folder)), 100 * MIB).take(90 * MIB, A)  # and then it died
+    assert Quota(CacheDir(str(folder)), 100 * MIB).acquire(90 * MIB, A)  # and then it died
     room = Quota(CacheDir(str(folder)), 100 * MIB)
-    assert room.take(90 * MIB, B)
+    assert room.acquire(90 * MIB, B)
     assert room.used() == 90 * MIB
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 3, b"\xff" * 8, b"\0" * 8])
 def test_a_damaged_count_is_counted_anew(folder: Path, damage: bytes) -> None:
     room = Quota(CacheDir(str(folder)), 100 * MIB)
-    assert room.take(MIB, A)
+    assert room.acquire(MIB, A)
     room.wrote(MIB)
     (folder / "stripefs-1" / "usage").write_bytes(damage)
-    assert room.take(MIB, A)
+    assert room.acquire(MIB, A)
     assert room.used() == MIB
 
 
 def test_what_is_being_written_counts_until_it_is_given_back(folder: Path) -> None:
     """The disk does not show it yet, when all is counted anew."""
     room = Quota(CacheDir(str(folder)), 100 * MIB)
-    assert room.take(60 * MIB, A)
-    assert not room.take(60 * MIB, B)
-    room.give(60 * MIB)
+    assert room.acquire(60 * MIB, A)
+    assert not room.acquire(60 * MIB, B)
+    room.release(60 * MIB)
     assert room.used() == 0
-    assert room.take(60 * MIB, B)
-    room.give(60 * MIB)
+    assert room.acquire(60 * MIB, B)
+    room.release(60 * MIB)
     room.return_lease()
     assert Quota(CacheDir(str(folder)), 0).used() == 0
 
@@ -163,13 +163,13 @@ def test_what_is_being_written_counts_until_it_is_given_back(folder: Path) -> No
 def test_room_is_leased_so_that_not_every_block_asks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "LEASE", 64 * MIB)
     one, other = (Quota(CacheDir(str(folder)), 1 << 40) for _ in range(2))
-    assert one.take(MIB, A)
+    assert one.acquire(MIB, A)
     assert one.used() == MIB
     assert other.used() == 65 * MIB  # the lease of the other counts as taken
     for _ in range(64):
-        assert one.take(MIB, A)
+        assert one.acquire(MIB, A)
     assert other.used() == 65 * MIB
-    one.give(MIB)
+    one.release(MIB)
     one.return_lease()
     assert one.used() == other.used() == 64 * MIB
 
