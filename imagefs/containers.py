@@ -127,7 +127,7 @@ class AttachedImage(NamedTuple):
 
 JobRunner = Callable[[AttachedImage, RunOptions, Sequence["MountLayer"], "str | None"], int]
 """Runs a job's container with trees above its image; the exit status of its command. The text names the packages in
-these trees: the key of their snapshot, "" where there are none, and None where nobody knows them."""
+these trees: the key of their snapshot, "" where there are none, and None where they are unknown."""
 
 
 def run_job(image: AttachedImage, options: RunOptions, above: Sequence[MountLayer], _packages: str | None) -> int:
@@ -278,6 +278,6 @@ def _clear(settings: DaemonSettings, identifier: str) -> None:
 
 
 def release(client: Client, attached: Attached) -> None:
-    """Say that nobody uses it any more. A daemon that died meanwhile is no reason to hide how the command ended."""
+    """Release the attachment. A daemon that died meanwhile is no reason to hide how the command ended."""
     with contextlib.suppress(StripefsError):
         client.detach(attached.id)

@@ -2,9 +2,10 @@
 
 The common part of the units follows from what is served. Mounts must be seen by containerd, so nothing here gives a
 service a mount namespace of its own (PrivateTmp=, ProtectSystem= and their like would). A supervisor unmounts in its
-own order, so only it is told to stop (KillMode=mixed), and workers end with it. The daemon's keeper must outlive even
-that (KillMode=process), because it has what running containers read through. Containers wait for these services, so
-they are restarted whatever ended them, as often as it takes, and are among the last that the kernel kills for memory.
+own order, so only it gets the signal to stop (KillMode=mixed), and workers end with it. The daemon's keeper must
+outlive even that (KillMode=process), because it has what running containers read through. Containers wait for these
+services, so they are restarted whatever ended them, as often as it takes, and are among the last that the kernel kills
+for memory.
 
 Units are put where systemd finds them, and taken away again. A unit that somebody edited is not touched unasked.
 """

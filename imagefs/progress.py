@@ -6,7 +6,7 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Tells nobody; what shows it overrides both. May be called from any thread."""
+    """Shows nothing; subclasses that show progress override both methods. May be called from any thread."""
 
     def stage(self, name: str, total: int = 0) -> None:
         """A new stage begins, of `total` bytes, 0 where that is not known."""

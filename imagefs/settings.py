@@ -58,7 +58,7 @@ def default_runtime(environ: Mapping[str, str] | None = None) -> str:
 
 
 def ready_folder(runtime: str, identifier: str) -> str:
-    """The folder in which the daemon is told that the job of a container has started. identifier: of the attachment."""
+    """The folder in which clients note that the job of a container has started. identifier: of the attachment."""
     return os.path.join(runtime, "imagefs/ready", identifier)
 
 

@@ -21,7 +21,7 @@
         +-- Transient             EIO        exit 3    may succeed when tried again
             +-- HostFailed        EIO        exit 3    one data host failed or stalled; another replica may serve
             +-- ServiceDown       EIO        exit 3    the metadata service (a NameNode, a bucket's endpoint) is away
-        +-- NotPermitted          EPERM      exit 3    an operation that is permitted to nobody
+        +-- NotPermitted          EPERM      exit 3    an operation that no user is permitted
         +-- Invalid               EINVAL     exit 3    a request without a sense: a directory moved below itself
         +-- NoAttribute           ENODATA    exit 3    an extended attribute that the file does not have
         +-- NoVersion             EBUSY      exit 3    a file that its writer has never published yet (a Busy)
@@ -212,7 +212,7 @@ class LeaseEnded(StoreError):
 
 
 class NotPermitted(StoreError):
-    """An operation that is permitted to nobody."""
+    """An operation that no user is permitted."""
 
     errno = _errno.EPERM
 

@@ -299,8 +299,8 @@ async def persist(
 class Executor:
     """The lanes of one service or mount. `timeout` in seconds bounds each call with its repetitions.
 
-    failed(what, error): told of each try that raised Transient. threads: of the lane "metadata", THREADS unless given.
-    Use it on trio's thread.
+    failed(what, error): called for each try that raised Transient. threads: of the lane "metadata", THREADS unless
+    given. Use it on trio's thread.
     """
 
     def __init__(

@@ -5,7 +5,7 @@ nobody has read it for `IDLE` seconds: programs map a checkpoint and keep it ope
 begins another span.
 
 Files below `LEAST` are not told. Of others at most `SPANS` are told one by one, and one more each second; the rest are
-added up and told together, as spans named `other files`, every `TOGETHER` seconds at most.
+added up and written together, as spans named `other files`, every `TOGETHER` seconds at most.
 
 The reader tells what it does through `stripefs.read.reader.ReadObserver`, on trio's thread, and only where events are
 wanted. A read that does not wait costs a look at the clock here, and two additions.
@@ -31,7 +31,7 @@ LEAST = 1 << 20
 """Bytes of a file: those of a checkpoint that matter are larger, and its directories have thousands of smaller ones."""
 
 SPANS = 1000
-"""Files that are told one by one: more than a node's ranks open of the largest checkpoints."""
+"""Files with spans of their own: more than a node's ranks open of the largest checkpoints."""
 
 IDLE = 10.0
 TOGETHER = 10.0
@@ -66,7 +66,7 @@ class ReadEvents:
         self._others = _Sum()
 
     def opened(self, name: str, length: int) -> FileEvents | None:
-        """A file was opened; None where nothing is told of it."""
+        """A file was opened; None where it has no span."""
         if length < LEAST:
             return None
         file = FileEvents(self, name)
@@ -106,7 +106,7 @@ class ReadEvents:
         return True
 
     def together(self, one: _Sum) -> None:
-        """A file that is not told by itself has been read."""
+        """A file without a span of its own has been read."""
         self._others.add(one)
 
     def about(self, host: str) -> dict[str, str]:

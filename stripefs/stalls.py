@@ -1,8 +1,8 @@
 """Stalls among the waits of start-up events. Pure: times are seconds of one clock, which the caller has.
 
-When a host falls silent, all that wait for it wait together: a kernel has a hundred reads under way. So a wait is told
-only where it adds `LEAST` or more to what was told last of the same cause and host. There are never more than about
-four events in three seconds for each.
+When a host falls silent, all that wait for it wait together: a kernel has a hundred reads under way. So a wait is
+reported only where it adds `LEAST` or more to the last report of the same cause and host. There are never more than
+about four events in three seconds for each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MOST = 1024
 
 
 class Stalls:
-    """The stalls that have been told so far."""
+    """The stalls that have been reported so far."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], tuple[float, float]] = {}

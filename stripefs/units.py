@@ -53,7 +53,7 @@ class Pace:
         self._last = (0.0, 0)
 
     def tick(self, now: float, count: int) -> None:
-        """`count` is what it has come to at the time `now`, in seconds. To be told about every second."""
+        """`count` is what it has come to at the time `now`, in seconds. To be called about every second."""
         then, before = self._last
         if then:
             # Half of the old value: a figure that a person can read while it follows the last few seconds.

@@ -221,7 +221,7 @@ class LocalDevice:
         """Tells whether anybody else has the data file open, a mount or a loop device for one.
 
         A write lease is refused by the kernel as long as there are other openings. Where there are no leases (some
-        network file systems) nobody can tell, and the answer is no.
+        network file systems) that is unknown, and the answer is no.
         """
         with self._in_use.reading():
             try:

@@ -238,7 +238,7 @@ class DeviceCache:
         for number, blocks in oldest([cached.local.table for cached in free], -(-size // BLOCK), time.time()):
             cached = free[number]
             if number not in victims and not cached.pins:
-                # From here on nobody is told any more that the file is complete; only then may it get holes.
+                # From here on no reader learns any more that the file is complete; only then may it get holes.
                 cached.local.marked = False
                 await self._disk.thread(cached.local.unmark)
                 victims[number] = []

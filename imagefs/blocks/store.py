@@ -72,7 +72,7 @@ class BlockStore:
         self.changed = trio.lowlevel.ParkingLot()
         self.stats = BlockStats()
         self.stalled: Callable[[str, float, str, str], None] | None = None
-        """Is told of each read that has waited for long: the digest of its device, seconds, cause and host."""
+        """Called with each read that has waited for long: the digest of its device, seconds, cause and host."""
         self.memory = BlockMemory(memory)
         self.warn = Seldom(_log)
         self.disk_reads = Lane("disk reads", DISK_READS)

@@ -131,7 +131,7 @@ class Bar(Progress):
 
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
-    """A bar while this lasts; nothing where standard error is no terminal, or by wish."""
+    """A bar while this lasts; nothing where standard error is no terminal, or where --quiet is given."""
     if quiet or not sys.stderr.isatty():
         yield Progress()
         return

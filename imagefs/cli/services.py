@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["config_command", "daemon_command", "doctor_command", "install_command", "snapshotter_command"]
 
 _ENDS_WITHIN = 10.0
-"""Seconds for a daemon to be gone after it was told to."""
+"""Seconds for a daemon to be gone after it was stopped."""
 
 
 @click.command("daemon", cls=SettingsCommand)

@@ -2,7 +2,7 @@
 
     CACHE/upper/ID                   what is written to a mount
     RUNTIME/imagefs/mounts/ID/lower  the tree below an overlay, until that stands and holds it
-    RUNTIME/imagefs/ready/ID         where the daemon is told that a container's job has started
+    RUNTIME/imagefs/ready/ID         a client writes here that a container's job has started
 
 ID is the attachment's. The process that ends a use removes them; where that was killed the daemon has this program do
 it, because an unmount may wait for the daemon itself. On standard input it takes a JSON object: `cache`, `runtime`,

@@ -8,7 +8,7 @@ unrecord  id, why               what comes now is no start like others: no trace
 mounted   id, plane, device     it is, and lasts from now on until it is unmounted; one with a device others may copy
 shown     id, path, device      where others may copy the mount of a container
 ready     id or mountpoint      the start is over: record and replay are judged
-detach    id                    nobody uses this attachment any more
+detach    id                    the use of this attachment ends
 hold, release, leases, find, usage, discard, capabilities    for snapshotters (`imagefs.daemon.protocol`)
 status, stop                    as every supervisor's worker answers
 """
@@ -114,7 +114,7 @@ class Client:
         owner: the process with whose end the attachment ends, unless it is mounted by then; 0 for one that lasts until
         `detach`. mountpoint: where it will be mounted, absolute, links resolved; "" for where only the owner sees it.
         identifier: of the attachment, `new_identifier()` unless given. shares: the mount of a lazy image is copied from
-        another client's, or made and told by `shown` or `mounted`. meanwhile: what to do while the daemon is busy.
+        another client's, or made and reported by `shown` or `mounted`. meanwhile: what to do while the daemon is busy.
         span: of start-up events, which contains this.
         """
         request = self._request(store, image, recording, owner, mountpoint)

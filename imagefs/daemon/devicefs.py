@@ -1,7 +1,7 @@
 """The file system of devices: the daemon's FUSE mount, one directory with a file for each device that is served.
 
 A file is named by the digest of its device's block index, and its node id is made of that name, so a worker that takes
-over knows every node without having been told. The journal has the handles and pages that the kernel holds of a device.
+over knows every node by its name alone. The journal has the handles and pages that the kernel holds of a device.
 Only the user who runs the daemon may open the files; programs in an image read them through EROFS.
 """
 
@@ -52,8 +52,8 @@ class _DeviceAttributes:
 class DeviceTree:
     """The tree of the devices in `opened`, by the digest of their index; its files are whose the daemon is.
 
-    touched: told of each read (device, offset, length). served: told of each that was answered (device). failed: told
-    of each block that could not be had. space: bytes that the cache may take, and takes.
+    touched: called with each read (device, offset, length). served: with each that was answered (device). failed: with
+    each block that could not be had. space: bytes that the cache may take, and takes.
     """
 
     attr_timeout = _SOON

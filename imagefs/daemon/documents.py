@@ -53,11 +53,11 @@ _LIGHT = ("http",)
 """Schemes whose clients are loaded ahead wherever a daemon runs: 9 MiB; S3's takes 42."""
 
 _RESOLVING = 2
-"""Threads that ask one store what tags stand for which it told before, and as many again in place of those that hang;
+"""Threads that ask one store again for the digests of tags, and as many again in place of those that hang;
 when all hang, the store's last answer is taken at once."""
 
 _RESOLVE_WITHIN = 5.0
-"""Seconds for a store to say what a tag stands for, when it told us before and may be out of reach now."""
+"""Seconds for a store to say what a tag stands for, when it answered before and may be out of reach now."""
 
 
 class Documents:

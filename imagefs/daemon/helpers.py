@@ -196,7 +196,7 @@ class TraceMaker:
         try:
             return [await self._mounts.run("copying a mount", mounts.copy, path, device, timeout=_COPIED_WITHIN)]
         except (OSError, ServiceDown) as error:
-            _log.info("what files of %s were read cannot be told from read-ahead: %s", attachment.name, error)
+            _log.info("reads of %s cannot be distinguished from read-ahead: %s", attachment.name, error)
             return []
 
     async def _tell_finish(

@@ -126,7 +126,7 @@ class Leases:
         return mounted and not asked.above
 
     async def _config(self, attachment: Attachment) -> dict[str, Any]:
-        """The OCI image config, from memory where another lease was told it."""
+        """The OCI image config, from memory where another lease got it."""
         found = self._configs.get(attachment.image)
         if found is None:
             found = await self._host.config_of(attachment)

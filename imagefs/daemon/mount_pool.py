@@ -86,7 +86,7 @@ class MountPool:
             return None
 
     async def run(self) -> None:
-        """Let go of what nobody uses; until cancelled, then of all."""
+        """Release unused mounts; until cancelled, then all."""
         try:
             await supervise("unmounting images that nobody uses", self._tidy_now_and_then)
         finally:

@@ -1,4 +1,4 @@
-"""Processes that use images: told from later ones of the same number, and the mounts that they see.
+"""Processes that use images: distinguished from later ones of the same number, and the mounts that they see.
 
 Facts come from /proc; nothing here touches a mount.
 """
@@ -44,7 +44,7 @@ def _stat(process: int) -> tuple[str, list[bytes]]:
 
 
 def must_be_seen(process: int, since: int) -> None:
-    """Raise MountError unless the process that began `since` is there; 0 is nobody, and always is."""
+    """Raise MountError unless the process that began `since` is there; 0 stands for no process, and never ends."""
     if process and began(process) != since:
         raise MountError(
             f"process {process} is not to be seen by the daemon",

@@ -170,7 +170,7 @@ class Sessions:
             start.events.span("resolve", begun, ended=ended, parent=str(attachment.events.get("parent", "")))
 
     def take_events(self, attachment: Attachment) -> dict[str, Any]:
-        """The events of its start that its client is to write; each is told once."""
+        """The events of its start that its client is to write; each is answered once."""
         start = self._starts.get(attachment.id)
         return start.events.take_events() if start is not None else {}
 
@@ -179,7 +179,7 @@ class Sessions:
     def begin(
         self, attachment: Attachment, devices: Sequence[BlockDevice], source: PackSource, *, typical: bool = True
     ) -> None:
-        """Fetch ahead, and record it unless the attachment says why not; its client is told later where the image is.
+        """Fetch ahead, and record it unless the attachment says why not; its client learns later where the image is.
 
         typical: it is a start like others of its image and workload.
         """

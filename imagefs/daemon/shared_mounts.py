@@ -6,7 +6,7 @@ users, and when the last of them has ended, however, it is unmounted. That is do
 user left processes behind, is tried again now and then, and who comes meanwhile finds it mounted. One that is kept
 without users stays until it is unmounted, or until another snapshot is wanted in its place and nothing is open there.
 
-    MOUNTING    its client was told where the image is, and has not reported the mount
+    MOUNTING    its client knows where the image is, and has not reported the mount
     MOUNTED     users join and leave
     UNMOUNTING  the program runs: nobody joins until it has ended, after which the mount is gone, or MOUNTED again
 

@@ -1,7 +1,7 @@
 """The daemon's observations of a start, as start-up events: documents, first byte, hot device, on demand, stalls.
 
 The daemon writes them where it has a folder of its own for events. Else it keeps them, `MOST` of a start, for the
-client that attached the image, which is told them in answers to `ready` and `detach` and writes them itself. A request
+client that attached the image, which gets them in answers to `ready` and `detach` and writes them itself. A request
 names the start that its events belong to, and never a folder: a client can have nothing written in a place of its
 choice by a daemon of another user.
 """

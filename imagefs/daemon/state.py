@@ -174,7 +174,7 @@ def attachment_of(
 class DaemonState:
     """All attachments by id; and what the kernel holds, devices being named by the digest of their index.
 
-    lookups: how often the kernel was told of each device, less what it forgot. handles: the device that each open
+    lookups: lookups of each device by the kernel, less those that it forgot. handles: the device that each open
     handle is on. pages: the devices of which the kernel may have pages. known: size and store of every device in use,
     also of one that the kernel holds although nobody is attached to it any more.
 

@@ -216,8 +216,8 @@ def python_of(command: Sequence[str], environ: Mapping[str, str], folder: str) -
 
 
 def _of_pip(command: Sequence[str], environ: Mapping[str, str], folder: str) -> str:
-    """The interpreter, or that of the environment, that pip is told to install for; "" where it is told none, or one
-    that is not there yet."""
+    """The interpreter, or that of the environment, that pip installs for by an option; "" where there is no such
+    option, or one that is not there yet."""
     if not any(call.tool == "pip" for call in calls(command)):
         return ""
     wanted = (_named_python(command) or [environ.get("PIP_PYTHON", "")])[-1]

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["HostRequest", "install_without", "run"]
 
 _UNKNOWN = ""
-"""The key of what was installed from nobody knows which inputs: no start asks for it."""
+"""The key of an installation from unknown inputs: no start asks for it."""
 
 
 class HostRequest(NamedTuple):

@@ -189,7 +189,7 @@ class _Signals:
         self._flush()
 
     def repeat(self) -> None:
-        """Let what came, and was passed to nobody, happen to this process."""
+        """Deliver to this process the signals that came and were passed on to no child."""
         for number, _ in self._kept:
             os.kill(os.getpid(), number)
 

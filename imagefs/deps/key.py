@@ -73,7 +73,7 @@ NAMES = (
     "epoch",
     "unpinned",
 )
-"""The components, in the order in which people are told of them."""
+"""The components, in the order in which people see them."""
 
 
 Value = str | int | bool | None | Sequence["Value"] | Mapping[str, "Value"]

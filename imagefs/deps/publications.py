@@ -123,7 +123,7 @@ def save_outcome(cache: str, name: str, outcome: PublishOutcome) -> None:
 
 
 def last_outcome(cache: str, name: str) -> PublishOutcome | None:
-    """None where nobody tried, or nobody knows."""
+    """None where no publication was tried, or its outcome is unknown."""
     try:
         told = json.loads(_outcome_path(cache, name).read_text())
         return PublishOutcome(**{**told, "lines": tuple(map(str, told["lines"]))})

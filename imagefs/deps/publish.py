@@ -269,7 +269,8 @@ def _changed(place: SnapshotPlace) -> Finding | None:
 def main() -> int:
     """The program; its exit code."""
     job = PublishJob(**json.loads(sys.stdin.read()))
-    # Threads, which stores have, inherit it: whoever waits for the container of a probe is to be told that it ended.
+    # Threads, which stores have, inherit it: a process that waits for the container of a probe is to learn that it
+    # ended.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     return conclude(job, _place(job))
 

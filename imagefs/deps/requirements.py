@@ -326,7 +326,7 @@ class Reader:
             self._locked.append(LockedRequirement(name, exact[0] if exact else "", "sdist", digests))
 
     def _applies(self, where: str, text: str, marker: Any) -> bool:
-        """Tells whether a requirement counts here. Where nobody can say it does."""
+        """Tells whether a requirement counts here. Where that is unknown it does."""
         if _OF_KERNEL.search(str(marker)):
             self.open(where, text, "whether it counts depends on the kernel, which is no part of a key")
         return self._markers is None or marker.evaluate({**self._markers, "extra": ""})

@@ -1,6 +1,6 @@
 """Checks of a host: rights, OCI runtimes, a place for the cache, and features of the kernel.
 
-The kernel's features are told by its version where we are not root, and tried for real where we are, by a program in a
+The kernel's features follow from its version where we are not root, and are tried where we are, by a program in a
 mount namespace that ends with it:
 
     python -P -m imagefs.doctor.host FOLDER

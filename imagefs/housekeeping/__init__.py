@@ -1,1 +1,1 @@
-"""Looking after a store: what is in it, whether it is whole, what nobody needs any more."""
+"""Housekeeping of a store: listing, verification, and removal of unneeded objects."""

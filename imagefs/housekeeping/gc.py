@@ -282,7 +282,7 @@ def _without_document(images: Images, now: float) -> list[str]:
 
 
 def _is_needed(snapshots: Snapshots, known: Container[str], name: str, image: str) -> bool:
-    """Tells whether the snapshot of that name is there and needs the image, or nobody can tell."""
+    """Tells whether the snapshot of that name is there and needs the image, or that is unknown."""
     try:
         return name in known and snapshots.names(name, image)
     except NoSuchSnapshot:

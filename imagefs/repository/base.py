@@ -26,7 +26,7 @@ class Capabilities:
 
     put: `put` and `remove` are tried at all. list: `entries` works. put_if_absent: of several `put` of one path that do
     not replace, one succeeds; without it all may, and the last one stays. list_objects: objects that are named by their
-    digests can be listed, told by age and removed; without it the place removes those that no image needs itself.
+    digests can be listed with their ages and removed; without it the place removes those that no image needs itself.
     replication: `set_replication` works.
     """
 

@@ -165,7 +165,7 @@ class InstallLease:
         self._why = why
 
     def hand_over(self) -> str:
-        """To a process that publishes: who leads, "" where nobody does."""
+        """Hand the lead over to a process that publishes: its owner, "" where there is no lead."""
         if self._held is None:
             return ""
         owner, self._held = self._held.hand_over(), None

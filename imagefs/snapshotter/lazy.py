@@ -62,7 +62,7 @@ _FINDS_WITHIN = 5.0
 
 
 _TELLS_AGAIN = 5.0
-"""Seconds until a daemon that did not answer is told again what is not needed any more."""
+"""Seconds until a daemon that did not answer is asked again to release what is not needed any more."""
 
 
 class _Shown(NamedTuple):
@@ -303,14 +303,14 @@ class DaemonImages:
             except Exception:  # noqa: BLE001  the database of the snapshots may fail; the next try may go well
                 if self._closed.is_set():
                     return
-                _log.exception("the daemon could not be told what is not needed any more")
+                _log.exception("images that are not needed any more could not be released")
             if not all_told:
                 with self._changed:
                     self._changed.wait_for(lambda: self._closed.is_set(), _TELLS_AGAIN)
 
     def _tell(self) -> bool:
         """Tell the daemon; False where something has to wait for a build. Raises MountError where it does not answer;
-        what it was not told is told later."""
+        releases that it missed follow later."""
         with self._lock:
             overdue, forgotten, all_told = list(self._overdue), list(self._forgotten.items()), True
         for number in overdue:

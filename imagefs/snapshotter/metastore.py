@@ -1,7 +1,7 @@
-"""The snapshotter's database: which snapshots there are, in SQLite; and the errors that are told to containerd.
+"""The snapshotter's database: which snapshots there are, in SQLite; and the errors that containerd gets.
 
 One row a snapshot; its id names its directory and is never used again. A transaction is durable when it returns, so
-that what containerd was told outlives a crash; OSError says that there is no room for it. One connection serves all
+that an answer to containerd outlives a crash; OSError says that there is no room for it. One connection serves all
 threads, one transaction at a time: the calls are small, and those that change files hold no transaction meanwhile.
 Names are unique among all kinds of snapshots. Each error is one kind of answer; `service` knows the status codes.
 """

@@ -71,7 +71,7 @@ _Add = Callable[[str, float, str], None]
 
 
 def _handler(core: Snapshotter, add: _Add) -> grpc.GenericRpcHandler:
-    """The ten calls, answered by `core`. add: is told of each its name, its seconds, and its status code or ""."""
+    """The ten calls, answered by `core`. add: called with each call's name, its seconds, and its status code or ""."""
 
     def commit(one: wire.CommitRequest) -> Empty:
         core.commit(one.name, one.key, dict(one.labels), one.parent)

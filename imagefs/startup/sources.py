@@ -2,7 +2,7 @@
 
 Files end in `.jsonl`, `.ndjson` or `.json`, with `.gz` or `.zst` behind it when they are compressed; one that is named
 itself may have any name. `read_files` opens them one after another; a file that cannot be read, or ends in the midst of
-its compressed data, gives what could be read and is told to `damaged`, so that one bad file hides no other.
+its compressed data, gives what could be read and is reported to `damaged`, so that one bad file hides no other.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def find_run(folder: str, run: str) -> list[str]:
 
 
 def read_files(files: Iterable[File], damaged: Callable[[str, str], None]) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """The name of each file and its content in pieces, decompressed. damaged(name, reason) is told once a bad file."""
+    """The name of each file and its content in pieces, decompressed. damaged(name, reason) is called once for a bad
+    file."""
     rest = iter(files)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         while some := list(islice(rest, _AT_ONCE)):

@@ -52,7 +52,7 @@ def pair(events: Events, problems: Problems) -> Spans:
     rows = np.flatnonzero(kind != events.code("event", "instant"))
     ends = kind[rows] == events.code("event", "end")
     span = events.codes["span"][rows]
-    unnamed = span < 0  # these are told apart by their process, stage and name
+    unnamed = span < 0  # these are distinguished by their process, stage and name
     columns = [events.codes[name][rows] for name in ("node", "boot")] + [span]
     if unnamed.any():
         columns += [np.where(unnamed, events.codes[name][rows], -1) for name in ("stage", "name")]

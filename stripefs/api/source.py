@@ -190,7 +190,7 @@ class Source:
         }
 
     async def session(self, settings: Settings) -> WriteSession:
-        """The write session of this source with these limits; the layout is told file by file."""
+        """The write session of this source with these limits; each file has its layout."""
         plain = WriteSettings()
         limits = settings.write._replace(layout=plain.layout, layout_for=plain.layout_for)
         wanted = (limits, settings.cache.writes)

@@ -262,7 +262,7 @@ class Sources:
         self._service(address).forget((address.root or b"/").rstrip(b"/") + path)
 
     async def run(self) -> None:
-        """Close what nobody uses, until cancelled."""
+        """Close unused sources and sessions, until cancelled."""
         while True:
             await trio.sleep(LOOK_EVERY)
             for service in list(self._services.values()):

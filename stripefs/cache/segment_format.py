@@ -248,7 +248,8 @@ writes within one tick of a file's time stamps look like one version, which must
 
 
 def key_of(url: str, path: bytes, identity: Identity, now_ns: int, *, trust_mtime: bool = False) -> bytes | None:
-    """The key of the file at `path` of the store at `url` (without secrets), None where it cannot be told from others.
+    """The key of the file at `path` of the store at `url` (without secrets), None where it cannot be distinguished from
+    others.
 
     now_ns: nanoseconds since 1970. trust_mtime: length and time make a version where the store has no ids.
     """

@@ -259,7 +259,7 @@ class WriteThrough:
             self._hand_over()
 
     def publish(self, path: bytes, status: Status | None) -> None:
-        """All of it is the version `status` of the file at `path` now; None where nobody can tell which it is."""
+        """All of it is the version `status` of the file at `path` now; None where its version is unknown."""
         known = self._known(path, status) if status is not None and status.length == self._end else None
         self._hand_over()
         blocks, self._blocks = self._blocks, UnpublishedBlocks(self._cache, self._about)

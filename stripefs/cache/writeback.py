@@ -122,7 +122,7 @@ is not written by then."""
 
 WAITED, MOST_WAITED = 0.1, 2.0
 """The share of the time that is spent waiting for room at most, and the seconds of it that can be saved up: a disk that
-is slow, or hangs, makes nobody slower than that."""
+is slow, or hangs, makes no reader slower than that."""
 
 
 class WriteJob(NamedTuple):

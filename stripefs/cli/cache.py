@@ -31,7 +31,8 @@ __all__ = ["cache_command", "warm_command"]
 
 
 _LEAST_KEY = 6
-"""Hexadecimal digits of a key that name a version: so few files are told apart by them, and no file is called so."""
+"""Hexadecimal digits of a key that name a version: few enough files are distinguished by them, and no file is called
+so."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

@@ -61,7 +61,7 @@ def group(program: Program, summary: str = "") -> click.Group:
 
 
 def main(program: Program, arguments: Sequence[str]) -> int:
-    """Run `program` with these arguments; the exit code, after any error has been told on standard error."""
+    """Run `program` with these arguments; the exit code, after any error has been printed to standard error."""
 
     def body() -> int:
         try:

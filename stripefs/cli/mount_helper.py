@@ -1,8 +1,8 @@
 """`mount.stripefs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE]`: mount helper of mount(8) and systemd for fstab's entries.
 
-mount(8) adds `rw` to every mount that does not say `ro`, so `rw` is no wish here: the mount is made read-only and a
-line says so. The option `writable`, or `rw = true` in the file of settings, allows writing. Exit codes are mount(8)'s:
-1 usage, 2 system, 4 internal, 8 interrupted, 32 mount failure.
+mount(8) adds `rw` to every mount that does not say `ro`, so `rw` asks for nothing here: the mount is made read-only and
+a line says so. The option `writable`, or `rw = true` in the file of settings, allows writing. Exit codes are
+mount(8)'s: 1 usage, 2 system, 4 internal, 8 interrupted, 32 mount failure.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Mount as `arguments` say; the exit code, after any error has been told on standard error."""
+    """Mount as `arguments` say; the exit code, after any error has been printed to standard error."""
 
     def body() -> int:
         if list(arguments) in (["--version"], ["-V"]):

@@ -40,7 +40,7 @@ _WORD = re.compile(r'(?:\\.|"(?:\\.|[^"\\])*"|[^,\\"]|["\\])*', re.DOTALL)
 class MountOptions:
     """The parsed value of `-o`. read_write is True when `rw` was the last word on it, False for `ro`, None for neither.
 
-    `writable` is the same wish as `rw` in a word that mount(8) never adds by itself: True for it, False for `ro`, None
+    `writable` means `rw`, by a word that mount(8) never adds by itself: True for it, False for `ro`, None
     for neither.
     """
 

@@ -123,7 +123,7 @@ async def unreachable(hosts: Sequence[Host]) -> dict[str, tuple[str, str]]:
 
 
 async def probe(store: Store, path: bytes, settings: Settings, size: int, progress: Progress) -> Report:
-    """Measure on the file at `path`, `size` bytes each way at most. `progress` is told of every read, in bytes.
+    """Measure on the file at `path`, `size` bytes each way at most. `progress` is called with the bytes of every read.
 
     Raises what the store raises; where data hosts are out of reach the error names them.
     """

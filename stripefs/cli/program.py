@@ -101,7 +101,7 @@ class Program:
         return code
 
     def main(self, arguments: Sequence[str]) -> int:
-        """Have click handle these arguments; the exit code, after any error has been told on standard error."""
+        """Have click handle these arguments; the exit code, after any error has been printed to standard error."""
         code: int = _loaded("stripefs.cli.click_group").main(self, arguments)
         return code
 
@@ -113,7 +113,7 @@ def _loaded(module: str) -> Any:
 
 
 def _failing(error: ImportError) -> Callable[[], int]:
-    """A body that raises `error` where it is told to the user."""
+    """A body that raises `error` where errors are printed for the user."""
 
     def body() -> int:
         raise error

@@ -65,7 +65,7 @@ class CopyItem(NamedTuple):
 def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iterator[CopyItem]:
     """The entries of `source`, seen as `entry`, each directory before its entries.
 
-    `trouble` is told what cannot be listed, or is nothing to copy.
+    `trouble` is called with each entry that cannot be listed, or copied.
     """
     ahead: list[tuple[CopyItem, tuple[bytes, ...]]] = [(CopyItem(source, entry, target), (_path(source),))]
     while ahead:

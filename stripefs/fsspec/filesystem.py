@@ -164,7 +164,7 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         return found if detail else [one["name"] for one in found]
 
     def exists(self, path: str, **kwargs: object) -> bool:
-        """Raises an OSError where nobody can tell."""
+        """Raises an OSError where that is unknown."""
         source, place = self._at(path)
         return source.exists(place)
 

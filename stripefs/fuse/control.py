@@ -247,7 +247,7 @@ class ControlFiles:
 
 
 def log_file(mountpoint: str, directory: Path | None = None, name: str = "") -> Path:
-    """The log file of a background mount that was told no other file."""
+    """The default log file of a background mount."""
     return _files(make_directory(directory or runtime_directory()), mountpoint, name)[0].with_suffix(".log")
 
 

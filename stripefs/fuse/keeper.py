@@ -5,7 +5,7 @@ the keeper, and gives it the device, the memory with the journal and what else a
 nothing: requests of the kernel wait. It listens at `NAME.keeper` in the spec's directory, and whoever takes over there
 becomes its supervisor. It ends
 
-- when it is told to, because the mount is over;
+- on request, because the mount is over;
 - when the connection is gone;
 - when no successor came within the spec's `keep` seconds after its supervisor had ended: readers then get EIO.
 

@@ -108,7 +108,7 @@ class _Supervisor:
         held.callback(self._close)
         self._connection = FuseConnection(spec)
         self._worker: WorkerProcess | None = None
-        self._leaving = False  # the worker was told to leave for the next
+        self._leaving = False  # the worker was asked to make way for the next
         self._generation = 0
         self._deaths = CrashLoop()
         self._watchdog = Watchdog(watchdog_period(), time.monotonic())

@@ -352,7 +352,7 @@ class Collection:
 
     @contextmanager
     def _collecting_errors(self, path: bytes) -> Iterator[None]:
-        """An error of one thing is told at the end, and stops nothing else."""
+        """An error of one entry is reported at the end, and stops no other work."""
         try:
             yield
         except NotFound:

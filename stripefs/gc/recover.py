@@ -80,7 +80,7 @@ class RecoveryPlan:
 def plan_recovery(
     store: Store, view: StripedStore, found: FoundRecord, progress: Callable[[int], None] = lambda _size: None
 ) -> RecoveryPlan:
-    """Look at every part that the record names. `progress` is told of bytes read and checked.
+    """Look at every part that the record names. `progress` is called with bytes read and checked.
 
     Raises StoreError where that cannot be done now, and where the file that the parts continue is not there any more.
     """

@@ -19,7 +19,7 @@ from stripefs.format.lock_and_record import LEASE
 __all__ = ["AGE", "FORCED_AGE", "RECOVERABLE", "Circumstances", "GcVerdict", "HiddenKind", "Item", "judge"]
 
 AGE = 86_400.0
-"""Seconds without a change after which what nobody needs may go."""
+"""Seconds without a change after which unneeded files may go."""
 
 FORCED_AGE = 2 * LEASE
 """The same with `--force`: a writer makes its lock first, so what it makes is seen with a live lock or is young."""

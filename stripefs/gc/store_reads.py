@@ -1,7 +1,7 @@
 """Reads of a store that is collected or recovered: the walk over its directories, and the fsync records in it.
 
 **Walk.** It goes over all directories of a store, batch by batch; memory grows with the depth of the tree alone. A
-service that is away for a moment is waited for. A directory that cannot be listed is told of and passed over; one that
+service that is away for a moment is waited for. A directory that cannot be listed is reported and passed over; one that
 vanished meanwhile is not missed.
 
 **Fsync records.** A file has a chain of them, which name its parts. Parts are looked for where the record lies now

@@ -110,7 +110,7 @@ AT_ONCE = 1 << 20
 
 
 class FileObserver(Protocol):
-    """Is told of one open file, on trio's thread. A host is that of `Range.host`."""
+    """Observes one open file, on trio's thread. A host is that of `Range.host`."""
 
     def took(self, host: str, size: int) -> None:
         """A read that was answered has `size` bytes that had come from this host."""

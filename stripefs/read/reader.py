@@ -73,7 +73,7 @@ class NextFiles:
         if not known:
             try:
                 opened = await self._reader.open_unobserved(before.store, path, None)
-            except StoreError as error:  # it was the last one, as a rule; a reader that comes is told
+            except StoreError as error:  # it was the last one, as a rule; a reader that comes gets the error
                 log.debug("opening %s ahead: %s", shown(path), error)
                 self._series[before.store].missed(path)
                 return
@@ -372,7 +372,7 @@ class ReadStats:
 
 
 class ReadObserver(Protocol):
-    """Is told of every file that is opened, on trio's thread."""
+    """Called with every file that is opened, on trio's thread."""
 
     def opened(self, name: str, length: int) -> FileObserver | None:
         """Observes the reads of this file for events; None where there are none."""

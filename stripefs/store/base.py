@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Watch(Protocol):
-    """Observer of a read: it is told of progress, and tells the read to stop."""
+    """Observer of a read: it receives progress, and can stop the read."""
 
     @property
     def cancelled(self) -> bool: ...
@@ -98,7 +98,7 @@ class Handle(ABC):
         return None
 
     def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
-        """As `read_on`, but the bytes may be of another version if `watch` is told so: then they may be shown only when
+        """As `read_on`, but the bytes may be of another version if `watch` learns so: then they may be shown only when
         a `confirm` that began after this has answered."""
         return self.read_on(offset, length, ahead, host=host, watch=watch)
 
@@ -278,7 +278,7 @@ class Store(ABC):
         """Make a directory with exactly these permissions (no umask), where the store keeps any.
 
         Raises Exists, NotFound where the one above is missing, NotADirectory. Transient says that nothing was made and
-        nothing will be, so whoever asks again and is told Exists has not made it.
+        nothing will be, so a client that asks again and gets Exists has not made it.
         """
         raise Unsupported(f"{self.url} cannot be written to")
 

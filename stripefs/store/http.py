@@ -4,7 +4,7 @@ Every call is one request over a pool of connections that stay open: HEAD for a 
 Redirects are followed, each time anew, since their targets may expire. There is no listing: HTTP knows no directories.
 The root is shown as one, and so is a path that the server redirects to itself with a slash at the end.
 
-A version is told by its ETag, else by Last-Modified, else only by its length. With a strong ETag a range is asked for
+A version is known by its ETag, else by Last-Modified, else only by its length. With a strong ETag a range is asked for
 under `If-Range`, and whatever the answer says of its version is compared with that of the open, so that a handle never
 mixes two. Bytes count only from an answer 206 with exactly the range that was asked for. A server without ranges
 answers 200 with the whole file; that is taken where the whole was wanted.

@@ -113,7 +113,7 @@ class NewFile:
         try:
             os.link(self._hidden, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except FileExistsError:
-            # An NFS client that repeats a request whose answer got lost is told so although the link is its own.
+            # An NFS client that repeats a request whose answer got lost gets this error although the link is its own.
             if os.fstat(self.descriptor).st_nlink != 2:
                 raise
         except OSError as error:

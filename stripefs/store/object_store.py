@@ -13,7 +13,7 @@ A new object is sent in parts and appears when the last has been acknowledged. p
 without completing it, so one that is given up appears for a moment before it is removed: callers give hidden names.
 A rename is a copy, made by the service, and a removal. A reader of the new name sees the old object or the new
 one, never a part; for that moment the object has both names. Directories cannot be renamed, and of two who create or
-rename onto one name without replacing both may be told that they did. Files in such a store are not locked.
+rename onto one name without replacing both may be answered that they did. Files in such a store are not locked.
 
 Credentials come from the environment and the provider's own files, never from the URL.
 """

@@ -5,9 +5,9 @@
     open             a handle that reads the parts (`striped_handle`)
     all that writes  goes to the inner store as it is: the removal or rename of a manifest is that of the file
 
-Manifests are told from other files by their mark (`Status.marked`), never by their bytes, which users may choose; 64
-are opened at once, and their headings are kept by their identity. A file that bears the mark and is no whole manifest
-is listed with the length it has itself, under an id that no file has: its open says what is wrong.
+Manifests are distinguished from other files by their mark (`Status.marked`), never by their bytes, which users may
+choose; 64 are opened at once, and their headings are kept by their identity. A file that bears the mark and is no whole
+manifest is listed with the length it has itself, under an id that no file has: its open says what is wrong.
 
 **Pools.** Parts are named by version and number alone, so a manifest can lead nowhere but into a pool: the one at this
 store's root, or one of `trust_pool` when the manifest names it. A manifest that names any other pool is looked for in

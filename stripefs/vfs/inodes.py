@@ -1,4 +1,4 @@
-"""Inode table: the nodes, lookup counts, handles and directory cookies that the kernel was told and may refer to.
+"""Inode table: the nodes, lookup counts, handles and directory cookies that the kernel knows and may refer to.
 
 A node id stands for one *version* of a path. It is derived, never handed out in turn: the first 63 bits of a BLAKE2b
 hash over (parent id, name, kind, identity), moved on by one while another node holds it. So a version that the kernel

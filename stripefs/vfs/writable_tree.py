@@ -24,9 +24,9 @@ class WritableTree:
 
     tree, handles: the tree was made with the names of these handles' files (`UnpublishedNames`). uploads: must be
     running. layout_of: the layout for a new file at a path, None for the usual one. publish_unseen: one of
-    `settings.PUBLISH_UNSEEN`. schedule_delete: told which striped versions have lost their name. versions(path): the
-    pool folders that a striped file needs; blocks. below: the store without the view that hides the files of stripefs
-    itself. clear: see `DirectoryLayouts`.
+    `settings.PUBLISH_UNSEEN`. schedule_delete: called with striped versions that have lost their name. versions(path):
+    the pool folders that a striped file needs; blocks. below: the store without the view that hides the files of
+    stripefs itself. clear: see `DirectoryLayouts`.
     """
 
     posix_acl = Tree.posix_acl

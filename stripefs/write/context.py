@@ -224,7 +224,7 @@ class WriteObserver(Protocol):
         """The next bytes, which do not change any more."""
 
     def publish(self, path: bytes, status: Status | None) -> None:
-        """All bytes so far are the version `status` at `path`; None where it cannot be told which version they are."""
+        """All bytes so far are the version `status` at `path`; None where their version is not known."""
 
     def drop(self) -> None:
         """Unpublished bytes never will be published; the next bytes are the file's beginning."""
@@ -253,8 +253,8 @@ def no_observer(_path: bytes) -> None:
 class UploadContext:
     """view: the store for reads, striped files as one. store: the one below, which is written to.
 
-    schedule_delete(versions, pool) is told which striped versions a publication has replaced. renewals: calls that may
-    not wait for any other one. observers: makes the observers of files' bytes. nursery: while the mount runs.
+    schedule_delete(versions, pool) is called with the striped versions that a publication has replaced. renewals: calls
+    that may not wait for any other one. observers: makes the observers of files' bytes. nursery: while the mount runs.
     """
 
     def __init__(

@@ -137,7 +137,7 @@ class FileLock:
     def renew(self, reading: ClockReading | None = None) -> ClockReading | None:
         """reading: of the store's clock; None reads it. Answers the one that was used, for further locks.
 
-        Raises DraftLost when somebody else has it, StoreError when that cannot be told or done now.
+        Raises DraftLost when somebody else has it, StoreError when that cannot be known or done now.
         """
         with self._turn:
             if self._released:
@@ -198,7 +198,7 @@ class FileLock:
         self._reading = now
 
     def check(self) -> None:
-        """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be told now."""
+        """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be known now."""
         if self._seen.file_id and self._as_seen():
             return
         found = _read_with_status(self._store, self._path)

@@ -107,7 +107,7 @@ class UploadManager:
     """One a mount. `run` must be running (in the worker's nursery) while any upload is used.
 
     store: the view in which a striped file is ONE file (`StripedStore`) or any other; writes go to the store below
-    it. schedule_delete(versions, pool): told after a publication of the striped versions that it replaced. owner:
+    it. schedule_delete(versions, pool): called after a publication with the striped versions that it replaced. owner:
     names the mount, the same for all its workers, so that the locks of a dead one do not hinder the next; no `/`.
     observers: makes the observers of files' bytes while they are written. lease: seconds, the same for all who write to
     this store.

@@ -102,7 +102,7 @@ class WriteStats:
         self._note(what, error)
 
     def lose(self, what: str, error: Exception) -> None:
-        """The writer of `what` is told that this error cost what it wrote, or will be."""
+        """Count an error that cost bytes of `what`; its writer gets it, now or later."""
         self.lost[type(error).__name__] += 1
         self._note(what, error)
 

@@ -141,7 +141,7 @@ class StreamUpload:
             shared.nursery.start_soon(contain, "writing a file in one go", self._run)
 
     def add(self, data: memoryview) -> None:
-        if self.ended.is_set():  # the bytes are dropped, and the writer is told why
+        if self.ended.is_set():  # the bytes are dropped, and the writer gets the error
             self._release(len(data))
             return
         self._queue.add(data)

@@ -16,7 +16,7 @@ COMMANDS = {
     "lock": "Print the distributions of a snapshot as a requirements file.",
     "verify": "Read a snapshot and check every byte.",
     "rm": "Take snapshots out of a store.",
-    "gc": "Remove snapshots that nobody used for long.",
+    "gc": "Remove snapshots that were unused for long.",
 }
 """Name and one line of each command."""
 

@@ -41,7 +41,7 @@ def mark_command(stage: str, event: str, name: str, facts: tuple[str, ...], even
     """Write that a stage of this start begins or ends, or that something happened.
 
     Begin and end may come from two processes: of one start, node, rank, stage and name they make one span. An event
-    that cannot be written is told on standard error; the exit status is 0 all the same.
+    that cannot be written is reported on standard error; the exit status is 0 all the same.
     """
     line = ["mark", stage, event, f"--name={name}", *(f"--fact={fact}" for fact in facts)]
     return startup_events.main([*line, *([] if events is None else [f"--events={events}"])], "imagefs startup")

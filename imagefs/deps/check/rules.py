@@ -78,7 +78,7 @@ class Finding(NamedTuple):
 
 
 _SHOWN = 3
-"""Findings of one kind that are told one by one."""
+"""Findings of one kind that are reported one by one."""
 
 _WORDS: dict[FindingKind, tuple[str, str]] = {
     "status": ("the installer failed", ""),

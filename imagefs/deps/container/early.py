@@ -20,7 +20,7 @@ digest of the request (`hint_name`):
     digest     SHA-256 of the document without this
 
 A hint is believed no further than to find a snapshot. A snapshot that is attached because of it is used only under the
-key that the start makes itself. A key that is made of `told` names a snapshot only where a host that installed was told
+key that the start makes itself. A key that is made of `told` names a snapshot only where a host that installed printed
 the same by the interpreter itself; where it names none, the interpreter is asked before anything else is done. So a
 hint that is wrong costs time.
 """

@@ -190,7 +190,7 @@ class Interpreter:
         self._kept = Path(image.client.settings.cache, "deps/interpreters", self.asked)
 
     def kept(self) -> Facts | None:
-        """The facts of an installation for it, as it told this host earlier; None where it has not."""
+        """The facts of an installation for it, as this host got them earlier; None where it has none."""
         try:
             return self.take(self._kept.read_text())
         except (OSError, ValueError, ConfigError):

@@ -190,14 +190,14 @@ class _ContainerStart:
         )
 
     def _hinted_layer(self) -> MountLayer | None:
-        """The snapshot under the key that a hint leads to; None where there is none, which nobody is told."""
+        """The snapshot under the key that a hint leads to; None where there is none, which is not reported."""
         try:
             with events().begin("dependencies", "resolve"):
                 if (known := self._key.hint()) is None:
                     return None
                 self._answer = self._key.answer(known)
         except (StripefsError, OSError):
-            return None  # once the interpreter is asked all of this is done again, and people are told
+            return None  # once the interpreter is asked all of this is done again, and people see why
         if isinstance(self._answer.found, Refusal):
             return None
         self._targets = [target.path for target in self._key.request.targets]

@@ -439,7 +439,7 @@ class Planner:
             self.pool.consumed(range_)
 
     def tick(self, now: float) -> None:
-        """Housekeeping: forget idle cursors, give back memory that nobody used for a while."""
+        """Housekeeping: forget idle cursors, give back memory that was unused for a while."""
         self._readahead_done = False  # a host's time to be avoided may be over
         for file in self.files:
             for cursor in file.cursors.forget_idle(now - CURSOR_IDLE):

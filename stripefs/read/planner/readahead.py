@@ -82,7 +82,7 @@ LOOKED_AT = 256
 
 
 class BudgetShare:
-    """`budget` bytes for everything, ranges of `range_size` bytes at most. Counts streams when told to.
+    """`budget` bytes for everything, ranges of `range_size` bytes at most. `count` counts streams.
 
     `threads` reads in all and `per_host` at one host may look ahead.
     """

@@ -283,7 +283,7 @@ class DataNodeSink(ConfirmedSink):
         return HostFailed(f"DataNode {self._name} ended {self._path} early", host=self._name)
 
     def _why(self, error: OSError) -> StoreError:
-        """The error behind a connection that broke: the DataNode's own, where it told one."""
+        """The error behind a connection that broke: the DataNode's own, where it sent one."""
         if isinstance(error, TimeoutError | BlockingIOError):
             self._answered = True
             return self._failed(error)

@@ -87,7 +87,7 @@ class GroupCommit:
 STREAM = 128 << 20
 """Bytes to ask a DataNode for at once at most: 3 s of a 40 MB/s host, beside which a request costs nothing."""
 
-_BLOCK = 8 << 20  # bytes: the assumed block size of a checked file, while the NameNode has not told it
+_BLOCK = 8 << 20  # bytes: the assumed block size of a checked file, while the NameNode's is not known
 _SMALL = 64 << 10  # bytes: the sums of a part of 8 GiB
 
 

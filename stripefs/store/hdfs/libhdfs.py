@@ -5,7 +5,7 @@ runtime ($JAVA_HOME, else that of `java`) and Hadoop's jars ($CLASSPATH, where `
 `hadoop classpath` says).
 
 Every call into the JVM is made on a thread that never ends: a thread that does detaches itself from the JVM, which can
-deadlock (apache/arrow#36432). The JVM is told to leave signals alone, since SIGTERM and SIGINT are this process's.
+deadlock (apache/arrow#36432). An option lets the JVM leave signals alone, since SIGTERM and SIGINT are this process's.
 
 A file is opened with the locations of all its blocks, not those of the first ten as Hadoop does; otherwise the client
 would ask for later ones by path, and find those of a file that took its place.

@@ -3,7 +3,7 @@
 HDFS's own calls promise less: MKDIRS makes whole paths and is content with what exists, DELETE takes files and
 directories alike, RENAME tells kinds apart in words only. So each change looks at what is there first. A directory is
 made under a hidden name that nobody else has, and renamed: RENAME without OVERWRITE refuses a name that is taken, so of
-two clients that make the same directory at once one is told Exists.
+two clients that make the same directory at once one gets Exists.
 
 **An answer that is lost.** No change is asked for twice unless it is known what became of the first time: as long as
 that is not known, the NameNodes are asked, for up to a minute, whether the effect stands (by the inode ids seen before

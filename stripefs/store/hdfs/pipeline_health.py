@@ -3,7 +3,7 @@
 A DataNode that writes a file passes each block on to the DataNodes of its further replicas, which the NameNode chooses
 and no request can exclude (WebHDFS takes `excludedatanodes` for the first one alone). Where one of those stops
 answering, the first, which is well, says nothing either: for 70 s, Hadoop's own time-out with two replicas; the
-NameNode goes on choosing the silent one for ten minutes, where it is not told to avoid what is stale.
+NameNode goes on choosing the silent one for ten minutes, where it is not set to avoid stale DataNodes.
 
 So when a DataNode is silent, the NameNode is asked who else has part in the block, and each of them is asked for a sign
 of life. Those who give none are noted. While any is, who begins a block looks who got it, and begins anew where one of
@@ -63,7 +63,7 @@ class PipelineHealth:
     def of(self, path: str) -> tuple[int, tuple[str, ...]]:
         """Number of blocks of a file that is being written, and the DataNodes that have part in the last one.
 
-        (0, ()) before it is made, and where that cannot be told now.
+        (0, ()) before it is made, and where that is not known now.
         """
         try:
             count, replicas = last_block_of(self._rest.ask("GET_BLOCK_LOCATIONS", path))

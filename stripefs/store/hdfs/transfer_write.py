@@ -59,7 +59,7 @@ _AGAIN_FIRST, _AGAIN_LONGEST = 0.005, 0.4
 class Placement:
     """The services that files are written by.
 
-    sums: as the NameNode wants them of clients that have no wish of their own; private_sums: those of files that nobody
+    sums: the NameNode's default for clients; private_sums: those of files that nobody
     else reads. timeout: seconds for which one DataNode may be silent.
     """
 
