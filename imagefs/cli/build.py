@@ -21,7 +21,7 @@ from imagefs.cli.common import (
     settings_for,
 )
 from imagefs.reference import Platform, Reference, parse_reference, parse_store
-from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.commands import SettingsCommand
 from stripefs.cli.output import ended_by_sigterm, table
 from stripefs.errors import ConfigError
 from stripefs.settings import redact

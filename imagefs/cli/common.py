@@ -15,9 +15,9 @@ import click
 from imagefs.config import IMAGEFS, Settings, resolve
 from imagefs.progress import Progress
 from imagefs.reference import parse_reference
-from stripefs.cli import flags as cli_flags
+from stripefs.cli import commands as cli_commands
+from stripefs.cli.commands import config_flag, given, settings_flags
 from stripefs.cli.fastpath import Flag
-from stripefs.cli.flags import config_flag, given, settings_flags
 from stripefs.cli.output import rate
 from stripefs.units import format_size
 
@@ -143,7 +143,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator[Progress]:
 
 
 _PATIENCE = 60.0  # seconds in which a store may come back
-json_flag = cli_flags.json_flag("Print JSON.")
+json_flag = cli_commands.json_flag("Print JSON.")
 quiet_flag = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and of the result only its name.")
 
 

@@ -19,8 +19,8 @@ from imagefs.cli.job import FLAGS, read_job
 from imagefs.config import IMAGEFS, resolve
 from imagefs.errors import RunError
 from imagefs.reference import parse_reference
-from stripefs.cli import flags as cli_flags
-from stripefs.cli.flags import SettingsCommand, given, settings_flags
+from stripefs.cli import commands as cli_commands
+from stripefs.cli.commands import SettingsCommand, given, settings_flags
 from stripefs.cli.output import columns, table, tell
 from stripefs.startup_events import STAGES
 from stripefs.units import format_size
@@ -37,7 +37,7 @@ __all__ = [
     "umount_command",
 ]
 
-json_object = cli_flags.json_flag("Print a JSON object.")
+json_object = cli_commands.json_flag("Print a JSON object.")
 
 
 def describe_start(figures: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from imagefs.config import IMAGEFS
 from imagefs.reference import Platform
 from imagefs.settings import DaemonSettings
 from imagefs.snapshotter.containerd_config import ROOT, SOCKET, Wanted, containerd_config, parse_version
-from stripefs.cli.flags import SettingsCommand, config_flag, json_flag, settings_flags
+from stripefs.cli.commands import SettingsCommand, config_flag, json_flag, settings_flags
 from stripefs.errors import ConfigError, MountError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from imagefs.errors import DamagedObject
 from imagefs.format import is_digest
 from imagefs.reference import Reference, parse_reference, parse_store
 from imagefs.repository.store import is_registry
-from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.commands import SettingsCommand
 from stripefs.cli.output import columns, ended_by_sigterm, table, tell
 from stripefs.errors import ConfigError
 from stripefs.settings import redact

@@ -14,7 +14,7 @@ from imagefs.cli.common import flags, images_of, json_flag, opened, print_json, 
 from imagefs.config import Settings
 from imagefs.format.trace import Trace
 from imagefs.reference import Reference, parse_reference
-from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.commands import SettingsCommand
 from stripefs.cli.output import columns, duration, table
 from stripefs.errors import ConfigError
 from stripefs.units import format_size

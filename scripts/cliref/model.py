@@ -11,7 +11,7 @@ import click
 
 from imagefs.cli.main import PROGRAM as IMAGEFS_PROGRAM
 from imagefs.config import IMAGEFS
-from stripefs.cli.click_group import group
+from stripefs.cli.commands import group
 from stripefs.cli.main import PROGRAM as STRIPEFS_PROGRAM
 from stripefs.config import STRIPEFS
 from stripefs.options import Option, Options

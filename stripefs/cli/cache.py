@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from stripefs import config as configuration
-from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
+from stripefs.cli.commands import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import columns, duration, status_line, tell
 from stripefs.cli.output import rate as rate_in_words
 from stripefs.cli.paths import configure_logs, place

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
+from stripefs.cli.commands import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import ended_by_sigterm, rate, status_line, tell
 from stripefs.cli.paths import begin, ends_with_slash, ensure_writable, named, plainly, reason, written_name
 from stripefs.errors import ConfigError, StoreError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, config_flag, json_flag, settings_flags
+from stripefs.cli.commands import SettingsCommand, config_flag, json_flag, settings_flags
 from stripefs.cli.output import columns
 from stripefs.cli.paths import Failures, begin, ensure_writable, named, written_name
 from stripefs.errors import ConfigError, StripefsError

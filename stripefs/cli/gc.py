@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
+from stripefs.cli.commands import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import status_line, tell
 from stripefs.cli.paths import configure_logs, opened_file, opened_source, place
 from stripefs.errors import ConfigError, StoreError

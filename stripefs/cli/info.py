@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
+from stripefs.cli.commands import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import columns, table, tell
 from stripefs.cli.paths import configure_logs, opened_file, place
 from stripefs.errors import IsADirectory, StoreError

@@ -9,7 +9,7 @@ import shlex
 import click
 
 from stripefs.cli import mounting
-from stripefs.cli.flags import SettingsCommand, config_flag, given, mountpoints, settings_flags
+from stripefs.cli.commands import SettingsCommand, config_flag, given, mountpoints, settings_flags
 from stripefs.cli.mounting import SUDO, expand, mounted_at
 from stripefs.errors import MountError
 from stripefs.fuse.control import find_mounts

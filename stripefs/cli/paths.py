@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stripefs import config as configuration
-from stripefs.cli.flags import given
+from stripefs.cli.commands import given
 from stripefs.cli.mounting import absolute
 from stripefs.cli.output import tell
 from stripefs.errors import ConfigError, StoreError, StripefsError

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, config_flag, given, json_flag, settings_flags
+from stripefs.cli.commands import SettingsCommand, config_flag, given, json_flag, settings_flags
 from stripefs.cli.output import rate, table
 from stripefs.cli.paths import configure_logs, place
 from stripefs.errors import ConfigError

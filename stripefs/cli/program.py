@@ -2,7 +2,7 @@
 
 The page of `PROGRAM --help` is written here from the table of commands without importing click or anything else beyond
 what the bare interpreter has, because click alone costs as much as starting Python twice. Every other invocation goes
-on to `stripefs.cli.click_group`, which imports only the module of the command that was asked for; but for the commands
+on to `stripefs.cli.commands`, which imports only the module of the command that was asked for; but for the commands
 that are to start at once, which read plain lines themselves (`stripefs.cli.fastpath`).
 """
 
@@ -102,7 +102,7 @@ class Program:
 
     def main(self, arguments: Sequence[str]) -> int:
         """Have click handle these arguments; the exit code, after any error has been printed to standard error."""
-        code: int = _loaded("stripefs.cli.click_group").main(self, arguments)
+        code: int = _loaded("stripefs.cli.commands").main(self, arguments)
         return code
 
 

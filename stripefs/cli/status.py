@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from stripefs.cli.flags import SettingsCommand, json_flag, mountpoints, settings_flags
+from stripefs.cli.commands import SettingsCommand, json_flag, mountpoints, settings_flags
 from stripefs.cli.mounting import mounted_at
 from stripefs.cli.output import columns, duration, rate, table
 from stripefs.errors import MountError

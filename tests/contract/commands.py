@@ -16,7 +16,7 @@ import click
 import pytest
 
 import stripefs
-from stripefs.cli.click_group import group
+from stripefs.cli.commands import group
 from stripefs.cli.program import Program
 
 __all__ = ["CommandConformance", "completed", "forget_settings", "program", "said"]

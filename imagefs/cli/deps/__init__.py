@@ -45,7 +45,7 @@ def __getattr__(name: str) -> object:
     if name != "command":
         raise AttributeError(name)
     from imagefs.config import IMAGEFS
-    from stripefs.cli.click_group import group
+    from stripefs.cli.commands import group
     from stripefs.cli.program import Program
 
     program = Program(

@@ -18,7 +18,7 @@ from imagefs.cli.store import report_damage
 from imagefs.format.documents import SHORT, Snapshot
 from imagefs.format.inodes import printable
 from imagefs.repository.images import Images
-from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.commands import SettingsCommand
 from stripefs.cli.output import columns, table
 from stripefs.errors import ConfigError, NotFound
 from stripefs.units import format_size, parse_duration

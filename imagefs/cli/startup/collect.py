@@ -14,7 +14,7 @@ import click
 
 from imagefs.cli.common import flags, quiet_flag, settings_for
 from imagefs.startup.collector import Collected, Collector
-from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.commands import SettingsCommand
 from stripefs.cli.output import tell
 from stripefs.errors import ConfigError, StoreError, StripefsError
 from stripefs.settings import StoreSettings

@@ -15,7 +15,7 @@ from imagefs.cli.main import PROGRAM
 from imagefs.errors import RunError
 from imagefs.run import host
 from imagefs.run.options import ImageConfig, ResourceLimits, User, parse_cgroup, parse_signal, resolve_user
-from stripefs.cli.click_group import group
+from stripefs.cli.commands import group
 from stripefs.errors import ConfigError
 from stripefs.fuse import kernel
 from stripefs.fuse.kernel import MountPoint
