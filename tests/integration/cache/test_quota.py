@@ -201,10 +201,10 @@ def test_who_finds_room_waits_for_nobody_who_counts(folder: Path, monkeypatch: p
                 several[9].unlink()  # another process gives room back, and takes it
                 with flocked(self.usage) as usage:
                     os.pwrite(usage, (9 * MIB).to_bytes(8, "little"), 0)
-                taken.append(other.take(MIB, B))
+                taken.append(other.acquire(MIB, B))
 
     monkeypatch.setattr(CacheDir, "segment_uses", look)
-    assert one.take(MIB, B)
+    assert one.acquire(MIB, B)
     assert taken == [True]
     assert not several[0].exists()
     assert one.evicted >= MIB
@@ -216,7 +216,7 @@ def test_two_who_find_no_room_evict_once(folder: Path) -> None:
     quotas = [Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(4)]
     quotas[0].recount()
     found: list[bool] = []
-    threads = [threading.Thread(target=lambda one=one: found.append(one.take(64 << 10, B))) for one in quotas]
+    threads = [threading.Thread(target=lambda one=one: found.append(one.acquire(64 << 10, B))) for one in quotas]
     for thread in threads:
         thread.start()
     for thread in threads:
