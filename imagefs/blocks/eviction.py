@@ -268,7 +268,7 @@ class DeviceCache:
     async def _remove(self, cached: CachedDevice) -> None:
         """Remove a device that nobody uses, in its turn. Raises OSError.
 
-        Nobody finds its blocks any more; that these leave the table of peers, 10 microseconds each, can wait.
+        No reader finds its blocks any more; that these leave the table of peers, 10 microseconds each, can wait.
         """
         del self.devices[cached.local.name]
         cached.local.closed = True  # on this thread, so that nobody takes it up meanwhile

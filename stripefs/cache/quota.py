@@ -151,8 +151,8 @@ class Quota:
     def _count(self) -> tuple[list[SegmentUse], int]:
         """All segments, and the bytes in use, counted anew; by one caller at a time.
 
-        The disk does not show yet what this process has taken. What is taken meanwhile is added, so too much counts for
-        what is written meanwhile, too, until all is counted again.
+        The disk does not show yet what this process has taken. Bytes that are acquired meanwhile are added, so bytes
+        written meanwhile count twice until all is counted again.
         """
         with self._lock, self._alone() as usage:
             before, taken = self._read(usage), self._lease + self._under_way

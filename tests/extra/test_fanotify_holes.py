@@ -151,7 +151,7 @@ def _take_one(group: _Group, say: Callable[[str], None]) -> None:
 def _fill_all(group: _Group, _say: Callable[[str], None]) -> None:
     while True:
         asked = group.next_read()
-        os.pwrite(asked, _CONTENT * (_SIZE // _RANGE), 0)  # what is written through this descriptor raises no event
+        os.pwrite(asked, _CONTENT * (_SIZE // _RANGE), 0)  # a write through this descriptor raises no event
         group.answer(asked, _FAN_ALLOW)
 
 

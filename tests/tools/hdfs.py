@@ -139,7 +139,7 @@ def remove_orphans() -> None:
 
 
 def _run(*arguments: str) -> str:
-    # What COMMAND runs, without its look at the machine, which `./scripts/test` has had.
+    # The programs of COMMAND, without its look at the machine, which `./scripts/test` has had.
     command = [sys.executable, "-P", "-S", "-m", "hdfscluster", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(COMMAND.parent)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)

@@ -1,4 +1,4 @@
-"""What tests in process write is in memory."""
+"""Files that tests in process write are in memory."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ def tmp_path(memory_path: Path) -> Path:
 
 @pytest.fixture
 def disk_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """For what only disks have: bytes that are not in memory."""
+    """For properties that only disks have: bytes that are not in memory."""
     return tmp_path_factory.mktemp("disk")

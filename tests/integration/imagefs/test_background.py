@@ -1,5 +1,5 @@
-"""What comes in the background: all of an image while its first start lasts, the rest of another behind its start, at
-the rate that is set."""
+"""Blocks fetched in the background: all of an image while its first start lasts, the rest of another behind its start,
+at the rate that is set."""
 
 from __future__ import annotations
 
