@@ -30,10 +30,15 @@ from stripefs.cache.version import BlockLocks, BlockWriter, Version
 from stripefs.cache.write_through import PublishedVersion, WriteThrough
 from stripefs.errors import HostFailed
 from stripefs.store.base import Block, Buffer, Handle, Identity, Kind, Status, Store, Watch
+from stripefs.store.buffers import PAGE
 from stripefs.store.common import check_range
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
 
 __all__ = ["CACHE", "LEAST", "CachedHandle", "CachedStore"]
+
+FILLED_AT_ONCE = 4 << 20
+"""Bytes that are read and then checked while the processor's cache has them. In pieces of 1 MiB a GB takes 0.51 s of
+processor time in place of 0.29."""
 
 CACHE = "local cache"
 """The host of bytes that are cached, for whoever plans reads; no data host has a name with a blank in it."""
@@ -115,6 +120,23 @@ class CachedHandle(WrappedHandle):
         if all_cached and host != CACHE and watch is not None:
             watch.served_by(CACHE)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    fills = CACHE
+
+    def fillable(self, offset: int, length: int) -> range:
+        blocks = inside(offset, length, self.status.length)
+        if length_of(blocks, self.status.length) % PAGE:  # a disk brings whole pages, past the end of the file
+            blocks = blocks[:-1]
+        if not blocks or not self._version.readable or not all(self._version.presence(blocks)):
+            return range(0)
+        return range(*clip(blocks, 0, self.status.length))
+
+    def fill(self, offset: int, into: memoryview) -> bool:
+        for at in range(0, len(into), FILLED_AT_ONCE):
+            piece = into[at : at + FILLED_AT_ONCE]
+            if not self._version.readable or not self._version.fill(over(offset + at, len(piece)), piece, len(piece)):
+                return False
+        return True
 
     def _read_cached(self, offset: int, length: int, watch: Watch | None) -> Buffer | None:
         data = self._version.read(offset, length)

@@ -8,6 +8,7 @@ that cannot be written is not cached, and one that cannot be read is absent.
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -206,14 +207,24 @@ class Version:
         """These bytes, each of whose blocks was checked; None where one is not here, or is damaged."""
         blocks = over(offset, length)
         buffer = aligned(whole_pages(length_of(blocks, self.length)))
-        good = False
-        with self.cache.disk.tolerant("a segment cannot be read", writing=False):
-            good = self._gather(blocks, buffer)
-        if not good:
+        if not self.fill(blocks, buffer, length):
             return None
-        self.cache.stats.add("hit_bytes", length)
         begin = offset - offset_of(blocks.start)
         return buffer[begin : begin + length]
+
+    def fill(self, blocks: range, into: memoryview, wanted: int) -> bool:
+        """Fill `into`, whole pages, with these neighbours, of whose bytes `wanted` are asked for. False where one is
+        damaged, or not here: then `into` holds anything."""
+        good = False
+        with self.cache.disk.tolerant("a segment cannot be read", writing=False):
+            try:
+                good = self._gather(blocks, into)
+            except OSError as error:
+                if error.errno != errno.EFAULT:  # that is no fault of the disk: it cannot reach this memory of a caller
+                    raise
+        if good:
+            self.cache.stats.add("hit_bytes", wanted)
+        return good
 
     def _gather(self, blocks: range, buffer: memoryview) -> bool:
         for part in by_segment(blocks):

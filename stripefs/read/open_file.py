@@ -16,9 +16,11 @@ import trio
 
 from stripefs.errors import ServiceDown, StaleVersion, StoreError
 from stripefs.executor import Executor
+from stripefs.format.blocks import CHUNK
 from stripefs.read.attempts import Confirmations
 from stripefs.read.planner import FilePlan, Planner, Range, RangeState
 from stripefs.store.base import Block, Buffer, Handle, Status, Store
+from stripefs.store.buffers import PAGE, address_of
 from stripefs.units import shown
 
 if TYPE_CHECKING:
@@ -109,6 +111,19 @@ AT_ONCE = 1 << 20
 """Bytes that are copied at once while all other tasks wait, at most: as many as a request of the kernel has."""
 
 
+FILLED_LEAST = 8 << 20
+"""Bytes of a read below which read-ahead serves it better: a disk wants several requests under way."""
+
+FILLED_MOST = 16 << 20
+"""Bytes that a thread reads from a local disk into memory of a caller before that can leave, at most: some 20 ms."""
+
+FILLED_WITHIN = 1.0
+"""Seconds in which a disk must have said what it has; else it may hang, and the planner knows the ways around it."""
+
+FILLERS = 4
+"""Threads that do so for one read, at most."""
+
+
 class FileObserver(Protocol):
     """Observes one open file, on trio's thread. A host is that of `Range.host`."""
 
@@ -185,6 +200,47 @@ class OpenFile:
 
         await self._read(offset, len(buffer), take)
         return at
+
+    async def fill(self, offset: int, buffer: memoryview) -> range:
+        """Fill the part of `buffer` that bytes on a local disk can be read into without a copy; answers the part, as
+        bytes of the file. `buffer` is for what follows `offset`, all inside the file.
+
+        The planner has no part in it. It waits for the disk, also when it is cancelled, as the memory is the caller's.
+        """
+        span = range(0)
+        if not self.handle.fills or len(buffer) < FILLED_LEAST or (address_of(buffer) - offset) % PAGE:
+            return span
+        lane, what = self._reader.executor.lane("disk"), f"reading {self.name} from the {self.handle.fills}"
+        with trio.move_on_after(FILLED_WITHIN):
+            span = await lane.run(what, self.handle.fillable, offset, len(buffer))
+        if len(span) < FILLED_LEAST or self.plan.failed is not None or self.plan.closed:
+            return range(0)
+        step = min(FILLED_MOST, max(FILLED_LEAST // 2, len(span) // FILLERS // CHUNK * CHUNK))
+        pieces = iter(range(span.start, span.stop, step))
+        left: list[tuple[int, memoryview]] = []
+
+        async def some() -> None:
+            for at in pieces:
+                piece = buffer[at - offset : min(at + step, span.stop) - offset]
+                try:
+                    good = await lane.run(what, self.handle.fill, at, piece, abandon=False)
+                except StoreError:  # which the planner meets, or goes round
+                    good = False
+                if not good:
+                    left.append((at, piece))
+                    continue
+                self._reader.figures.reads += 1
+                self._reader.figures.bytes_read += len(piece)
+                self._reader.figures.bytes_at_once += len(piece)
+                if self._observer is not None:
+                    self._observer.took(self.handle.fills, len(piece))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(FILLERS):
+                nursery.start_soon(some)
+        for at, piece in left:
+            await self.read_into(at, piece)
+        return span
 
     async def _read(self, offset: int, size: int, take: PieceConsumer) -> None:
         """Hand the bytes to `take`, piece by piece in order. Raises what `read` raises."""

@@ -358,8 +358,9 @@ class Reader:
 
 @dataclass(slots=True)
 class ReadStats:
-    """Counters of the reader for its status. bytes_at_once: those of bytes_read that the store had in memory, so that
-    the planner had no part in it. corrupt: messages about blocks without an intact replica, each once, the latest last.
+    """Counters of the reader for its status. bytes_at_once: those of bytes_read in which the planner had no part: the
+    store had them in memory, or they went from a local disk to the reader's memory. corrupt: messages about blocks
+    without an intact replica, each once, the latest last.
     """
 
     reads: int = 0

@@ -97,6 +97,18 @@ class Handle(ABC):
         might wait, or would fail. For callers that do nothing else meanwhile."""
         return None
 
+    fills: str = ""
+    """The local host whose bytes `fill` brings, "" where it brings none."""
+
+    def fillable(self, offset: int, length: int) -> range:
+        """The bytes of the file, some of the `length` bytes from `offset` on, that `fill` can bring as things are."""
+        return range(0)
+
+    def fill(self, offset: int, into: memoryview) -> bool:
+        """Fill `into`, whole pages of memory, from `offset` on without a copy, with a part of what is `fillable`. False
+        where some of it is damaged, or not here any more: then `into` holds anything."""
+        return False
+
     def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:
         """As `read_on`, but the bytes may be of another version if `watch` learns so: then they may be shown only when
         a `confirm` that began after this has answered."""

@@ -1,0 +1,221 @@
+"""Bytes on local disk go straight into page-aligned memory of a program, are checked there, and are right."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stripefs.api.file_reader import read_into
+from stripefs.cache.segment import CacheSegment
+from stripefs.cache.segment_format import DATA_AT
+from stripefs.cache.version import Version
+from stripefs.read import OpenFile, Reader
+from stripefs.settings import ReadSettings
+from tests.support.caches import MIB, Cached, cached, refusing, write
+from tests.support.stores import content
+
+SIZE = 80 * MIB + 5000
+
+
+def memory(size: int, skew: int = 0) -> memoryview:
+    """`size` bytes that begin `skew` bytes behind where a page does."""
+    return memoryview(mmap.mmap(-1, size + skew + 1))[skew : skew + size]
+
+
+@asynccontextmanager
+async def opened(one: Cached, path: bytes = b"/a") -> AsyncIterator[tuple[Reader, OpenFile]]:
+    reader = Reader(one.store, ReadSettings())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reader.run)
+        file = await reader.open(path)
+        yield reader, file
+        await file.aclose()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def data(source: Path, one: Cached) -> bytes:
+    """Of a file that is wholly cached."""
+    made = write(source / "a", SIZE)
+    one.read(b"/a")
+    return made
+
+
+async def test_without_a_copy_where_memory_is_aligned(one: Cached, data: bytes) -> None:
+    """All but the last part of a page, which the planner brings."""
+    into = memory(SIZE)
+    async with opened(one) as (reader, file):
+        await read_into(file, 0, into)
+        assert into == data
+        assert one.counts.bytes == len(data)
+        assert reader.figures.bytes_at_once == 80 * MIB
+        assert reader.figures.bytes_read == SIZE
+        assert reader.planner.bytes_fetched <= MIB
+
+
+@pytest.mark.parametrize(("offset", "skew"), [(0, 1), (0, 512), (1, 0), (MIB + 4096, 0)])
+async def test_the_planner_reads_what_is_not_aligned(one: Cached, data: bytes, offset: int, skew: int) -> None:
+    into = memory(16 * MIB, skew)
+    async with opened(one) as (reader, file):
+        await read_into(file, offset, into)
+        assert into == data[offset : offset + 16 * MIB]
+        aligned = offset % mmap.PAGESIZE == skew
+        assert reader.figures.bytes_at_once == (0 if not aligned else 15 * MIB)
+
+
+async def test_what_is_not_wholly_here_is_planned(source: Path, one: Cached) -> None:
+    data = write(source / "a", 32 * MIB)
+    one.read(b"/a", 0, 31 * MIB)
+    into = memory(32 * MIB)
+    async with opened(one) as (reader, file):
+        await read_into(file, 0, into)
+        assert reader.figures.bytes_at_once == 0
+    assert into == data
+    assert one.counts.bytes == 32 * MIB
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, SIZE - 1), st.integers(1, 40 * MIB), st.sampled_from((None, 0, 1, 4095))), max_size=3
+    )
+)
+@settings(max_examples=15, deadline=None)
+def test_any_read_into_any_memory(reads: list[tuple[int, int, int | None]]) -> None:
+    """`None`: memory that is aligned as the bytes are in the file."""
+
+    async def read() -> None:
+        async with opened(HELD[0]) as (_, file):
+            for offset, length, skew in reads:
+                length = min(length, SIZE - offset)
+                into = memory(length, offset % mmap.PAGESIZE if skew is None else skew)
+                await read_into(file, offset, into)
+                assert into == HELD_DATA[offset : offset + length]
+
+    trio.run(read)
+
+
+HELD: list[Cached] = []
+HELD_DATA = content(SIZE)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _held(tmp_path_factory: pytest.TempPathFactory) -> object:
+    folder = tmp_path_factory.mktemp("held")
+    (folder / "source").mkdir()
+    assert write(folder / "source" / "a", SIZE) == HELD_DATA
+    with cached(folder / "source", folder / "cache") as one:
+        one.read(b"/a")
+        HELD.append(one)
+        yield
+        HELD.clear()
+
+
+def flip(segment: Path) -> None:
+    with segment.open("r+b") as file:
+        file.seek(DATA_AT + 3 * MIB + 12345)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+@pytest.mark.parametrize("spoil", [flip, Path.unlink, partial(os.truncate, length=DATA_AT + 4 * MIB + 4097)])
+async def test_what_is_damaged_meanwhile_comes_from_the_store(
+    one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None]
+) -> None:
+    """After it was said to be here."""
+    whole, spoiled = Version.fill, threading.Event()
+
+    def fill(version: Version, blocks: range, into: memoryview, wanted: int) -> bool:
+        if not blocks.start:
+            spoil(one.segments()[0])
+            one.forget()
+            spoiled.set()
+        return whole(version, blocks, into, wanted)
+
+    monkeypatch.setattr(Version, "fill", fill)
+    into = memory(SIZE)
+    async with opened(one) as (_, file):
+        await read_into(file, 0, into)
+    assert into == data
+    assert spoiled.is_set()
+    assert one.counts.bytes > len(data)
+
+
+@pytest.mark.parametrize(("number", "blamed"), [(errno.EIO, True), (errno.EFAULT, False)])
+async def test_a_disk_that_gives_nothing(
+    one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch, number: int, blamed: bool
+) -> None:
+    """Nor can it reach all memory, for which it is not left alone."""
+    into = memory(SIZE)
+    async with opened(one) as (_, file):
+        with monkeypatch.context() as patch:
+            patch.setattr(CacheSegment, "read", refusing(number))
+            patch.setattr(OpenFile, "read_into", lambda *_: trio.sleep(0))
+            await read_into(file, 0, into)
+        assert bool(one.store.cache.stats["disk_errors"]) == blamed
+        await read_into(file, 0, into)
+    assert into == data
+
+
+async def test_memory_that_a_cancelled_read_gave_back_is_left_alone(
+    one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, begun, go_on = CacheSegment.read, threading.Event(), threading.Event()
+
+    def read(*args: object, **names: object) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        whole(*args, **names)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CacheSegment, "read", read)
+    into, over = memory(SIZE), trio.Event()
+
+    async def reading(file: OpenFile, scope: trio.CancelScope) -> None:
+        with scope:
+            await read_into(file, 0, into)
+        over.set()
+
+    async with opened(one) as (_, file), trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+        nursery.start_soon(reading, file, scope)
+        await trio.to_thread.run_sync(begun.wait)
+        scope.cancel()
+        with trio.move_on_after(0.2):
+            await over.wait()
+        assert not over.is_set()
+        go_on.set()
+        await over.wait()
+        into[:] = bytes(SIZE)
+        await trio.sleep(0.2)
+        assert into == bytes(SIZE)
+
+
+async def test_a_disk_that_does_not_say_what_it_has_is_gone_round(
+    one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, whole = threading.Event(), Version.presence
+    monkeypatch.setattr("stripefs.read.open_file.FILLED_WITHIN", 0.05)
+
+    def presence(version: Version, blocks: range) -> bytes:
+        if threading.current_thread().name == "disk":
+            assert go_on.wait(60)
+        return whole(version, blocks)
+
+    monkeypatch.setattr(Version, "presence", presence)
+    into = memory(SIZE)
+    async with opened(one) as (reader, file):
+        await read_into(file, 0, into)
+        assert reader.figures.bytes_at_once == 0
+        go_on.set()
+    assert into == data
