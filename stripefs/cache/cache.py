@@ -280,10 +280,12 @@ class Cache:
     """The cache that `settings` describe. Nothing is made or touched before it is needed.
 
     mountpoint: where files are mounted that go through it, "" for nowhere. queue: bytes that may wait for the disk;
-    blocks beyond them are not kept. Raises ConfigError for a folder that cannot be one.
+    blocks beyond them are not kept. patient: as of `WriteQueue`. Raises ConfigError for a folder that cannot be one.
     """
 
-    def __init__(self, settings: CacheSettings, mountpoint: str = "", queue: int = QUEUE) -> None:
+    def __init__(
+        self, settings: CacheSettings, mountpoint: str = "", queue: int = QUEUE, *, patient: bool = False
+    ) -> None:
         self.settings = settings
         self.cachedir = CacheDir(resolve_local_dir("--cache", settings.directory, mountpoint))
         self.cachedir.check()
@@ -293,7 +295,7 @@ class Cache:
         self.segments = OpenSegments(self.cachedir, self.stats)
         self.pending = PendingBlocks()
         self.partial = PartialBlocks()
-        self.queue = WriteQueue(queue, self.segments.tidy)
+        self.queue = WriteQueue(queue, self.segments.tidy, patient=patient)
         self._sizes: Sampled[dict[str, int]] = Sampled("cache size", self._look_at_sizes, {})
 
     def snapshot(self) -> dict[str, Any]:

@@ -134,10 +134,14 @@ class WriteJob(NamedTuple):
 
 
 class WriteQueue:
-    """`limit`: bytes that may wait. `idle` is called now and then. Threads start with the first work."""
+    """`limit`: bytes that may wait. `idle` is called now and then. Threads start with the first work.
 
-    def __init__(self, limit: int, idle: Callable[[], None]) -> None:
+    patient: True for who waits until all is on disk, so that a slow one may have as much to do as a fast one.
+    """
+
+    def __init__(self, limit: int, idle: Callable[[], None], *, patient: bool = False) -> None:
         self._limit = limit
+        self._patient = patient
         self._idle = idle
         self._queue: deque[WriteJob] = deque()
         self._running = 0
@@ -217,7 +221,8 @@ class WriteQueue:
 
     def _bound(self) -> int:
         """Bytes that may wait now."""
-        rate = self._rate.rate if self._rate.seconds >= LONGEST_WAIT else None  # a disk may falter for a moment
+        known = self._rate.seconds >= LONGEST_WAIT and not self._patient  # a disk may falter for a moment
+        rate = self._rate.rate if known else None
         return self._limit if rate is None else int(min(self._limit, rate * LONGEST_WAIT))
 
     def _wake(self) -> None:

@@ -95,7 +95,7 @@ def warm_tree(
     # left out while we wait for the disk.
     half = max(64 * MIB, (settings.read.memory or default_budget()) // 2)
     with (
-        closing(Cache(settings.cache, queue=2 * half)) as cache,
+        closing(Cache(settings.cache, queue=2 * half, patient=True)) as cache,
         closing(open_source(settings, cache)) as source,
     ):
         cached = source.cached

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 import stripefs
-from stripefs.cache import policy
+from stripefs.cache import policy, writeback
+from stripefs.cache.segment import CacheSegment
 from stripefs.cache.segment_format import DATA_AT
-from tests.support.caches import MIB, write
+from tests.support.caches import AGE, MIB, write
 from tests.support.python_api import content
 from tests.unit.stripefs.cli.conftest import Run
 
@@ -101,3 +103,20 @@ def test_in_the_background(warm: Run, source: Path, tmp_path: Path, monkeypatch:
     assert os.waitstatus_to_exitcode(status) == 0
     assert "4 files, 17.0 MiB" in log.read_text()
     assert warmed(warm, str(source))["fetched"] == 0
+
+
+def test_a_disk_slower_than_the_store_is_waited_for(warm: Run, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although what waits for it takes longer than a reader of a mount would have others wait."""
+    whole = CacheSegment.write
+
+    def slow(segment: CacheSegment, blocks: range, data: memoryview) -> None:
+        time.sleep(0.1)
+        whole(segment, blocks, data)
+
+    monkeypatch.setattr(CacheSegment, "write", slow)
+    monkeypatch.setattr(writeback, "LONGEST_WAIT", 0.05)
+    with (source / "large").open("wb") as file:
+        file.truncate(192 * MIB)
+    os.utime(source / "large", (AGE, AGE))
+    found = warmed(warm, "--memory", "128MiB", str(source / "large"))
+    assert (found["whole"], found["fetched"]) == (True, 192 * MIB)
