@@ -106,6 +106,8 @@ class CheckpointDriver:
             return WriteDriver(self.cluster, self.size, 0, self.scratch).raw("native", 1, 1)
         if run.kind == "save":
             return self._save(run)
+        if run.kind in ("warm", "copy"):
+            return self._brought(run)
         return self._load(run)
 
     def _sequential(self, run: Run) -> dict[str, float]:
@@ -128,6 +130,22 @@ class CheckpointDriver:
             self.runner.prepare(self._job("save", run.format, folder + name_of(run), self._source(run)), server)
             values = self._timed(server)
         return {name: values[name] for name in ("time", "throughput", "cpu_per_gb", "datanode_cpu_per_gb")}
+
+    def _brought(self, run: Run) -> dict[str, float]:
+        """A local file into an empty cache on its disk by `stripefs warm`, or into a copy there, all on disk."""
+        file = self.scratch / "local" / name_of(run)
+        with tempfile.TemporaryDirectory(prefix="brought-", dir=self.scratch) as folder:
+            cold()
+            if run.kind == "warm":
+                seconds = _warm(file, *self._with_cache(Path(folder)))
+            else:
+                begin = time.monotonic()
+                shutil.copyfile(file, Path(folder, "copy"))
+                descriptor = os.open(Path(folder, "copy"), os.O_RDONLY)
+                os.fsync(descriptor)
+                os.close(descriptor)
+                seconds = time.monotonic() - begin
+        return {"time": seconds, "throughput": self.size / 1e6 / seconds}
 
     def _load(self, run: Run) -> dict[str, float]:
         with ExitStack() as stack:
@@ -230,10 +248,11 @@ def check_cached(share: float) -> None:
         raise BenchError(f"it fetched {share:.0%} of a file that should be in its cache")
 
 
-def _warm(path: Path) -> float:
-    """Seconds of `stripefs warm --wait` of a path inside a mount. Raises BenchError unless all of it is here then."""
+def _warm(path: Path, *words: str) -> float:
+    """Seconds of `stripefs warm --wait` of a path, inside a mount or with a cache that `words` name. Raises BenchError
+    unless all of it is here then."""
     begin = time.monotonic()
-    told = json.loads(output(Path(sys.executable).with_name("stripefs"), "warm", "--json", path))
+    told = json.loads(output(Path(sys.executable).with_name("stripefs"), "warm", "--json", *words, path))
     seconds = time.monotonic() - begin
     if not all(one["whole"] for one in told["paths"]):
         raise BenchError(f"stripefs warm did not bring all of {path.name}: {told}")

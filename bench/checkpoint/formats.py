@@ -20,6 +20,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, FsspecReader, FsspecWriter
 
+from bench.checkpoint.ranks import read_aligned, read_direct
 from bench.checkpoint.state import COLUMNS, Place, Seen, State
 
 __all__ = ["LOADERS", "SAVERS", "Tensors"]
@@ -151,6 +152,16 @@ def _fastsafetensors_load(place: Place, state: State) -> Tensors:
     return {}
 
 
+def _direct_load(place: Place, state: State) -> Tensors:
+    read_direct(place, state, list(state.pieces))
+    return {}
+
+
+def _direct_load_api(place: Place, state: State) -> Tensors:
+    read_aligned(place, state)
+    return {}
+
+
 LOADERS: dict[str, Callable[[Place, State], Tensors]] = {
     "safetensors": _safetensors_load,
     "safetensors:api": _safetensors_load_api,
@@ -163,6 +174,8 @@ LOADERS: dict[str, Callable[[Place, State], Tensors]] = {
     "dcp:fsspec": _dcp_load,
     "runai": _runai_load,
     "fastsafetensors": _fastsafetensors_load,
+    "direct": _direct_load,
+    "direct:api": _direct_load_api,
 }
 """By format, and by the way to the file where that is not a path. Empty is what was checked on the way."""
 

@@ -28,7 +28,7 @@ __all__ = [
     "sequence",
 ]
 
-CASES = ("save", "first", "cached", "warmed", "four")
+CASES = ("save", "first", "cached", "cached_direct", "warmed", "warm_disk", "four")
 RANKS = 4
 
 CHARTED = {
@@ -53,7 +53,9 @@ _TARGETED = {
         "fastsafetensors:mount",
     },
     "cached": {"safetensors:mount", "safetensors:local"},
+    "cached_direct": {"direct:mount", "direct:local", "direct:api"},
     "warmed": {"safetensors:mount"},
+    "warm_disk": {"stripefs", "copy"},
     "four": {"direct:mount", "fsspec"},
 }
 """The systems that a quick run and one with large files keep: those of the targets, and a save of each library."""
@@ -81,7 +83,7 @@ class Run:
 def runs(*, few: bool, rclone: bool) -> list[Run]:
     """Every run there is, in the order in which the first round makes them. few: only what a quick run keeps."""
     warmed = _run("warmed", "load", "safetensors:mount", "warm")
-    made = [*_saves(), *_first(), *_cached(), warmed, *_four()]
+    made = [*_saves(), *_first(), *_cached(), *_cached_direct(), warmed, *_warm_disk(), *_four()]
     if not rclone:
         made = [run for run in made if run.way != "rclone" and not run.bounded]
     return [run for run in made if not few or run.system in _TARGETED[run.case]]
@@ -125,6 +127,17 @@ def _cached() -> list[Run]:
     ]
 
 
+def _cached_direct() -> list[Run]:
+    """Around the page cache, or into memory that is aligned to pages."""
+    ours = [_run("cached_direct", "load", f"direct:{way}", "filled") for way in ("mount", "api")]
+    return [*ours, _run("cached_direct", "load", "direct:local")]
+
+
+def _warm_disk() -> list[Run]:
+    """From and onto one local disk, so that no store binds."""
+    return [Run("warm_disk", name, kind, way="local") for name, kind in (("stripefs", "warm"), ("copy", "copy"))]
+
+
 def _four() -> list[Run]:
     shares = [_run("four", "share", f"{name}:mount", "empty") for name in ("direct", "direct_all", "safetensors")]
     return [*shares, Run("four", "fsspec", "share", "fsspec", "fsspec", "empty")]
@@ -155,7 +168,7 @@ def copies(chosen: Collection[Run]) -> dict[str, set[str]]:
     "cached" on local disk."""
     found: dict[str, set[str]] = {"stored": {"model.safetensors"}, "local": set(), "cached": set()}
     for run in chosen:
-        if run.kind == "load":
+        if run.kind in ("load", "warm", "copy"):
             found["local" if run.way == "local" else "stored"].add(name_of(run))
             if run.cache == "filled":
                 found["cached"].add(name_of(run))
@@ -180,9 +193,10 @@ def ratios() -> list[RatioPlan]:
     """Every ratio, targets first."""
     cached, local = time_of("cached", "safetensors:mount"), time_of("cached", "safetensors:local")
     first, seq = Key("first", "safetensors:mount"), Key("first", "sequential:mount")
+    direct = time_of("cached_direct", "direct:local")
     cached_vs, fetched = "cached_load_vs_local_file", "four_processes_bytes_fetched_vs_file"
     made = [
-        RatioPlan(cached_vs, cached, local, 1.3),
+        RatioPlan(cached_vs, cached, local, 1.15),
         RatioPlan("warm_then_load_vs_local_file", time_of("warmed", "safetensors:mount"), local, 1.3),
         RatioPlan("first_load_vs_bench_read_seq", first, seq, 0.85, at_least=True),
         RatioPlan(f"{fetched}_direct", Key("four", "direct:mount", "fetched_share"), None, 1.05),
@@ -196,6 +210,11 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("first_load_vs_today", time_of("first", "safetensors:mount"), time_of("first", "sequential:stream")),
         RatioPlan("first_load_vs_rclone_torch", time_of("first", "torch:mount"), time_of("first", "torch:rclone")),
     ]
+    made += [
+        RatioPlan(f"cached_{name}_vs_local_file", time_of("cached_direct", f"direct:{way}"), direct)
+        for name, way in (("direct", "mount"), ("aligned_api", "api"))
+    ]
+    made.append(RatioPlan("warm_vs_disk", Key("warm_disk", "stripefs"), Key("warm_disk", "copy"), at_least=True))
     ours, theirs = (time_of("first", f"torch:{way}:bounded") for way in _BOUNDED)
     made.append(RatioPlan("first_load_vs_rclone_torch_equal_memory", ours, theirs))
     made += [

@@ -35,6 +35,7 @@ _HANGS_AFTER = 60.0  # seconds; stripefs needs about five for this file
 CASES = (
     "uncapped",
     "sequential",
+    "sequential_256mib",
     "direct_threads",
     "torch_load",
     "sequential_repl3",
@@ -68,6 +69,7 @@ _QUICK = {
         "stripefs_bounded",
         "rclone_bounded:32",
     },
+    "sequential_256mib": {"one_datanode", "stripefs"},
     "direct_threads": {"stripefs", "api"},
     "torch_load": {"stripefs", "api"},
     "sequential_repl3": {"raw_parallel:32", "stripefs"},
@@ -171,9 +173,12 @@ def _patterns(scale: Scale) -> list[Run]:
 
 def _other_files(scale: Scale) -> list[Run]:
     copies, large = scale.file("blocks8-repl3", 8, 3), scale.file("blocks64-repl1", 64)
+    small = DataFile("blocks8-256mib", 256 * MIB, 8 * MIB)
     large = replace(large, size=max(large.size, 512 * MIB))  # a block for each DataNode at least
     tight = replace(scale, budget=scale.tight)
     return [
+        _one_datanode("sequential_256mib", small),
+        *_stripefs(scale, "sequential_256mib", small, ("auto",)),
         *_stripefs(scale, "sequential_repl3", copies, ("auto", "native", "webhdfs")),
         *_raw("sequential_repl3", copies),
         _one_datanode("large_blocks", large),
@@ -301,9 +306,10 @@ def ratios() -> list[RatioPlan]:
     """Every ratio; those without a suffix are the targets."""
     sequential, limit = Key("sequential", "stripefs"), Key("sequential", "placement_limit")
     raw, single = Key("sequential", RAW), Key("sequential", "single_stream")
-    large, copies, frozen = "large_blocks", "sequential_repl3", "frozen_datanode"
+    large, copies, frozen, short = "large_blocks", "sequential_repl3", "frozen_datanode", "sequential_256mib"
     made = [
         _least("seq_vs_placement_limit", sequential, limit, 0.9),
+        _least("seq_256mib_vs_placement_limit", Key(short, "stripefs"), Key(short, "placement_limit"), 0.88),
         _least("seq_vs_raw_parallel", sequential, raw, 0.92),
         _least("seq_repl3_vs_raw_parallel", Key(copies, "stripefs"), Key(copies, RAW), 0.95),
         _least("seq_vs_single_stream", sequential, single),
