@@ -47,7 +47,7 @@ from stripefs.store.base import (
     Store,
     Watch,
 )
-from stripefs.store.buffers import uninitialised
+from stripefs.store.buffers import aligned, uninitialised
 from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_range, in_order
 from stripefs.store.local_write import (
     LocalSink,
@@ -269,15 +269,11 @@ class LocalHandle(Handle):
         if host:
             raise Unsupported("a local directory has no data hosts to choose from")
         with self._in_use.reading(), _errors(self._path):
-            data = os.pread(self._fd, length, offset)
-            while 0 < len(data) < length:
-                # One pread ends at a signal or at 2 GiB less a page.
-                more = os.pread(self._fd, length - len(data), offset + len(data))
-                if not more:
-                    break
-                data += more
+            data, done = aligned(length), 0  # so that a cache on disk takes it as it is
+            while done < length and (count := os.preadv(self._fd, [data[done:]], offset + done)):
+                done += count  # a read ends at a signal or at 2 GiB less a page
             unchanged = self._unchanged()
-        if len(data) != length or not unchanged:
+        if done != length or not unchanged:
             raise StaleVersion(f"{shown(self._path)} was changed while it was open")
         if watch is not None:
             watch.progress(length)

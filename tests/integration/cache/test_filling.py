@@ -22,6 +22,7 @@ from stripefs.cache.segment_format import DATA_AT
 from stripefs.cache.version import Version
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import ReadSettings
+from stripefs.store.buffers import address_of
 from tests.support.caches import MIB, Cached, cached, refusing, write
 from tests.support.stores import content
 
@@ -219,3 +220,24 @@ async def test_a_disk_that_does_not_say_what_it_has_is_gone_round(
         assert reader.figures.bytes_at_once == 0
         go_on.set()
     assert into == data
+
+
+async def test_what_comes_from_a_local_directory_is_written_as_it_is(
+    source: Path, one: Cached, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by way of a copy."""
+    data, written = write(source / "a", 16 * MIB), []
+    whole = CacheSegment.write
+
+    def writes(segment: CacheSegment, blocks: range, piece: memoryview) -> None:
+        written.append(address_of(piece))
+        whole(segment, blocks, piece)
+
+    monkeypatch.setattr(CacheSegment, "write", writes)
+    handle = one.store.open(b"/a")
+    part = handle.read(0, 8 * MIB)
+    assert one.store.cache.queue.drain(60)
+    assert bytes(part) == data[: 8 * MIB]
+    assert isinstance(part, memoryview)
+    assert written == [address_of(part)]
+    handle.close()
