@@ -43,6 +43,8 @@ def test_what_must_be_there_before_the_first_run() -> None:
     }
     assert room(few) == 6
     assert {name_of(run) for run in made if run.format.startswith("torch")} == {"model.pt"}
+    disk = [run for run in made if run.case == "warm_disk"]
+    assert copies(disk)["local"] == {"model.safetensors"}
 
 
 def test_a_cache_from_which_nothing_is_read_is_no_figure() -> None:
