@@ -14,7 +14,9 @@ from imagefs.daemon.protocol import Lease, MountHolder, ProcessHolder, holder_js
 from imagefs.daemon.state import Attachment, DaemonState, DeviceUse, UnknownRecord
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError
+from stripefs.fuse.state_memory import parse
 from stripefs.settings import store_settings
+from tests.golden.journals import DAEMON_RECORDS, DOCUMENTS, FOLDER
 
 INDEXES = ("a" * 64, "b" * 64, "c" * 64)
 
@@ -95,6 +97,18 @@ def test_records_of_a_later_version_are_left_out(caplog: pytest.LogCaptureFixtur
     assert again.next_handle == state.next_handle
     with pytest.raises(UnknownRecord, match="lend"):
         state.apply(later[0])  # ours are all known
+
+
+def test_the_journal_of_an_earlier_version_is_read_and_written_still(caplog: pytest.LogCaptureFixture) -> None:
+    golden = (FOLDER / "daemon.journal").read_bytes()
+    assert DOCUMENTS["daemon.journal"]() == golden
+    wanted = DaemonState()
+    for record in DAEMON_RECORDS:
+        wanted.apply(record)
+    assert DaemonState.replayed(parse(golden)) == wanted
+    assert not caplog.records
+    assert wanted.attachments.keys() == {"container", "mount", "snapshot", "pooled"}
+    assert (wanted.handles, wanted.next_handle, wanted.lookups["a" * 64]) == ({2: "b" * 64, 7: "a" * 64}, 9, 5)
 
 
 def test_keys_of_a_newer_version_are_kept_and_ignored() -> None:

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from stripefs.fuse.state_memory import parse
 from stripefs.store.base import Identity, Kind, Status
 from stripefs.vfs import journal
 from stripefs.vfs.inodes import ROOT, InodeTable
+from tests.golden.journals import DOCUMENTS, FOLDER, change_inodes
 from tests.support.examples import examples
 from tests.unit.stripefs.vfs.world import Kept, recovered
 
@@ -221,3 +223,14 @@ def test_a_tree_without_a_journal_keeps_nothing_of_what_was_forgotten() -> None:
 def test_an_unknown_record_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown"):
         InodeTable().replay([struct.pack("<c", b"?")])
+
+
+def test_the_journal_of_an_earlier_version_is_read_and_written_still() -> None:
+    golden = (FOLDER / "inodes.journal").read_bytes()
+    assert DOCUMENTS["inodes.journal"]() == golden
+    wanted, found = InodeTable(), InodeTable()
+    change_inodes(wanted)
+    found.replay(parse(golden))
+    assert facts(found) == facts(wanted)
+    assert found.intents == wanted.intents
+    assert len(found.intents) == 3
