@@ -255,15 +255,16 @@ def _prepare(cache: MetadataCache) -> None:
     for scheme in schemes:
         try:
             _careful(partial(prepare, scheme))
-        except (OSError, StripefsError) as error:
+        except (OSError, ImportError, StripefsError) as error:
             _log.info("what %s:// needs is loaded when it is needed: %s", scheme, error)
 
 
 def _careful(call: Callable[[], _T]) -> _T:
-    """`call()`, whose errors are ours, or the operating system's: a client of a store may raise anything."""
+    """`call()`, whose errors are ours, or the operating system's: a client of a store may raise anything. Raises
+    ImportError for a client that cannot be loaded, of which `stripefs.fuse.control_server` tells what to do."""
     try:
         return call()
-    except (StripefsError, OSError):
+    except (StripefsError, OSError, ImportError):
         raise
     except BaseException as error:  # a panic of a client written in Rust is no Exception
         _log.exception("a store's client failed unexpectedly")

@@ -2,7 +2,8 @@
 
 Control: one connection, one request line of JSON, one answer line of JSON. `{"v": 1, "op": "status"}` → the status;
 `{"v": 1, "op": "stop"}` → `{"v": 1, "stopping": true}`; a worker may know more. An unknown request is answered by
-`{"v": 1, "error": "…"}`, a failure by `{"v": 1, "failed": {"kind", "message", "hint"}}`.
+`{"v": 1, "error": "…"}`, a failure by `{"v": 1, "failed": {"kind", "message", "hint"}}`. A worker whose program was
+replaced under it, so that modules that it has not loaded yet are those of another version, says how to replace it too.
 The listening sockets belong to the supervisor, so a client that comes while a worker is being replaced just waits.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -98,9 +100,21 @@ class ControlServer:
             except StripefsError as error:
                 answer = {"failed": describe_error(error)}
             except Exception as error:  # noqa: BLE001  a request that cannot be answered must never end the mount
-                _log.exception("the request %s could not be answered", operation)
-                answer = {"error": f"{type(error).__name__}: {error}"}
+                answer = self._unexpected(operation, error)
         return json.dumps({"v": 1, **answer}, default=str).encode() + b"\n"
+
+    @staticmethod
+    def _unexpected(operation: str, error: Exception) -> dict[str, Any]:
+        if isinstance(error, ImportError):
+            from stripefs.extras import missing
+
+            # The supervisor starts workers, and is the parent of each.
+            told = missing(error, f"`kill -HUP {os.getppid()}` has the next worker run from the new one")
+            if told is not None:
+                _log.error("the request %s could not be answered: %s; %s", operation, told.message, told.hint)
+                return {"failed": describe_error(told)}
+        _log.exception("the request %s could not be answered", operation)
+        return {"error": f"{type(error).__name__}: {error}"}
 
     async def _scrape(self, request: bytes) -> bytes:
         if not request.startswith(b"GET "):

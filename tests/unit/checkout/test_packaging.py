@@ -79,13 +79,26 @@ def test_a_package_of_an_extra_that_is_missing_is_told() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        ModuleNotFoundError("No module named 'stripefs.nothing'", name="stripefs.nothing"),
+        ModuleNotFoundError("No module named 'nothing'", name="nothing"),
         ImportError("cannot import name 'x' from 'lz4'", name="lz4"),
         ImportError("no name"),
     ],
 )
 def test_any_other_import_that_fails_is_told_as_it_is(error: ImportError) -> None:
     assert missing(error) is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["import imagefs.earlier_name", "from stripefs.units import earlier_name", "import stripefs.units.earlier"],
+)
+def test_a_module_of_the_program_that_is_of_another_version_is_told(statement: str) -> None:
+    with pytest.raises(ImportError) as caught:
+        exec(statement)
+    error = missing(caught.value)
+    assert error is not None
+    assert str(error).startswith("the program is not whole, as when it was upgraded meanwhile: ")
+    assert error.hint == "run it again"
 
 
 def test_what_is_required_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:

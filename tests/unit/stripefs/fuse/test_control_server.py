@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import select
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import trio
@@ -68,3 +71,21 @@ async def test_a_bug_in_an_answer_ends_no_other_one(listeners: tuple[socket.sock
         answer = await trio.to_thread.run_sync(answer_once_closed, address, b"GET /metrics HTTP/1.1\r\n\r\n")
         nursery.cancel_scope.cancel()
     assert answer.endswith(b"figures 1\n")
+
+
+async def test_a_program_that_was_replaced_tells_how_to_go_on(listeners: tuple[socket.socket, socket.socket]) -> None:
+    """An upgrade in place renames a module that this process has not loaded yet."""
+
+    async def load(_request: object) -> dict[str, Any]:
+        import stripefs.store.earlier_name  # type: ignore[import-not-found]  # noqa: F401
+
+        return {}
+
+    service = ControlServer(listeners, {"load": load}, str)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        answer = await trio.to_thread.run_sync(answer_once_closed, listeners[0].getsockname(), b'{"op": "load"}\n')
+        nursery.cancel_scope.cancel()
+    failed = json.loads(answer)["failed"]
+    assert failed["message"].startswith("the program is not whole, as when it was upgraded meanwhile: No module named ")
+    assert f"kill -HUP {os.getppid()}" in failed["hint"]
