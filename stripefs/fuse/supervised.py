@@ -23,7 +23,16 @@ from stripefs.errors import MountError
 from stripefs.fuse import ipc, kernel, mounting
 from stripefs.fuse.ipc import MountSpec
 
-__all__ = ["CrashLoop", "FuseConnection", "WorkerProcess", "exit_name", "has_terminal", "pidfd", "signals"]
+__all__ = [
+    "CrashLoop",
+    "FuseConnection",
+    "WorkerProcess",
+    "exit_name",
+    "has_terminal",
+    "pidfd",
+    "signals",
+    "why_not_loaded",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +41,9 @@ _ENDS_WITHIN = 5.0
 just being created has a copy of every mount of the host until it leaves the host's root."""
 
 _PAUSE = 0.05
+
+_LOADS_WITHIN = 30.0
+"""Seconds for a worker's program to be loaded, which takes one or two on a busy machine."""
 
 
 class FuseConnection:
@@ -190,6 +202,18 @@ class WorkerProcess:
         os.close(self.pidfd)
         self.channel.close()
         return status
+
+
+def why_not_loaded(program: str) -> str:
+    """The reason why the program of the next worker cannot be loaded, as in the middle of an upgrade; "" if it can."""
+    command = [sys.executable, "-P", "-c", f"import {program}"]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, cwd="/", timeout=_LOADS_WITHIN)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    return (done.stderr.decode(errors="replace").splitlines() or [exit_name(done.returncode)])[-1]
 
 
 def exit_name(status: int) -> str:

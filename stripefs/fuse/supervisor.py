@@ -13,10 +13,10 @@ the mount is in use, the connection stays for the next supervisor of the same pl
 a worker.
 
 Signals: TERM and INT unmount and end. HUP replaces the worker, which is how a new version of the program comes into a
-live mount; the worker first waits for files that are being written, and a second HUP replaces it at once. From a
-terminal HUP means that the terminal is gone, and ends the mount like TERM. Three deaths within 60 s without one
-answered request in between end the connection; the dead mount is left where it is, because an empty directory in its
-place would mislead whoever reads it.
+live mount; the worker first waits for files that are being written, and a second HUP replaces it at once. It stays
+where the next one could not be loaded, as in the middle of an upgrade. From a terminal HUP means that the terminal is
+gone, and ends the mount like TERM. Three deaths within 60 s without one answered request in between end the connection;
+the dead mount is left where it is, because an empty directory in its place would mislead whoever reads it.
 
 Where systemd wants signs of life (`WatchdogSec=`), it gets them from this loop, and the worker is asked for one of its
 own loop. A worker that answers none for three quarters of that time is killed and replaced, so that systemd need not
@@ -42,7 +42,16 @@ from stripefs.fuse.control import ControlFiles, Mount, metrics_listener
 from stripefs.fuse.ipc import MountSpec
 from stripefs.fuse.keeper import Keeper, KeptConnection, keeper_path
 from stripefs.fuse.state_memory import CounterPage, MemoryJournal, make_memory
-from stripefs.fuse.supervised import CrashLoop, FuseConnection, WorkerProcess, exit_name, has_terminal, pidfd, signals
+from stripefs.fuse.supervised import (
+    CrashLoop,
+    FuseConnection,
+    WorkerProcess,
+    exit_name,
+    has_terminal,
+    pidfd,
+    signals,
+    why_not_loaded,
+)
 from stripefs.systemd import Watchdog, notify, watchdog_period
 
 __all__ = ["serve"]
@@ -252,6 +261,8 @@ class _Supervisor:
         if self._leaving:
             _log.info("%s: replacing the worker at once", reason)
             worker.kill()
+        elif why := why_not_loaded(self._spec.program):
+            _log.error("%s: the worker stays, since the next one could not be loaded: %s", reason, why)
         else:
             _log.info("%s: replacing the worker", reason)
             self._leaving = True

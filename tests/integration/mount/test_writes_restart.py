@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
+from tests.tools.installed_code import InstalledCode
 from tests.tools.mounts import MIB, REPLACED, Mounted, Mounts, drop_cache, eventually
 
 pytestmark = pytest.mark.mount
@@ -103,6 +106,33 @@ def test_an_upgrade_waits_for_writers(mounts: Mounts) -> None:
     os.kill(mounted.process.pid, signal.SIGHUP)
     eventually(lambda: mounted.status()["generation"] == 3, "the next worker")
     assert _errno(os.close, writer) == errno.EIO
+    assert mounted.stop() == 0
+
+
+def test_a_worker_stays_while_the_next_one_cannot_be_loaded(
+    mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A SIGHUP in the middle of an upgrade, whose files are not all there, is refused; a later one is not."""
+    mounts.forgive("the worker stays")
+    code = InstalledCode(tmp_path / "code")
+    code.install_checkout("0.2.0+first")
+    monkeypatch.setenv("PYTHONPATH", str(code.folder))
+    mounted = mounts.mount(rw=True)
+    assert mounted.status()["version"] == "0.2.0+first"
+    writer = os.open(mounted.path / "f", os.O_WRONLY | os.O_CREAT)
+    os.write(writer, b"1" * MIB)
+    shutil.rmtree(code.folder / "stripefs" / "vfs")
+    for number in (1, 2):
+        os.kill(mounted.process.pid, signal.SIGHUP)
+        eventually(lambda times=number: mounted.log_text().count("the worker stays") == times, "the refusal")  # type: ignore[misc]
+    assert "No module named 'stripefs.vfs" in mounted.log_text()
+    os.write(writer, b"2" * MIB)
+    os.close(writer)
+    code.install_checkout("0.2.0+second")
+    os.kill(mounted.process.pid, signal.SIGHUP)
+    eventually(lambda: mounted.status()["version"] == "0.2.0+second", "the next worker")
+    assert mounted.status()["generation"] == 2
+    assert (mounted.path / "f").read_bytes() == b"1" * MIB + b"2" * MIB
     assert mounted.stop() == 0
 
 
