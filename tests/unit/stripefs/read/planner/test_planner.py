@@ -127,6 +127,20 @@ def test_sixteen_streams_in_one_file_share_the_hosts():
     assert world.now < 1.3 * fullest * 8 * MIB / 40e6
 
 
+def test_a_stream_does_not_run_into_the_part_of_another():
+    """Of two threads that split a file between them, the second one has read on where the first one comes to."""
+    cursors = World(limits(), eight()).open(dealt(64 * MIB)).cursors
+    for begin, end in ((0, 8 * MIB), (32 * MIB, 48 * MIB)):
+        for at in range(begin, end, MIB):
+            cursor, _ = cursors.match(at, 1.0)
+            cursor.advance(at, MIB, starved=False, limit=64 * MIB, now=1.0)
+    first, second = cursors
+    assert (first.position, second.position) == (8 * MIB, 48 * MIB)
+    assert cursors.passed(32 * MIB, first) == 48 * MIB
+    assert cursors.passed(8 * MIB, first) is None
+    assert cursors.passed(48 * MIB, second) is None
+
+
 @pytest.mark.parametrize(("rate", "ahead"), [(8e9, QUICK_AHEAD), (200e6, 64 * 16 * MIB)])
 def test_look_ahead_inside_one_block_ends_with_the_window(rate, ahead):
     """With a quick host sooner, which brings in time what is not here yet."""
@@ -175,6 +189,17 @@ def test_two_processes_that_share_out_the_tensors_of_a_file(budget, twice):
     world.run()
     assert world.planner.bytes_fetched <= length * (1 + twice)
     assert world.now < 1.1 * length / (8 * 40e6)
+
+
+def test_the_chunks_of_a_range_begin_anew_in_each_block():
+    file = World(limits(), eight()).open([Block(0, 5 * MIB // 2, ("h0",)), Block(5 * MIB // 2, 3 * MIB, ("h1",))])
+    starts = [0, MIB, 2 * MIB, 5 * MIB // 2, 7 * MIB // 2, 9 * MIB // 2]
+    assert list(file.chunks(0, 6 * MIB)) == starts
+    assert list(file.chunks(MIB + 1, 7 * MIB // 2)) == starts[1:4]
+    assert list(file.chunks(MIB, MIB)) == []
+    file.ranges[7 * MIB // 2] = here = object()
+    assert file.range_at(9 * MIB // 2 - 1) is here
+    assert file.range_at(9 * MIB // 2) is None
 
 
 def test_one_host_never_holds_more_than_half_the_threads():
