@@ -81,7 +81,7 @@ def test_a_lock_that_lives_keeps_everything(place: Place, caplog: pytest.LogCapt
     place.hidden("d", "model", f"{version(1)}-0", 9 * DAY)
     place.lock("d", "gone", [version(1)], DEAD)
     place.lock("d", name, [version(2)], LEASE - 10)
-    stays(place, caplog, "at work")
+    stays(place, caplog, "3 of writers that are at work")
 
 
 def test_a_directory_that_was_never_given_its_name_goes(place: Place) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -443,3 +444,17 @@ def test_stores_that_cannot_do_it_are_refused(place: Place) -> None:
         store.capabilities = Capabilities(**{"put": True, "put_if_absent": True, "writes": True, missing: False})
         with pytest.raises(Unsupported):
             collect(place, store)
+
+
+def test_a_part_that_its_manifest_does_not_name_goes_when_it_is_old(place: Place) -> None:
+    place.striped("d/striped", version(100), seconds=OLD)
+    good = place.everything()
+    folder, old = place.root / ".stripefs" / version(100), time.time() - OLD
+    spare = f".stripefs/{version(100)}/4711"
+    place.file(spare, b"of no manifest", DAY / 2)
+    os.utime(folder, (old, old))
+    found = collect(place)
+    assert (found.removed, found.kept) == (0, {GcVerdict.YOUNG: (1, len(b"of no manifest"))})
+    os.utime(folder / "4711", (old, old))
+    assert removed(collect(place)) == {spare}
+    assert place.everything() == good
