@@ -187,16 +187,6 @@ async def test_an_image_that_is_discarded_does_not_linger(world: World, leases: 
 
 
 @beside_unmounts
-async def test_a_lease_is_on_one_image(world: World, leases: Leases) -> None:
-    await leases.hold(request("one", "c"))
-    with pytest.raises(MountError, match="is on the image aaaa"):
-        await leases.hold(request("two", "c"))
-    await leases.release(releasing("c"))
-    await leases.hold(request("two", "c"))
-    assert world.mounts == 2
-
-
-@beside_unmounts
 async def test_snapshots_are_stacked_above_the_image_and_released_with_it(world: World, leases: Leases) -> None:
     numpy, torch = (pool_path(SETTINGS, SNAPSHOTS[name]) for name in ("numpy", "torch"))
     held = await hold(leases, request("one", "c", above=["torch", "nosuch", "bad", "numpy"]))
