@@ -185,4 +185,5 @@ async def test_published_bytes_that_lost_their_name_are_not_read_from_another_fi
         with pytest.raises(StaleVersion, match="replaced"):
             await upload.read(MIB - 10, 20)
         assert await upload.read(MIB, len(OTHER)) == OTHER
-        await upload.publish(final=True)
+        status = await upload.publish(final=True)
+        assert (status.name, status.length) == (b"file", MIB + len(OTHER))
