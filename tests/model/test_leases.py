@@ -119,7 +119,7 @@ class Worker:
         self._token = token
 
     def _run(self) -> None:
-        self.clock = trio.testing.MockClock(rate=5.0)
+        self.clock = trio.testing.MockClock(rate=20.0)
         try:
             trio.run(self._main, clock=self.clock)
         except BaseException as error:  # noqa: BLE001  whoever waits for the worker raises it
@@ -445,4 +445,4 @@ class Daemon(RuleBasedStateMachine):
 
 
 TestDaemon = Daemon.TestCase
-TestDaemon.settings = examples(15, steps=25)
+TestDaemon.settings = examples(10, steps=20)
