@@ -69,7 +69,7 @@ class Host:
         self.mounts: dict[str, str] = {}  # types by mountpoint
         self.alive: dict[int, int] = {}  # processes, and when each began
         self.failing = ""  # "mount" or "unmount", which the helper does not bring about
-        self.slow = False  # whether it does, but does not end
+        self.slow = False  # it does, but does not end
 
     def began(self, process: int) -> int:
         return self.alive.get(process, 0)
@@ -155,7 +155,7 @@ class Worker:
 
 @dataclass
 class Use:
-    """What a client has attached. mounted: it is in the kernel."""
+    """An attachment of a client. mounted: it is in the kernel."""
 
     owner: int
     point: str

@@ -105,7 +105,7 @@ async def test_a_device_that_was_removed_may_come_again_before_its_blocks_are_fo
     index = virtual_index(1000)
     for _ in range(2):
         fill(tmp_path, 1000)
-        cache._strays[NAME] = 0
+        cache._unopened[NAME] = 0
         await cache.load(NAME, index)
         assert cache.open(NAME, index) is not None
         await cache.discard(NAME)
