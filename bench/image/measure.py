@@ -230,7 +230,8 @@ def _warm(session: _Session) -> None:
 
 
 def _warm_starts(session: _Session, number: int) -> None:
-    """The second of two starts of each system, all in turn on one host, and how long `imagefs run` prepares there."""
+    """The second of two starts of each system, all in turn on one host, and how long `imagefs run` prepares there,
+    with the part of it that Python alone takes."""
     with _local_host(session) as machine:
         for add in (False, True):
             for system in in_turn(_WARM, number):
@@ -239,6 +240,8 @@ def _warm_starts(session: _Session, number: int) -> None:
                         session.samples.add("warm", system, number, {"time": start.seconds, "inside": start.inside})
         prepared = runtime.prepare_seconds(machine, session.url("traced"), _PREPARED)
         session.samples.add("warm", "imagefs", number, {"prepare": prepared * 1000})
+        interpreter = runtime.interpreter_seconds(_PREPARED)
+        session.samples.add("warm", "interpreter", number, {"prepare": interpreter * 1000})
 
 
 def _warm_start(session: _Session, machine: Host, system: str) -> AbstractContextManager[Start]:

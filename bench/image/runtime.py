@@ -9,6 +9,7 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ __all__ = [
     "Built",
     "Published",
     "build",
+    "interpreter_seconds",
     "prepare_seconds",
     "published",
     "record",
@@ -125,6 +127,17 @@ def prepare_seconds(machine: Host, image: str, count: int) -> float:
             found.append(float(done.stdout) - begin)
         except ValueError:
             raise BenchError(f"imagefs run executed no runtime: {last_line(done.stderr)}") from None
+    return statistics.median(found)
+
+
+def interpreter_seconds(count: int) -> float:
+    """Seconds that the Python of `imagefs run` takes to start and to end when it is to do nothing: the median of
+    `count`. Raises BenchError."""
+    found = []
+    for _ in range(count):
+        begin = time.monotonic()
+        run(sys.executable, "-c", "")
+        found.append(time.monotonic() - begin)
     return statistics.median(found)
 
 
