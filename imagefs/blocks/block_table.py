@@ -236,10 +236,11 @@ class PeerTable(Generic[_T]):
         while at < len(shard) and shard[at] & ~_MASK == key:
             location = shard[at] & _MASK
             number = bisect_right(self._firsts, location) - 1
-            device, blocks = self._devices[number] if number >= 0 else (None, 0)
-            block = location - self._firsts[number]
-            if device is not None and block < blocks:  # else of a device that was dismissed
-                yield device, block
+            if number >= 0:
+                device, blocks = self._devices[number]
+                block = location - self._firsts[number]
+                if block < blocks:  # else of a device that was removed
+                    yield device, block
             at += 1
 
     def _place(self, digest: bytes) -> tuple[array[int], int]:

@@ -147,7 +147,11 @@ class Fetcher(Generic[_T]):
                 fetch.targets.append((who, block))
             fetches.append((block, fetch))
         if new:
-            self._begin(packs, new)
+            try:
+                self._begin(packs, new)
+            except Exception as error:
+                self._fail(new, error)  # else those who want these blocks would wait for good
+                raise
         elif demand:
             self._changed.unpark_all()  # a request that had to wait for readers may be one of theirs now
         return fetches

@@ -247,6 +247,14 @@ def test_what_a_dismissed_device_left_is_no_block_of_another() -> None:
     assert list(table.find(digest(1))) == []
 
 
+def test_what_the_only_device_left_is_no_block() -> None:
+    table: PeerTable[str] = PeerTable()
+    only = table.add_device("only", 10)
+    table.add(digest(1), only + 3)
+    table.remove_device(only)
+    assert list(table.find(digest(1))) == []
+
+
 def test_locations_have_an_end() -> None:
     table: PeerTable[str] = PeerTable()
     with pytest.raises(OverflowError):

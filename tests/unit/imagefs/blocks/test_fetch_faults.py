@@ -44,6 +44,18 @@ async def read_all(blocks: BlockStore, made: Made, source: FakeSource) -> bytes:
     return bytes(await (await blocks.open(made.digest, made.index, source)).read(0, len(made.content)))
 
 
+async def test_a_lookup_that_fails_leaves_nobody_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(noise(2))
+    async with opened(tmp_path, made, FakeSource(made)) as (blocks, device):
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks.fetcher, "_find", lambda _digest: made.index.place(-1))
+            with pytest.raises(IndexError):
+                await device.read(0, BLOCK)
+        assert len(blocks.fetcher) == 0
+        with trio.fail_after(10):
+            assert bytes(await device.read(0, 2 * BLOCK)) == made.content
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("error", [ServiceDown("away"), HostFailed("silent")])
 async def test_a_store_that_comes_back_in_time_costs_time_only(
