@@ -23,6 +23,7 @@ from imagefs.blocks.stats import BlockStats
 from imagefs.errors import DocumentUnreadable
 from imagefs.format import is_digest
 from imagefs.format.index import BLOCK, Index
+from stripefs.errors import StoreError
 
 __all__ = ["CachedDevice", "DeviceCache"]
 
@@ -164,7 +165,8 @@ class DeviceCache:
                 try:
                     change(cached.index.place(block).digest, cached.first + block)
                 except DocumentUnreadable:  # a reader of the device meets it
-                    return False
+                    if not cached.local.closed:
+                        return False
             more = True
         return more
 
@@ -255,13 +257,14 @@ class DeviceCache:
     async def _punch(self, cached: CachedDevice, blocks: Sequence[int]) -> int:
         """Give the disk back what cleared blocks take; how many bytes. Raises OSError."""
         before = cached.usage
-        with self._disk.tolerant("blocks cannot be given up"):
+        with self._disk.tolerant("blocks cannot be given up"), contextlib.suppress(StoreError):  # removed meanwhile
             await self._disk.thread(_punch, cached.local, cached.local.table.take_dirty(), blocks)
         await self.measure([cached])
         self._stats.evicted += len(blocks)
         self._stats.evicted_bytes += max(0, before - cached.usage)
         async with self._turns[cached.local.name]:
-            if not cached.users and (not cached.local.table.present or cached.usage >= before):
+            unused = not (cached.users or cached.local.closed)
+            if unused and (not cached.local.table.present or cached.usage >= before):
                 await self._remove(cached)  # empty, or the file system gives room back by whole files only
         return before - cached.usage
 

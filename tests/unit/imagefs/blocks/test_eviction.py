@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +17,9 @@ from imagefs.blocks.block_table import ROW, PeerTable, row
 from imagefs.blocks.cachefile import CacheDisk, LocalDevice
 from imagefs.blocks.eviction import DeviceCache
 from imagefs.blocks.stats import BlockStats
+from imagefs.errors import DocumentUnreadable
 from imagefs.format.index import BLOCK, Index
+from tests.support.images.devices import eventually
 
 BLOCKS = 20_000
 NAME = "ab" * 32
@@ -119,3 +123,66 @@ async def test_a_device_that_was_removed_may_come_again_before_its_blocks_are_fo
     assert len(cache.peers) == 1000
     for block in (0, 1, 999):
         assert list(cache.peers.find(block.to_bytes(32, "little"))) == [(last, block)]
+
+
+async def test_blocks_of_a_removed_device_are_forgotten_but_for_those_whose_names_are_lost(tmp_path: Path) -> None:
+    """A part of its index cannot be read any more."""
+    fill(tmp_path, 1000)
+    stats = BlockStats()
+    cache = DeviceCache(CacheDisk(tmp_path, stats), 1 << 40, stats)
+    index = virtual_index(1000)
+    await cache.load(NAME, index)
+    cached = cache.open(NAME, index)
+    assert cached is not None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cache.list_peers)
+        await wait_all_tasks_blocked()
+        assert len(cache.peers) == 1000
+
+        def place(block: int) -> Any:
+            if block < 10:
+                raise DocumentUnreadable("the disk does not give it back")
+            return index.place(block)
+
+        cached.index = cast("Index", SimpleNamespace(**{**vars(index), "place": place}))
+        await cache.discard(NAME)
+        await wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert len(cache.peers) == 10
+
+
+@pytest.mark.parametrize("removed", ["before its blocks are given up", "before its turn"])
+async def test_a_device_that_is_removed_while_it_is_evicted_is_removed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, removed: str
+) -> None:
+    stats = BlockStats()
+    cache = DeviceCache(CacheDisk(tmp_path, stats), 1 << 40, stats)
+    index = virtual_index(2)
+    await cache.load(NAME, index)
+    cached = cache.devices[NAME]
+    cached.local.write(0, bytes(BLOCK), 1, NOW)
+    cache.add_block(cached, 0, bytes(32), 1, NOW)
+    await cache.measure([cached])
+    gate = threading.Event()
+    early = removed == "before its blocks are given up"
+    step = LocalDevice.unmark if early else LocalDevice.punch
+
+    def gated(self: LocalDevice, *arguments: Any) -> None:
+        assert gate.wait(30)
+        step(self, *arguments)
+
+    monkeypatch.setattr(LocalDevice, step.__name__, gated)
+    cache.limit = 0
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(cache.make, 0, demand=False))
+        await wait_all_tasks_blocked()
+        async with cache._turns[NAME]:
+            if early:
+                await cache._remove(cached)
+            gate.set()
+            await eventually(lambda: stats.evicted == 1)
+            if not early:
+                await cache._remove(cached)
+    assert not cache.has(NAME)
+    assert not list(tmp_path.iterdir())
+    assert stats.disk_errors == 0
