@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -255,18 +256,23 @@ def _prepare(cache: MetadataCache) -> None:
     for scheme in schemes:
         try:
             _careful(partial(prepare, scheme))
-        except (OSError, ImportError, StripefsError) as error:
+        except (OSError, StripefsError) as error:
             _log.info("what %s:// needs is loaded when it is needed: %s", scheme, error)
 
 
 def _careful(call: Callable[[], _T]) -> _T:
-    """`call()`, whose errors are ours, or the operating system's: a client of a store may raise anything. Raises
-    ImportError for a client that cannot be loaded, of which `stripefs.fuse.control_server` tells what to do."""
+    """`call()`, whose errors are ours, or the operating system's: a client of a store may raise anything."""
     try:
         return call()
-    except (StripefsError, OSError, ImportError):
+    except (StripefsError, OSError):
         raise
     except BaseException as error:  # a panic of a client written in Rust is no Exception
+        if isinstance(error, ImportError):
+            from stripefs.extras import missing
+
+            told = missing(error, f"`kill -HUP {os.getppid()}` has the next worker run from the new one")
+            if told is not None:
+                raise StoreError(told.message, hint=told.hint) from error
         _log.exception("a store's client failed unexpectedly")
         raise StoreError(f"the store's client failed unexpectedly: {error!r}") from error
 

@@ -292,7 +292,7 @@ def test_a_daemon_that_was_not_reloaded_says_so(code: InstalledCode, service: Se
                 "imagefs: the program is not whole, as when it was upgraded meanwhile: No module named "
                 f"'stripefs.store.object_store'; `kill -HUP {supervisor}` has the next worker run from the new one\n"
             )
-            assert done.returncode == 1
+            assert done.returncode == 3
         os.kill(supervisor, signal.SIGHUP)
         eventually(lambda: service.status()["version"] == UPGRADED, "the worker of this version")
         service.ok("mount", f"{server.url('images')}#t", str(target))

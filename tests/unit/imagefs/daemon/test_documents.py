@@ -33,7 +33,7 @@ from imagefs.format.index import BLOCK, BlockLocation, Pack, write
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
-from stripefs.errors import ServiceDown
+from stripefs.errors import ServiceDown, StoreError
 from stripefs.fuse.protocol import ROOT
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
@@ -105,6 +105,24 @@ async def test_a_store_that_hangs_blocks_no_resolve_and_keeps_few_threads(
         await trio.to_thread.run_sync(lambda: None)
     assert await found.resolve(source, "app") == ("b" * 64, False)
     source.close()
+
+
+async def test_a_client_of_another_version_is_an_error_of_the_store_that_tells_what_to_do(tmp_path: Path) -> None:
+    """An upgrade in place renamed a module that this worker has not loaded yet."""
+
+    class Upgraded(PackSource):
+        def images(self) -> Images:
+            import stripefs.store.earlier_name  # type: ignore[import-not-found]  # noqa: F401
+
+            return super().images()
+
+    cache = MetadataCache(tmp_path / "cache")
+    source, found = Upgraded(StoreSettings(url=str(tmp_path / "store"))), Documents(cache, 90.0)
+    with pytest.raises(StoreError, match="the program is not whole") as caught:
+        await found.resolve(source, "app")
+    assert f"kill -HUP {os.getppid()}" in caught.value.hint
+    cache.remember(source.url, "app", "a" * 64)
+    assert await found.resolve(source, "app") == ("a" * 64, True)
 
 
 def test_a_connection_that_hangs_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
