@@ -34,6 +34,7 @@ from imagefs.daemon.requests import (
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format import is_digest
+from imagefs.format.trace import DEFAULT_WORKLOAD
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StripefsError
 from stripefs.fuse import kernel
@@ -222,7 +223,7 @@ class Leases:
                 path,
                 asked.namespace,
                 asked.timeout,
-                Recording(asked.workload),
+                Recording(asked.workload or DEFAULT_WORKLOAD),
                 shares=True,
                 snapshot=SnapshotUse(snapshot) if snapshot else None,
                 lease=asked.lease,

@@ -244,7 +244,8 @@ def _decoder(hint: Any) -> _Decoder:
         return _record(hint)
     kinds = get_args(hint)
     if isinstance(hint, types.UnionType):  # with None, which stands for the default
-        return _decoder(kinds[0])
+        decoder = _decoder(kinds[0])
+        return lambda value: None if value == {} else decoder(value)
     if get_origin(hint) is tuple:
         return _sequence(kinds)
     if get_origin(hint) is Literal:

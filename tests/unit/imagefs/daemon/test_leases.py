@@ -76,7 +76,8 @@ class World(FakeHost):
         if request.image == SNAPSHOTS["bad"]:
             raise DamagedObject("it lacks a pack")
         one = attachment(request.id, image=request.image, base=request.image, owner=1)
-        one.change({"mountpoint": request.mountpoint, "namespace": 1, **shared_by(request)})
+        workload = request.recording.workload
+        one.change({"mountpoint": request.mountpoint, "namespace": 1, "workload": workload, **shared_by(request)})
         self.known[one.id] = one
         return attached(request.id)
 
@@ -170,6 +171,13 @@ async def test_many_leases_have_one_mount_until_the_last_is_released(world: Worl
         await leases.release(releasing(name, at_once=True))
         await trio.sleep(1)
     assert not world.standing
+
+
+@beside_unmounts
+async def test_a_workload_without_a_name_is_the_default_one(world: World, leases: Leases) -> None:
+    for image, workload in zip(IMAGES, ("", "serve"), strict=True):
+        await leases.hold(request(image, image)._replace(workload=workload))
+    assert [one.workload for one in world.known.values()] == ["default", "serve"]
 
 
 @beside_unmounts

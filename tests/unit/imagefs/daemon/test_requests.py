@@ -157,6 +157,12 @@ def test_fields_that_an_older_client_does_not_know_have_their_defaults(absent: d
     assert decode(HoldRequest, older) == HoldRequest(StoreSettings(url="/s"), "t", Lease("c", "x"), 1)
 
 
+@pytest.mark.parametrize("name", ["snapshot", "hint", "lease"])
+def test_an_empty_object_is_none(name: str) -> None:
+    none: dict[str, Any] = {name: None}
+    assert decode(AttachRequest, MOST.to_json() | {name: {}}) == MOST._replace(**none)
+
+
 def test_a_whole_number_of_seconds_is_a_number() -> None:
     assert decode(HoldRequest, HOLD.to_json() | {"timeout": 6}) == HOLD
 
