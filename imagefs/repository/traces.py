@@ -23,7 +23,7 @@ from imagefs.format.trace import DEFAULT_WORKLOAD, SIZE_LIMIT, Plan, Trace, chec
 from imagefs.repository.base import Repository
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
-from stripefs.errors import Exists, NotFound, StoreError, Unsupported
+from stripefs.errors import Exists, NotFound, StoreError
 from stripefs.store.local import LocalStore
 
 __all__ = ["KEEP", "OTHERS", "Traces", "load_plan", "local_traces", "other_plans", "unpack"]
@@ -177,10 +177,10 @@ def load_plan(images: Images, image: str, workload: str, folder: Path | None = N
 
 
 def other_plans(images: Images, image: str, workload: str, folder: Path) -> list[Plan]:
-    """At most `OTHERS` plans for other workloads of `image` in the store and in the local `folder`, those that most
-    starts taught first. One that cannot be had is left out. A store that does not list is asked for the default
-    workload's."""
-    found = {plan.workload: plan for plan in _others(Traces(images.repository), image, workload)}
+    """At most `OTHERS` plans for other workloads of `image`, those that most starts taught first: of all in the local
+    `folder`, and of `OTHERS` that the store is asked for, the default workload's and those first by name. One that
+    cannot be had is left out. A store that does not list is asked for the default workload's."""
+    found = {plan.workload: plan for plan in _others(Traces(images.repository), image, workload, OTHERS)}
     if folder.is_dir():
         with local_traces(folder) as traces:
             for plan in _others(traces, image, workload):
@@ -189,13 +189,13 @@ def other_plans(images: Images, image: str, workload: str, folder: Path) -> list
     return sorted(found.values(), key=lambda plan: (-plan.traces, plan.workload))[:OTHERS]
 
 
-def _others(traces: Traces, image: str, workload: str) -> Iterator[Plan]:
+def _others(traces: Traces, image: str, workload: str, most: int | None = None) -> Iterator[Plan]:
     try:
         names = traces.planned(image)
-    except Unsupported:
+    except StoreError:
         names = [DEFAULT_WORKLOAD]
     others = sorted({*names} - {workload}, key=lambda name: (name != DEFAULT_WORKLOAD, name))
-    for name in others[:OTHERS]:
+    for name in others[:most]:
         try:
             plan = traces.plan(image, name)
         except (FormatError, StoreError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from imagefs.repository.store import StoreRepository, open_repository
 from imagefs.repository.traces import OTHERS, Traces, load_plan, local_traces, other_plans
 from stripefs.errors import NotFound, PermissionDenied
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Handle, Identity
+from stripefs.store.base import Handle, Identity, Status
 from stripefs.store.local import LocalStore
 from tests.tools.web_server import WebServer
 
@@ -188,6 +189,28 @@ def test_of_many_workloads_few_are_asked_for_the_default_one_among_them(traces: 
     traces.put_plan(planned("default", 1))
     found = [plan.workload for plan in other_plans(Images(traces.repository), BASE, "train", tmp_path / "kept")]
     assert (len(found), "default" in found) == (OTHERS, True)
+
+
+def test_of_many_workloads_of_this_host_those_that_most_starts_taught_are_found(traces: Traces, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    with local_traces(folder) as local:
+        for number in range(3 * OTHERS):
+            local.put_plan(planned(f"a{number:02}", 1 + number))
+    found = [plan.traces for plan in other_plans(Images(traces.repository), BASE, "train", folder)]
+    assert found == [3 * OTHERS - number for number in range(OTHERS)]
+
+
+def test_plans_of_a_store_that_refuses_to_list_are_asked_for_beside_those_of_this_host(tmp_path: Path) -> None:
+    class Refusing(LocalStore):
+        def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+            raise PermissionDenied("no")
+
+    (tmp_path / "store").mkdir()
+    images, folder = Images(StoreRepository(Refusing(os.fsencode(tmp_path / "store")))), tmp_path / "kept"
+    Traces(images.repository).put_plan(planned("default", 2))
+    with local_traces(folder) as local:
+        local.put_plan(planned("serve", 1))
+    assert other_plans(images, BASE, "train", folder) == [planned("default", 2), planned("serve", 1)]
 
 
 def test_a_plan_of_another_workload_that_is_damaged_is_left_out(traces: Traces, tmp_path: Path) -> None:
