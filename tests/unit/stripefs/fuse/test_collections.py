@@ -49,6 +49,27 @@ def test_a_full_collection_looks_at_what_is_new(frozen: None) -> None:
     assert max(most) < NAMES // 2  # all of them are two objects each
 
 
+def test_collections_do_not_wait_for_many_new_objects_after_names_were_replayed() -> None:
+    replayed = [[number] for number in range(800_000)]
+    new: list[list[int]] = []
+    full: list[int] = []
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        if phase == "start" and about["generation"] == 2:
+            full.append(len(new))
+
+    gc.collect()
+    before = list(gc.callbacks)
+    try:
+        worker.freeze_survivors()
+        gc.callbacks.append(note)
+        new += ([number] for number in range(len(replayed) // 5))
+    finally:
+        gc.callbacks[:] = before
+        gc.unfreeze()
+    assert full
+
+
 def test_a_young_collection_does_not_look_at_all_names(frozen: None) -> None:
     table = InodeTable()
     for number in range(1000):
