@@ -35,6 +35,7 @@ __all__ = [
     "check",
     "die_with_parent",
     "flocked",
+    "has_terminal",
     "is_locked",
     "lock",
     "not_ours",
@@ -243,6 +244,15 @@ def die_with_parent(parent: int) -> None:
     check(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
         os._exit(1)
+
+
+def has_terminal() -> bool:
+    """True if this process has a terminal, whose end SIGHUP then means."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def umask() -> int:

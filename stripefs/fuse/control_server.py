@@ -19,8 +19,10 @@ from typing import Any
 import trio
 
 from stripefs.background import contain
-from stripefs.errors import StripefsError
+from stripefs.errors import MountError, StripefsError
+from stripefs.extras import missing
 from stripefs.fuse.ipc import describe_error
+from stripefs.osutil import has_terminal
 
 __all__ = ["ControlServer", "Request"]
 
@@ -105,14 +107,13 @@ class ControlServer:
 
     @staticmethod
     def _unexpected(operation: str, error: Exception) -> dict[str, Any]:
-        if isinstance(error, ImportError):
-            from stripefs.extras import missing
-
-            # The supervisor starts workers, and is the parent of each.
-            told = missing(error, f"`kill -HUP {os.getppid()}` has the next worker run from the new one")
-            if told is not None:
-                _log.error("the request %s could not be answered: %s; %s", operation, told.message, told.hint)
-                return {"failed": describe_error(told)}
+        # The supervisor starts workers, and is the parent of each; it ends with their terminal if they have one.
+        remedy = f"`kill -HUP {os.getppid()}` has the next worker run from the new one"
+        if has_terminal():
+            remedy = f"end process {os.getppid()} and start it again"
+        if isinstance(error, ImportError) and (told := missing(error, remedy)) is not None:
+            _log.error("the request %s could not be answered: %s; %s", operation, told.message, told.hint)
+            return {"failed": describe_error(MountError(told.message, hint=told.hint))}
         _log.exception("the request %s could not be answered", operation)
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -28,7 +28,6 @@ __all__ = [
     "FuseConnection",
     "WorkerProcess",
     "exit_name",
-    "has_terminal",
     "pidfd",
     "signals",
     "why_not_loaded",
@@ -282,12 +281,3 @@ def pidfd(process: int, held: contextlib.ExitStack) -> int:
         raise MountError(f"process {process}, which wanted the mount, has ended") from None
     held.callback(os.close, descriptor)
     return descriptor
-
-
-def has_terminal() -> bool:
-    """True if this process has a terminal, whose end SIGHUP then means."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True

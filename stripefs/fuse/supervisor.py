@@ -47,11 +47,11 @@ from stripefs.fuse.supervised import (
     FuseConnection,
     WorkerProcess,
     exit_name,
-    has_terminal,
     pidfd,
     signals,
     why_not_loaded,
 )
+from stripefs.osutil import has_terminal
 from stripefs.systemd import Watchdog, notify, watchdog_period
 
 __all__ = ["serve"]

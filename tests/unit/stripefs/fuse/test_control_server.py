@@ -6,12 +6,14 @@ import json
 import os
 import select
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import trio
 
+from stripefs.fuse import control_server
 from stripefs.fuse.control_server import ControlServer
 
 
@@ -73,8 +75,13 @@ async def test_a_bug_in_an_answer_ends_no_other_one(listeners: tuple[socket.sock
     assert answer.endswith(b"figures 1\n")
 
 
-async def test_a_program_that_was_replaced_tells_how_to_go_on(listeners: tuple[socket.socket, socket.socket]) -> None:
-    """An upgrade in place renames a module that this process has not loaded yet."""
+@pytest.mark.parametrize("terminal", [False, True])
+async def test_a_program_that_was_replaced_tells_how_to_go_on(
+    listeners: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    """An upgrade in place renames a module that this process has not loaded yet; nothing else can be loaded either."""
+    monkeypatch.setattr(control_server, "has_terminal", lambda: terminal)
+    monkeypatch.setitem(sys.modules, "stripefs.extras", None)
 
     async def load(_request: object) -> dict[str, Any]:
         import stripefs.store.earlier_name  # type: ignore[import-not-found]  # noqa: F401
@@ -88,4 +95,5 @@ async def test_a_program_that_was_replaced_tells_how_to_go_on(listeners: tuple[s
         nursery.cancel_scope.cancel()
     failed = json.loads(answer)["failed"]
     assert failed["message"].startswith("the program is not whole, as when it was upgraded meanwhile: No module named ")
-    assert f"kill -HUP {os.getppid()}" in failed["hint"]
+    assert (failed["kind"], failed["exit_code"]) == ("MountError", 32)
+    assert failed["hint"].startswith(f"end process {os.getppid()} " if terminal else f"`kill -HUP {os.getppid()}` ")
