@@ -71,8 +71,9 @@ class Watchdog:
         self._heard = now
 
     def heard(self, now: float) -> None:
-        """The other side has answered."""
-        self._heard = now
+        """The other side has answered, which counts while that is expected."""
+        if self._heard is not None:
+            self._heard = now
 
     def excuse(self) -> None:
         """The other side cannot answer until `expect`."""

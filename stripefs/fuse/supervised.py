@@ -41,8 +41,8 @@ just being created has a copy of every mount of the host until it leaves the hos
 
 _PAUSE = 0.05
 
-_LOADS_WITHIN = 30.0
-"""Seconds for a worker's program to be loaded, which takes one or two on a busy machine."""
+_LOADS_WITHIN = 10.0
+"""Seconds for a worker's program to be loaded, which takes one or two on a busy machine. Its supervisor waits."""
 
 
 class FuseConnection:
@@ -203,16 +203,16 @@ class WorkerProcess:
         return status
 
 
-def why_not_loaded(program: str) -> str:
-    """The reason why the program of the next worker cannot be loaded, as in the middle of an upgrade; "" if it can."""
-    command = [sys.executable, "-P", "-c", f"import {program}"]
+def why_not_loaded(*modules: str) -> str:
+    """The reason why modules of the next worker cannot be loaded, as in the middle of an upgrade; "" if they can."""
+    command = [sys.executable, "-P", "-c", f"import {', '.join(modules)}"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, cwd="/", timeout=_LOADS_WITHIN)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
         return ""
-    return (done.stderr.decode(errors="replace").splitlines() or [exit_name(done.returncode)])[-1]
+    return (done.stderr.decode(errors="replace").strip() or exit_name(done.returncode)).splitlines()[-1]
 
 
 def exit_name(status: int) -> str:

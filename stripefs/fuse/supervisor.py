@@ -15,8 +15,11 @@ a worker.
 Signals: TERM and INT unmount and end. HUP replaces the worker, which is how a new version of the program comes into a
 live mount; the worker first waits for files that are being written, and a second HUP replaces it at once. It stays
 where the next one could not be loaded, as in the middle of an upgrade. From a terminal HUP means that the terminal is
-gone, and ends the mount like TERM. Three deaths within 60 s without one answered request in between end the connection;
-the dead mount is left where it is, because an empty directory in its place would mislead whoever reads it.
+gone, and ends the mount like TERM.
+
+Where a worker ended before it served, and the next one cannot be loaded, requests wait until it can, for ten minutes at
+most. Three deaths within 60 s without one answered request in between end the connection; the dead mount is left where
+it is, because an empty directory in its place would mislead whoever reads it.
 
 Where systemd wants signs of life (`WatchdogSec=`), it gets them from this loop, and the worker is asked for one of its
 own loop. A worker that answers none for three quarters of that time is killed and replaced, so that systemd need not
@@ -33,7 +36,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from stripefs import extras
 from stripefs.errors import MountError
@@ -66,6 +69,11 @@ _LEAVE_WITHIN = 5.0
 
 _FREE_WITHIN = 1.0
 """Seconds that a mount in use may take to become free, before whoever has files open there gets errors."""
+
+_LOADABLE_WITHIN = 600.0
+"""Seconds for which requests wait for a program of the next worker that can be loaded, as until an upgrade is done."""
+
+_LOAD_AGAIN = 1.0
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
@@ -118,6 +126,7 @@ class _Supervisor:
         self._connection = FuseConnection(spec)
         self._worker: WorkerProcess | None = None
         self._leaving = False  # the worker was asked to make way for the next
+        self._serving = False  # the last worker that was started has answered INIT
         self._generation = 0
         self._deaths = CrashLoop()
         self._watchdog = Watchdog(watchdog_period(), time.monotonic())
@@ -173,21 +182,26 @@ class _Supervisor:
         if self._keeper is not None:
             self._keeper.close()
         self._keeper = None
-        if not self._spec.keep or not self._connection.can_resend or self._worker is None:
+        if not self._spec.keep or not self._connection.can_resend:
             return
         facts = {"source": self._source, "kept": self._kept, "started_at": self._started_at}
+        facts["generation"] = self._generation
         kept = KeptConnection({**self._connection.state(), **facts}, self._connection.device, self._memory)
         try:
             self._keeper = Keeper.start(self._control_files.keeper, self._spec.keep, kept)
         except OSError as error:
             _log.warning("%s ends with its supervisor: no keeper can be started: %s", self._path, error)
         else:
-            self._keeper.worker(self._generation, self._worker.pidfd)
+            if self._worker is not None:
+                self._keeper.worker(self._generation, self._worker.pidfd)
 
     # Events
 
-    def _events(self) -> Iterator[tuple[str, Any]]:
-        """Waits for events: tick, signal NUMBER, orphaned, message DICT, died STATUS, disconnected, keeper lost."""
+    def _events(self, within: float | None = None) -> Iterator[tuple[str, Any]]:
+        """Waits for events: tick, signal NUMBER, orphaned, message DICT, died STATUS, disconnected, keeper lost.
+
+        within: the seconds after which it returns in any case, fewer than the watchdog's.
+        """
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         if self._owner >= 0 and not self._stopping:
@@ -200,7 +214,7 @@ class _Supervisor:
             poll.register(self._keeper.channel, select.POLLIN)
         if self._connection.device >= 0:
             poll.register(self._connection.device, 0)  # errors are always reported
-        left = self._watchdog.wait(time.monotonic())
+        left = self._watchdog.wait(time.monotonic()) if within is None else within
         happened = {descriptor for descriptor, _ in poll.poll(None if left is None else left * 1000)}
         if self._watchdog.tick(time.monotonic()):
             yield "tick", None
@@ -257,11 +271,10 @@ class _Supervisor:
             self._start_keeper()
 
     def _replace_worker(self, worker: WorkerProcess, reason: str) -> None:
-        self._deaths.clear()  # this one says nothing about what workers die of
         if self._leaving:
             _log.info("%s: replacing the worker at once", reason)
             worker.kill()
-        elif why := why_not_loaded(self._spec.program):
+        elif why := self._why_not_loaded():
             _log.error("%s: the worker stays, since the next one could not be loaded: %s", reason, why)
         else:
             _log.info("%s: replacing the worker", reason)
@@ -295,6 +308,7 @@ class _Supervisor:
 
     def _start(self) -> None:
         self._generation += 1
+        self._serving = False
         self._watchdog.excuse()  # it answers from INIT on
         self._worker = WorkerProcess(self._spec.program, self._path)
         self._worker.send(
@@ -321,14 +335,12 @@ class _Supervisor:
         """The worker is gone, and reaped: start the next one, unless there is nothing left to serve."""
         if self._stopping or not self._connection.alive:
             self._finish()
-        self._deaths.record(time.monotonic(), self._counters.read()["answered"])
+        if self._leaving:
+            self._deaths.clear()  # this one says nothing about what workers die of
+        else:
+            self._deaths.record(time.monotonic(), self._counters.read()["answered"])
         if self._deaths.diagnosis:
-            _log.critical(
-                "%s; %s is dead from here on: see the lines above, then umount -l %s and mount again",
-                *(self._deaths.diagnosis, self._path, self._path),
-            )
-            self._disconnect()
-            raise _Exit(MountError.exit_code)
+            self._give_up(self._deaths.diagnosis)
         level = logging.INFO if self._leaving and not status else logging.WARNING
         self._leaving = False
         if self._connection.resend():
@@ -345,14 +357,44 @@ class _Supervisor:
             self._mount_anew()
 
     def _start_next(self) -> None:
-        """Start a worker under a live mount; a machine that is out of processes for a moment must not end that."""
+        """Start a worker under a live mount, which a machine that is out of processes for a moment must not end, nor an
+        upgrade that is under way."""
+        if not self._serving:
+            self._wait_until_loadable()
         for _ in range(_STARTS):
             try:
-                return self._start()
+                self._start()
             except OSError as error:
                 _log.error("no worker can be started for %s: %s; trying again", self._path, error)
                 time.sleep(1)
-        _log.critical("%s is dead from here on: umount -l %s and mount again", self._path, self._path)
+            else:
+                return
+        self._give_up("no worker can be started")
+
+    def _why_not_loaded(self) -> str:
+        """The reason why the next worker cannot be loaded, "" if it can. Meanwhile this one was not asked for life."""
+        why = why_not_loaded(self._spec.program, *(["stripefs.fuse.write_backend"] if self._spec.mount.rw else []))
+        notify("WATCHDOG=1")
+        self._watchdog.heard(time.monotonic())
+        return why
+
+    def _wait_until_loadable(self) -> None:
+        said, end = "", time.monotonic() + _LOADABLE_WITHIN
+        while why := self._why_not_loaded():
+            if time.monotonic() > end:
+                self._give_up(f"the next worker cannot be loaded: {why}")
+            if why != said:
+                _log.error("requests wait, since the next worker could not be loaded: %s", why)
+                said = why
+            for event, value in self._events(_LOAD_AGAIN):
+                self._handle(event, value)
+
+    def _give_up(self, why: str) -> NoReturn:
+        """End the connection, and leave the dead mount where it is."""
+        _log.critical(
+            "%s; %s is dead from here on: see the lines above, then umount -l %s and mount again",
+            *(why, self._path, self._path),
+        )
         self._disconnect()
         raise _Exit(MountError.exit_code)
 
@@ -376,6 +418,7 @@ class _Supervisor:
 
     def _apply_limits(self) -> None:
         """Set the kernel's limits once a worker serves, and tell it for `status`."""
+        self._serving = True
         self._connection.apply_limits(log=self._generation == 1)
         self._watchdog.expect(time.monotonic())
         if self._worker is not None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from imagefs.daemon.launcher import is_kept
 from stripefs.fuse import kernel
 from tests.integration.imagefs.test_daemon_restarts import GatedServer
 from tests.support.checked_content import content, difference
@@ -298,4 +299,32 @@ def test_a_daemon_that_was_not_reloaded_says_so(code: InstalledCode, service: Se
         service.ok("mount", f"{server.url('images')}#t", str(target))
         assert (target / "data" / "7").read_bytes() == _data(7)
         service.ok("umount", str(target))
+    service.stop()
+
+
+def test_a_keeper_is_replaced_while_no_worker_can_be_loaded(
+    code: InstalledCode, service: Service, tmp_path: Path
+) -> None:
+    """The next daemon goes on from what the second keeper was given before there was a worker again."""
+    code.install_checkout("0.2.0")
+    Container.fill(tmp_path / "root")
+    service.ok("build", f"dir:{tmp_path / 'root'}", str(tmp_path / "store"), "-t", "t")
+    ensure(service)
+    target = service.mountpoint()
+    service.ok("mount", f"{tmp_path / 'store'}#t", str(target))
+    (first,), supervisor = service.keepers(), service.status()["supervisor_pid"]
+    (code.folder / "imagefs" / "daemon" / "worker.py").unlink()
+    service.kill_worker()
+    eventually(lambda: "requests wait" in service.log(), "the supervisor to wait")
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: service.keepers() not in ([], [first]), "the next keeper")
+    second = service.keepers()
+    os.kill(supervisor, signal.SIGKILL)
+    eventually(lambda: not service.answers() and is_kept(service.settings), "the end of the daemon")
+    code.install_checkout(UPGRADED)
+    ensure(service)
+    assert service.keepers() == second
+    assert service.status()["version"] == UPGRADED
+    assert (target / "data" / "7").read_bytes() == _data(7)
+    service.ok("umount", str(target))
     service.stop()

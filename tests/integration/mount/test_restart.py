@@ -19,6 +19,7 @@ import pytest
 
 from stripefs.fuse import kernel
 from tests.support.refusals import refused
+from tests.tools.installed_code import InstalledCode
 from tests.tools.mounts import MIB, PATIENCE, REPLACED, Mounted, Mounts, eventually, sha256, workers_of
 
 SLOW = "?delay=20ms&on=read"
@@ -203,6 +204,18 @@ def test_three_deaths_without_an_answer_end_the_connection(mounts: Mounts) -> No
     assert "umount -l" in mounted.log_text()
 
 
+def test_a_death_that_was_wanted_is_none_of_three(mounts: Mounts) -> None:
+    mounts.forgive(REPLACED)
+    (mounts.source / "file").write_bytes(b"content")
+    mounted = mounts.mount()
+    os.kill(mounted.process.pid, signal.SIGHUP)
+    for generation in (2, 3):
+        eventually(lambda wanted=generation: mounted.status()["generation"] == wanted, "a worker")  # type: ignore[misc]
+        mounted.kill_worker()
+    assert (mounted.path / "file").read_bytes() == b"content"
+    assert mounted.stop() == 0
+
+
 def test_forced_fallback_mounts_anew(mounts: Mounts) -> None:
     """Without FUSE_NOTIFY_RESEND open files fail, calls in flight fail, and the mountpoint serves again."""
     mounts.forgive("this kernel cannot hand over")
@@ -263,3 +276,21 @@ def test_a_stopped_worker_is_replaced_and_systemd_hears_of_life_all_the_while(
     assert (mounted.path / "file").read_bytes() == b"content"
     assert systemd.recv(64) == b"WATCHDOG=1"
     assert mounted.status()["restarts"] == 1
+
+
+def test_a_worker_is_not_taken_for_silent_while_the_next_one_is_loaded(
+    systemd: socket.socket, mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts.forgive("the worker stays")
+    code = InstalledCode(tmp_path / "code")
+    code.install_checkout("0.2.0+first")
+    monkeypatch.setenv("PYTHONPATH", str(code.folder))
+    mounted = mounts.mount()
+    (code.folder / "stripefs" / "vfs" / "__init__.py").write_text("import time; time.sleep(3); raise ImportError\n")
+    os.kill(mounted.process.pid, signal.SIGHUP)
+    while "the worker stays" not in mounted.log_text():
+        assert systemd.recv(64) == b"WATCHDOG=1"
+    for _ in range(3):
+        assert systemd.recv(64) == b"WATCHDOG=1"
+    assert mounted.status()["generation"] == 1
+    assert mounted.stop() == 0

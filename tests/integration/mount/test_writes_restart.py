@@ -7,12 +7,14 @@ import os
 import shutil
 import signal
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.tools.installed_code import InstalledCode
-from tests.tools.mounts import MIB, REPLACED, Mounted, Mounts, drop_cache, eventually
+from tests.tools.mounts import MIB, PATIENCE, REPLACED, Mounted, Mounts, drop_cache, eventually
 
 pytestmark = pytest.mark.mount
 
@@ -121,11 +123,11 @@ def test_a_worker_stays_while_the_next_one_cannot_be_loaded(
     assert mounted.status()["version"] == "0.2.0+first"
     writer = os.open(mounted.path / "f", os.O_WRONLY | os.O_CREAT)
     os.write(writer, b"1" * MIB)
-    shutil.rmtree(code.folder / "stripefs" / "vfs")
+    shutil.rmtree(code.folder / "stripefs" / "write")  # which a mount for reading does without
     for number in (1, 2):
         os.kill(mounted.process.pid, signal.SIGHUP)
         eventually(lambda times=number: mounted.log_text().count("the worker stays") == times, "the refusal")  # type: ignore[misc]
-    assert "No module named 'stripefs.vfs" in mounted.log_text()
+    assert "No module named 'stripefs.write" in mounted.log_text()
     os.write(writer, b"2" * MIB)
     os.close(writer)
     code.install_checkout("0.2.0+second")
@@ -134,6 +136,37 @@ def test_a_worker_stays_while_the_next_one_cannot_be_loaded(
     assert mounted.status()["generation"] == 2
     assert (mounted.path / "f").read_bytes() == b"1" * MIB + b"2" * MIB
     assert mounted.stop() == 0
+
+
+def test_callers_wait_while_the_next_worker_cannot_be_loaded(
+    mounts: Mounts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last writer closes in the middle of an upgrade that began after the SIGHUP."""
+    mounts.forgive("requests wait", "the worker ended with", "Traceback")
+    code = InstalledCode(tmp_path / "code")
+    code.install_checkout("0.2.0+first")
+    monkeypatch.setenv("PYTHONPATH", str(code.folder))
+    mounted = mounts.mount(rw=True)
+    (mounted.path / "read").write_bytes(b"r" * MIB)
+    writer = os.open(mounted.path / "f", os.O_WRONLY | os.O_CREAT)
+    os.write(writer, b"1" * MIB)
+    os.kill(mounted.process.pid, signal.SIGHUP)
+    eventually(lambda: "the next worker waits" in mounted.log_text(), "the worker to wait")
+    shutil.rmtree(code.folder / "stripefs" / "vfs")
+    os.close(writer)
+    eventually(lambda: "requests wait" in mounted.log_text(), "the supervisor to wait")
+    with ThreadPoolExecutor() as pool:
+        read = pool.submit(Path.read_bytes, mounted.path / "read")
+        time.sleep(2.5)  # in which three workers would die
+        assert not read.done()
+        code.install_checkout("0.2.0+second")
+        assert read.result(PATIENCE) == b"r" * MIB
+    assert mounted.status()["version"] == "0.2.0+second"
+    assert (mounted.path / "f").read_bytes() == b"1" * MIB
+    shutil.rmtree(code.folder / "stripefs" / "vfs")
+    mounted.kill_worker()
+    eventually(lambda: mounted.log_text().count("requests wait") == 2, "the supervisor to wait")
+    assert mounted.stop_now() == 0
 
 
 def _kill_in(mounted: Mounted, call: object, *arguments: object) -> None:

@@ -71,4 +71,5 @@ def test_silence_counts_from_the_last_answer_and_only_while_one_is_expected() ->
     watchdog.heard(1030.1)
     assert not watchdog.silent(1060.1)
     watchdog.excuse()
+    watchdog.heard(1070.0)  # too late: that one was excused
     assert not watchdog.silent(9999.0)
