@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -42,6 +41,7 @@ from imagefs.repository.traces import load_plan, other_plans
 from stripefs.background import supervise
 from stripefs.errors import Abandoned, MountError, ServiceDown, StoreError, StripefsError
 from stripefs.executor import Executor
+from stripefs.fuse.control_server import newer_worker
 from stripefs.store.url import parse_url, prepare
 
 __all__ = ["CacheUpkeep", "Documents"]
@@ -270,7 +270,7 @@ def _careful(call: Callable[[], _T]) -> _T:
         if isinstance(error, ImportError):
             from stripefs.extras import missing
 
-            told = missing(error, f"`kill -HUP {os.getppid()}` has the next worker run from the new one")
+            told = missing(error, newer_worker())
             if told is not None:
                 raise StoreError(told.message, hint=told.hint) from error
         _log.exception("a store's client failed unexpectedly")

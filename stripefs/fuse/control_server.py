@@ -24,7 +24,7 @@ from stripefs.extras import missing
 from stripefs.fuse.ipc import describe_error
 from stripefs.osutil import has_terminal
 
-__all__ = ["ControlServer", "Request"]
+__all__ = ["ControlServer", "Request", "newer_worker"]
 
 Request = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Answers one kind of request; raises StripefsError for what went wrong."""
@@ -37,6 +37,14 @@ _LONGEST_REQUEST = 1 << 16
 _DRAIN = 2.0
 """Seconds for which the rest of a request is read after its answer: a socket that is closed with unread input resets
 the connection, and the client may lose the answer."""
+
+
+def newer_worker() -> str:
+    """The remedy for a worker of another version than its program: its parent, the supervisor, starts the next one, and
+    ends with its terminal if it has one."""
+    if has_terminal():
+        return f"end process {os.getppid()} and start it again"
+    return f"`kill -HUP {os.getppid()}` has the next worker run from the new one"
 
 
 class ControlServer:
@@ -107,11 +115,7 @@ class ControlServer:
 
     @staticmethod
     def _unexpected(operation: str, error: Exception) -> dict[str, Any]:
-        # The supervisor starts workers, and is the parent of each; it ends with their terminal if they have one.
-        remedy = f"`kill -HUP {os.getppid()}` has the next worker run from the new one"
-        if has_terminal():
-            remedy = f"end process {os.getppid()} and start it again"
-        if isinstance(error, ImportError) and (told := missing(error, remedy)) is not None:
+        if isinstance(error, ImportError) and (told := missing(error, newer_worker())) is not None:
             _log.error("the request %s could not be answered: %s; %s", operation, told.message, told.hint)
             return {"failed": describe_error(MountError(told.message, hint=told.hint))}
         _log.exception("the request %s could not be answered", operation)
