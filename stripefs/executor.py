@@ -41,7 +41,7 @@ _Args = TypeVarTuple("_Args")
 IDLE = 10.0
 """Seconds for which a thread waits for its next call before it ends."""
 
-LaneName = Literal["metadata", "listing", "open", "location", "confirmation", "decisions", "disk"]
+LaneName = Literal["metadata", "listing", "open", "location", "confirmation", "decisions", "presence", "disk"]
 
 THREADS: dict[LaneName, int] = {
     "metadata": 32,  # a NameNode answers in 0.3 ms: this bounds threads, not speed
@@ -50,6 +50,7 @@ THREADS: dict[LaneName, int] = {
     "location": 16,
     "confirmation": 16,
     "decisions": 8,  # about a process that closes or opens a file, by /proc
+    "presence": 8,  # of blocks on a local disk
     "disk": 8,
 }
 """Calls of each kind that run at once in one executor."""
@@ -114,8 +115,10 @@ class Lane:
         timeout: float = math.inf,
         late: Callable[[_T], object] | None = None,
         abandon: bool = True,
+        drop: bool = False,
     ) -> _T:
-        """`function(*args)` on a thread of this lane. A cancelled caller waits for it only if `abandon` is False.
+        """`function(*args)` on a thread of this lane. A cancelled caller waits for it only if `abandon` is False, or if
+        `drop` is true and the call has begun; one that has not never begins then.
 
         Raises what `function` raises, ServiceDown after `timeout` seconds and LaneBlocked. late(result) is called on a
         thread when the result comes after the caller has left. `what` names the call in messages.
@@ -131,14 +134,18 @@ class Lane:
         await trio.lowlevel.checkpoint_if_cancelled()
         call = self._begin(partial(function, *args), until, trio.current_time())
         call.future.add_done_callback(wake)
-        with trio.CancelScope(deadline=until, shield=not abandon):
-            try:
-                await done.wait()
-            except trio.Cancelled:
-                self._leave(call)
-                if late is not None:
-                    call.future.add_done_callback(partial(self._hand_over, late))
-                raise
+        with trio.CancelScope(deadline=until, shield=not (abandon or drop)) as scope:
+            while not done.is_set():
+                try:
+                    await done.wait()
+                except trio.Cancelled:
+                    if drop and not scope.shield and not call.future.cancel():  # it has begun
+                        scope.shield = True
+                        continue
+                    self._leave(call)
+                    if late is not None:
+                        call.future.add_done_callback(partial(self._hand_over, late))
+                    raise
             try:
                 result: _T = call.future.result()
                 return result

@@ -121,7 +121,9 @@ class CachedHandle(WrappedHandle):
             watch.served_by(CACHE)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    fills = CACHE
+    @property
+    def fills(self) -> str:
+        return CACHE if self._version.readable else ""
 
     def fillable(self, offset: int, length: int) -> range:
         blocks = inside(offset, length, self.status.length)

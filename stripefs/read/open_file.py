@@ -112,7 +112,8 @@ AT_ONCE = 1 << 20
 
 
 FILLED_LEAST = 8 << 20
-"""Bytes of a read below which read-ahead serves it better: a disk wants several requests under way."""
+"""Bytes of a read below which read-ahead serves it better: a disk wants several requests under way. The planner is
+asked for so many at once of what the disk fails to bring."""
 
 FILLED_MOST = 16 << 20
 """Bytes that a thread reads from a local disk into memory of a caller before that can leave, at most: some 20 ms."""
@@ -205,14 +206,19 @@ class OpenFile:
         """Fill the part of `buffer` that bytes on a local disk can be read into without a copy; answers the part, as
         bytes of the file. `buffer` is for what follows `offset`, all inside the file.
 
-        The planner has no part in it. It waits for the disk, also when it is cancelled, as the memory is the caller's.
+        The planner only says whether the disk is avoided. A call that is cancelled waits for what the disk has begun to
+        bring, as the memory is the caller's.
         """
-        span = range(0)
-        if not self.handle.fills or len(buffer) < FILLED_LEAST or (address_of(buffer) - offset) % PAGE:
-            return span
-        lane, what = self._reader.executor.lane("disk"), f"reading {self.name} from the {self.handle.fills}"
-        with trio.move_on_after(FILLED_WITHIN):
-            span = await lane.run(what, self.handle.fillable, offset, len(buffer))
+        if len(buffer) < FILLED_LEAST or (address_of(buffer) - offset) % PAGE:
+            return range(0)
+        host, executor = self.handle.fills, self._reader.executor
+        if self._reader.planner.hosts.local_of((host,), time.monotonic()) is None:
+            return range(0)
+        lane, look, what = executor.lane("disk"), executor.lane("presence"), f"reading {self.name} from the {host}"
+        try:
+            span = await look.run(what, self.handle.fillable, offset, len(buffer), timeout=FILLED_WITHIN)
+        except ServiceDown:
+            return range(0)
         if len(span) < FILLED_LEAST or self.plan.failed is not None or self.plan.closed:
             return range(0)
         step = min(FILLED_MOST, max(FILLED_LEAST // 2, len(span) // FILLERS // CHUNK * CHUNK))
@@ -223,7 +229,7 @@ class OpenFile:
             for at in pieces:
                 piece = buffer[at - offset : min(at + step, span.stop) - offset]
                 try:
-                    good = await lane.run(what, self.handle.fill, at, piece, abandon=False)
+                    good = await lane.run(what, self.handle.fill, at, piece, drop=True)
                 except StoreError:  # which the planner meets, or goes round
                     good = False
                 if not good:
@@ -233,13 +239,14 @@ class OpenFile:
                 self._reader.figures.bytes_read += len(piece)
                 self._reader.figures.bytes_at_once += len(piece)
                 if self._observer is not None:
-                    self._observer.took(self.handle.fills, len(piece))
+                    self._observer.took(host, len(piece))
 
         async with trio.open_nursery() as nursery:
             for _ in range(FILLERS):
                 nursery.start_soon(some)
-        for at, piece in left:
-            await self.read_into(at, piece)
+        for at, piece in sorted(left):
+            for begin in range(0, len(piece), FILLED_LEAST):
+                await self.read_into(at + begin, piece[begin : begin + FILLED_LEAST])
         return span
 
     async def _read(self, offset: int, size: int, take: PieceConsumer) -> None:

@@ -97,8 +97,10 @@ class Handle(ABC):
         might wait, or would fail. For callers that do nothing else meanwhile."""
         return None
 
-    fills: str = ""
-    """The local host whose bytes `fill` brings, "" where it brings none."""
+    @property
+    def fills(self) -> str:
+        """The local host whose bytes `fill` brings, "" where it brings none now."""
+        return ""
 
     def fillable(self, offset: int, length: int) -> range:
         """The bytes of the file, some of the `length` bytes from `offset` on, that `fill` can bring as things are."""

@@ -6,6 +6,7 @@ import errno
 import mmap
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -17,6 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stripefs.api.file_reader import read_into
+from stripefs.cache.cache import DiskHealth
+from stripefs.cache.cached_store import CACHE, CachedHandle
 from stripefs.cache.segment import CacheSegment
 from stripefs.cache.segment_format import DATA_AT
 from stripefs.cache.version import Version
@@ -160,10 +163,16 @@ async def test_a_disk_that_gives_nothing(
     """Nor can it reach all memory, for which it is not left alone."""
     into = memory(SIZE)
     async with opened(one) as (_, file):
+        asked: list[tuple[int, int]] = []
+
+        async def plan(_: OpenFile, offset: int, piece: memoryview) -> None:
+            asked.append((offset, offset + len(piece)))
+
         with monkeypatch.context() as patch:
             patch.setattr(CacheSegment, "read", refusing(number))
-            patch.setattr(OpenFile, "read_into", lambda *_: trio.sleep(0))
+            patch.setattr(OpenFile, "read_into", plan)
             await read_into(file, 0, into)
+        assert asked == [(at, min(at + 8 * MIB, SIZE)) for at in range(0, SIZE, 8 * MIB)]
         assert bool(one.store.cache.stats["disk_errors"]) == blamed
         await read_into(file, 0, into)
     assert into == data
@@ -202,6 +211,61 @@ async def test_memory_that_a_cancelled_read_gave_back_is_left_alone(
         assert into == bytes(SIZE)
 
 
+async def test_what_waits_for_a_busy_disk_can_be_given_up(
+    one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk says meanwhile what it has."""
+    asked, go_on, over, whole = threading.Event(), threading.Event(), trio.Event(), CachedHandle.fillable
+    monkeypatch.setattr("stripefs.read.open_file.FILLED_WITHIN", 60.0)
+
+    def fillable(handle: CachedHandle, offset: int, length: int) -> range:
+        asked.set()
+        return whole(handle, offset, length)
+
+    monkeypatch.setattr(CachedHandle, "fillable", fillable)
+    into = memory(SIZE)
+
+    async def reading(file: OpenFile, scope: trio.CancelScope) -> None:
+        with scope:
+            await read_into(file, 0, into)
+        over.set()
+
+    async with opened(one) as (reader, file), trio.open_nursery() as nursery:
+        lane = reader.executor.lane("disk")
+        try:
+            others = [lane.submit(go_on.wait, 60) for _ in range(lane.threads)]
+            scope = trio.CancelScope()
+            nursery.start_soon(reading, file, scope)
+            with trio.fail_after(30):
+                while not (asked.is_set() and lane._waiting):
+                    await trio.sleep(0.01)
+                scope.cancel()
+                await over.wait()
+            assert not any(other.done() for other in others)
+            assert not lane._waiting
+        finally:
+            go_on.set()
+        await trio.sleep(0.1)
+        assert into == bytes(SIZE)
+
+
+@pytest.mark.parametrize("why", ["avoided", "slow"])
+async def test_a_disk_that_is_left_alone_is_not_asked(
+    one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    """By the planner, which has heard nothing from it, or by the cache."""
+    monkeypatch.setattr(CachedHandle, "fillable", lambda *_: pytest.fail("it was asked"))
+    into = memory(SIZE)
+    async with opened(one) as (reader, file):
+        if why == "avoided":
+            reader.planner.hosts.failed(CACHE, time.monotonic(), "silent")
+        else:
+            monkeypatch.setattr(DiskHealth, "readable", lambda *_: False)
+        await read_into(file, 0, into)
+        assert reader.figures.bytes_at_once == 0
+    assert into == data
+
+
 async def test_a_disk_that_does_not_say_what_it_has_is_gone_round(
     one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,7 +273,7 @@ async def test_a_disk_that_does_not_say_what_it_has_is_gone_round(
     monkeypatch.setattr("stripefs.read.open_file.FILLED_WITHIN", 0.05)
 
     def presence(version: Version, blocks: range) -> bytes:
-        if threading.current_thread().name == "disk":
+        if threading.current_thread().name == "presence":
             assert go_on.wait(60)
         return whole(version, blocks)
 

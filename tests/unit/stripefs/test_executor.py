@@ -159,6 +159,45 @@ async def test_who_must_not_leave_waits_though_cancelled(gate: Gate) -> None:
     assert seen == ["late"]
 
 
+async def test_a_call_to_drop_is_waited_for_once_it_has_begun(gate: Gate) -> None:
+    lane, seen = Lane("test", 1), []
+
+    async def call() -> None:
+        seen.append(await lane.run("it", gate.wait, drop=True))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        await begun(gate, 1)
+        with trio.CancelScope() as scope:
+            nursery.start_soon(cancel_when_all_wait, scope)
+            await lane.run("it", seen.append, "never", drop=True)
+        assert scope.cancelled_caught
+        nursery.cancel_scope.cancel()
+        gate.opened.set()
+    assert seen == ["late"]
+
+
+async def cancel_when_all_wait(scope: trio.CancelScope) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    scope.cancel()
+
+
+async def test_a_call_to_drop_that_has_begun_is_left_at_its_deadline(gate: Gate, mock_clock: MockClock) -> None:
+    lane, over = Lane("test", 1), trio.Event()
+
+    async def call() -> None:
+        with pytest.raises(ServiceDown, match="it: no answer within 1 s"):
+            await lane.run("it", gate.wait, timeout=1, drop=True)
+        over.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call)
+        await begun(gate, 1)
+        nursery.cancel_scope.cancel()
+        mock_clock.jump(1)
+    assert over.is_set()
+
+
 @settings(deadline=None)
 @given(
     threads=st.integers(1, 4),
