@@ -37,7 +37,6 @@ __all__ = [
     "flocked",
     "has_terminal",
     "is_locked",
-    "lock",
     "not_ours",
     "open_local_dir",
     "ours",
@@ -122,11 +121,6 @@ def try_lock(descriptor: int, start: int, length: int = 1) -> bool:
             raise
         return False
     return True
-
-
-def lock(descriptor: int, start: int, length: int = 1) -> None:
-    """Lock these bytes for writing, once no other open file holds any of them. Raises OSError."""
-    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLKW, _lock(fcntl.F_WRLCK, start, length))
 
 
 def share(descriptor: int, start: int, length: int = 1) -> None:

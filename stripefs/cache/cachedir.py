@@ -1,6 +1,7 @@
 """The cache directory: its layout and names, its inventory, and verification. Blocking; raises OSError where not noted.
 
     ROOT/stripefs-1/usage                     bytes in use, and the lock on it (`stripefs.cache.quota`)
+    ROOT/stripefs-1/eviction                  the lock of who counts and evicts
     ROOT/stripefs-1/versions/KK/KEY/NNNNNN    segment NNNNNN of the version KEY, in hexadecimal digits
     ROOT/stripefs-1/versions/KK/KEY/about     JSON description of the version: for people, and for retention
     ROOT/stripefs-1/versions/KK/KEY/pin       marks the version as pinned: it is never evicted
@@ -75,14 +76,18 @@ class CacheDir:
     def usage(self) -> str:
         return os.path.join(self.root, "usage")
 
-    def open_usage(self) -> int:
-        """A descriptor of `usage`, which is made where it is missing. The caller closes it."""
+    @property
+    def eviction(self) -> str:
+        return os.path.join(self.root, "eviction")
+
+    def open_lock(self, path: str) -> int:
+        """A descriptor of `usage` or `eviction`, which is made where it is missing. The caller closes it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            return os.open(self.usage, flags, 0o600)
+            return os.open(path, flags, 0o600)
         except FileNotFoundError:
             os.makedirs(self.root, 0o700, exist_ok=True)
-            return os.open(self.usage, flags, 0o600)
+            return os.open(path, flags, 0o600)
 
     # -- versions that are being written -------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ is a running count: bytes that a killed process had reserved and not written sta
 everything is counted anew. Eviction removes whole segments (`stripefs.cache.policy` says which); those who have one
 open go on reading it.
 
-Counting looks at every segment, which takes seconds where there are 100,000. It happens under a lock of its own (the
-byte of `usage` behind the number), which only one thread on this host has: who finds room takes it meanwhile. The
-number is locked for single reads and writes. All of this is called by the threads of the write-back queue, never by a
-reader and never on an event loop.
+Counting looks at every segment, which takes seconds where there are 100,000. It happens under a lock of its own (that
+of `eviction`), which only one thread on this host has: who finds room takes it meanwhile. The number is locked for
+single reads and writes. All of this is called by the threads of the write-back queue, never by a reader and never on an
+event loop.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _AT_ONCE = 64
 """Segments that are removed between two changes of the number."""
 
 FULL_PAUSE = 10.0
-"""Seconds after which room is looked for again when nothing could go."""
+"""Seconds after which room is looked for again when none was found."""
+
+TRIES = 2
+"""Evictions for one block, at most: others, who wait for nobody where there is room, may take what the first frees."""
 
 SLACK, MOST_SLACK = 32, 4 << 30
 """One part in so many of the limit is freed beyond what is needed, and so many bytes at most: so that not every block
@@ -99,13 +102,17 @@ class Quota:
         if time.monotonic() < self._full_until:
             return False
         with self._evicting():
-            if self._reserve(size):  # somebody else has made room meanwhile
+            for _ in range(TRIES):
+                if self._reserve(size):  # somebody else has made room meanwhile
+                    return True
+                if time.monotonic() < self._full_until:  # another thread has found none meanwhile
+                    return False
+                if not self._make_room(size, key):
+                    break
+            if self._reserve(size):
                 return True
-            self._make_room(size, key)
-        if self._reserve(size):
-            return True
-        self._full_until = time.monotonic() + FULL_PAUSE
-        return False
+            self._full_until = time.monotonic() + FULL_PAUSE
+            return False
 
     def _reserve(self, size: int) -> bool:
         """The same, of what is free now."""
@@ -151,8 +158,9 @@ class Quota:
     def _count(self) -> tuple[list[SegmentUse], int]:
         """All segments, and the bytes in use, counted anew; by one caller at a time.
 
-        The disk does not show yet what this process has taken. Bytes that are acquired meanwhile are added, so bytes
-        written meanwhile count twice until all is counted again.
+        The disk does not show yet what this process has taken. The rise of the number meanwhile is added. Until all
+        is counted again, bytes that others wrote meanwhile may count twice. Bytes that others had taken before, or took
+        while as many were given back, may not count at all.
         """
         with self._lock, self._alone() as usage:
             before, taken = self._read(usage), self._lease + self._under_way
@@ -201,15 +209,18 @@ class Quota:
         total, free = self._file_system()
         return max(used + size - self.limit(), size + free_to_keep(total) - free)
 
-    def _make_room(self, size: int, key: bytes) -> None:
-        """Remove what may go, by one caller at a time."""
+    def _make_room(self, size: int, key: bytes) -> bool:
+        """Remove what may go, by one caller at a time. False where room is missing and nothing could go."""
         self._sweep()
         pieces, used = self._count()
         missing = self._missing(used, size)
-        if missing > 0:
-            kept = self._cachedir.kept({piece.key for piece in pieces} | {key})
-            wanted = missing + min(self.limit() // SLACK, MOST_SLACK)
-            self.evicted += self._remove(victims(pieces, kept, wanted, missing, key, time.time()))
+        if missing <= 0:
+            return True
+        kept = self._cachedir.kept({piece.key for piece in pieces} | {key})
+        wanted = missing + min(self.limit() // SLACK, MOST_SLACK)
+        freed = self._remove(victims(pieces, kept, wanted, missing, key, time.time()))
+        self.evicted += freed
+        return freed > 0
 
     def _file_system(self) -> tuple[int, int]:
         """Bytes in all, and free ones, where the folder is or will be."""
@@ -221,35 +232,27 @@ class Quota:
             except FileNotFoundError:
                 folder = os.path.dirname(folder)
 
-    @contextlib.contextmanager
-    def _evicting(self) -> Iterator[None]:
+    def _evicting(self) -> contextlib.AbstractContextManager[int]:
         """Be the only one of this host who counts and evicts."""
-        with self._opened() as usage:
-            osutil.lock(usage, _NUMBER.size)
-            try:
-                yield
-            finally:
-                osutil.unlock(usage, _NUMBER.size)
+        return self._locked(self._cachedir.eviction)
 
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[int]:
+    def _alone(self) -> contextlib.AbstractContextManager[int]:
         """`usage`, which nobody else reads or changes: for moments only."""
-        with self._opened() as usage:
-            fcntl.flock(usage, fcntl.LOCK_EX)
-            try:
-                yield usage
-            finally:
-                fcntl.flock(usage, fcntl.LOCK_UN)  # a child that was forked meanwhile has the same open file
+        return self._locked(self._cachedir.usage)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
-        usage = self._cachedir.open_usage()
-        osutil.ours(usage)
+    def _locked(self, path: str) -> Iterator[int]:
+        file = self._cachedir.open_lock(path)
+        osutil.ours(file)
         try:
-            yield usage
+            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                yield file
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)  # a child that was forked meanwhile has the same open file
         finally:
-            osutil.not_ours(usage)
-            os.close(usage)
+            osutil.not_ours(file)
+            os.close(file)
 
     def _read(self, usage: int) -> int:
         found = os.pread(usage, _NUMBER.size, 0)

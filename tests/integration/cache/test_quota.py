@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from stripefs.cache import quota as rooms
 from stripefs.cache.cachedir import CacheDir
-from stripefs.cache.policy import SegmentUse
+from stripefs.cache.policy import Retention, SegmentUse
 from stripefs.cache.quota import Quota, default_limit, free_to_keep
 from stripefs.osutil import flocked
 from tests.support.caches import AGE, MIB, Cached, cached, read, write
@@ -223,6 +224,53 @@ def test_two_who_find_no_room_evict_once(folder: Path) -> None:
         thread.join()
     assert found == [True] * 4
     assert [path.exists() for path in several] == [False] + [True] * 9
+
+
+def test_what_others_take_while_room_is_made_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    several = [segment(folder, A, number) for number in range(10)]
+    one, other = (Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(2))
+    one.recount()
+    taken: list[bool] = []
+    whole = Quota._remove
+
+    def remove(quota: Quota, pieces: Sequence[SegmentUse]) -> int:
+        freed = whole(quota, pieces)
+        if quota is one and not taken:
+            taken.append(other.acquire(freed, A))
+            segment(folder, A, 100, freed)
+            other.wrote(freed)
+        return freed
+
+    monkeypatch.setattr(Quota, "_remove", remove)
+    assert one.acquire(MIB, B)
+    assert taken == [True]
+    assert [path.exists() for path in several[:5]] == [False] * 4 + [True]
+    assert one.used() <= 10 * MIB
+
+
+def test_threads_that_find_no_room_look_for_it_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "FULL_PAUSE", 60.0)
+    segment(folder, A, 0)
+    quota = Quota(CacheDir(str(folder)), MIB)
+    quota.recount()
+    looks: list[bytes] = []
+    found: list[bool] = []
+    whole = CacheDir.kept
+
+    def look(place: CacheDir, keys: Iterable[bytes]) -> dict[bytes, Retention]:
+        looks.extend(keys)
+        return whole(place, keys)
+
+    monkeypatch.setattr(CacheDir, "kept", look)
+    with flocked(quota._cachedir.eviction):
+        threads = [threading.Thread(target=lambda: found.append(quota.acquire(MIB, A))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join()
+    assert found == [False] * 4
+    assert looks == [A]
 
 
 def test_what_is_removed_twice_is_counted_once(folder: Path) -> None:

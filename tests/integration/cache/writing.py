@@ -82,7 +82,7 @@ class World:
 
     def left(self) -> set[str]:
         """Names of all that is in the folder, but for how much it takes."""
-        return {path.name for path in self.folder.rglob("*") if not path.is_dir()} - {"usage"}
+        return {path.name for path in self.folder.rglob("*") if not path.is_dir()} - {"usage", "eviction"}
 
     def close(self) -> None:
         self.view.close()
