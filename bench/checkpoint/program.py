@@ -162,18 +162,21 @@ def main() -> None:
     for line in sys.stdin:
         job = json.loads(line)
         ranks = [_Rank.fork(job, number) for number in range(job["ranks"])]
+        figures = None
         try:
             answer = _together([rank.answer() for rank in ranks])
             _tell(out, answer)
             if "error" not in answer and sys.stdin.readline():
                 for rank in ranks:
                     rank.go()
-                _tell(out, _together([rank.answer() for rank in ranks]))
+                figures = _together([rank.answer() for rank in ranks])
         finally:
             for rank in ranks:
                 rank.dismiss()
             for rank in ranks:
                 os.waitpid(rank.pid, 0)
+        if figures is not None:  # told when nothing of the job runs any more: its cache may be removed then
+            _tell(out, figures)
 
 
 if __name__ == "__main__":
