@@ -145,11 +145,12 @@ async def test_a_call_that_is_cancelled_before_it_begins_never_does(gate: Gate) 
     assert not made
 
 
-async def test_who_must_not_leave_waits_though_cancelled(gate: Gate) -> None:
+@pytest.mark.parametrize("options", [{"abandon": False}, {"drop": True}])
+async def test_who_must_not_leave_waits_though_cancelled(gate: Gate, options: dict[str, bool]) -> None:
     lane, seen = Lane("test", 1), []
 
     async def call() -> None:
-        seen.append(await lane.run("it", gate.wait, abandon=False))
+        seen.append(await lane.run("it", gate.wait, **options))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call)
@@ -159,22 +160,18 @@ async def test_who_must_not_leave_waits_though_cancelled(gate: Gate) -> None:
     assert seen == ["late"]
 
 
-async def test_a_call_to_drop_is_waited_for_once_it_has_begun(gate: Gate) -> None:
+async def test_a_call_to_drop_that_has_not_begun_never_begins(gate: Gate) -> None:
     lane, seen = Lane("test", 1), []
-
-    async def call() -> None:
-        seen.append(await lane.run("it", gate.wait, drop=True))
-
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(call)
+        nursery.start_soon(lane.run, "it", gate.wait)
         await begun(gate, 1)
         with trio.CancelScope() as scope:
             nursery.start_soon(cancel_when_all_wait, scope)
             await lane.run("it", seen.append, "never", drop=True)
         assert scope.cancelled_caught
-        nursery.cancel_scope.cancel()
         gate.opened.set()
-    assert seen == ["late"]
+    await lane.run("it", int)
+    assert not seen
 
 
 async def cancel_when_all_wait(scope: trio.CancelScope) -> None:
