@@ -292,12 +292,9 @@ async def _open(engine: Engine, address: SourceAddress, path: bytes, expect: Ide
 
 async def read_into(file: OpenFile, offset: int, view: memoryview) -> None:
     """Fill `view`, which ends inside the file, from `offset` on."""
-    filled = await file.fill(offset, view)
-    end_of_view = offset + len(view)
-    left = [(offset, filled.start), (filled.stop, end_of_view)] if filled else [(offset, end_of_view)]
-    for begin, end in left:
-        for at in range(begin, end, AT_ONCE):
-            await file.read_into(at, view[at - offset : min(at + AT_ONCE, end) - offset])
+    if not await file.fill(offset, view):
+        for at in range(0, len(view), AT_ONCE):
+            await file.read_into(offset + at, view[at : at + AT_ONCE])
 
 
 async def _read_all(ranges: Sequence[tuple[OpenFile, int, memoryview]]) -> None:

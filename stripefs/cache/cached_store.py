@@ -125,20 +125,33 @@ class CachedHandle(WrappedHandle):
     def fills(self) -> str:
         return CACHE if self._version.readable else ""
 
-    def fillable(self, offset: int, length: int) -> range:
-        blocks = inside(offset, length, self.status.length)
-        if length_of(blocks, self.status.length) % PAGE:  # a disk brings whole pages, past the end of the file
-            blocks = blocks[:-1]
-        if not blocks or not self._version.readable or not all(self._version.presence(blocks)):
-            return range(0)
-        return range(*clip(blocks, 0, self.status.length))
+    def can_fill(self, offset: int, length: int) -> bool:
+        return self._version.readable and all(self._version.presence(over(offset, length)))
 
     def fill(self, offset: int, into: memoryview) -> bool:
-        for at in range(0, len(into), FILLED_AT_ONCE):
-            piece = into[at : at + FILLED_AT_ONCE]
-            if not self._version.readable or not self._version.fill(over(offset + at, len(piece)), piece, len(piece)):
-                return False
-        return True
+        """Parts of blocks at both ends of `into` are copied, since only whole blocks can be checked."""
+        end = offset + len(into)
+        blocks = inside(offset, len(into), self.status.length)
+        if length_of(blocks, self.status.length) % PAGE:  # a disk brings whole pages, past the end of the file
+            blocks = blocks[:-1]
+        first, last = clip(blocks, offset, end) if blocks else (end, end)
+        steps = range(first, last, FILLED_AT_ONCE)
+        return (
+            self._fill_part(offset, into[: first - offset])
+            and all(self._fill_blocks(at, into[at - offset : min(at + FILLED_AT_ONCE, last) - offset]) for at in steps)
+            and self._fill_part(last, into[last - offset :])
+        )
+
+    def _fill_blocks(self, offset: int, into: memoryview) -> bool:
+        return self._version.readable and self._version.fill(over(offset, len(into)), into, len(into))
+
+    def _fill_part(self, offset: int, into: memoryview) -> bool:
+        if not into:
+            return True
+        data = self._version.read(offset, len(into)) if self._version.readable else None
+        if data is not None:
+            into[:] = data
+        return data is not None
 
     def _read_cached(self, offset: int, length: int, watch: Watch | None) -> Buffer | None:
         data = self._version.read(offset, length)

@@ -110,10 +110,14 @@ GRACE = 5.0
 AT_ONCE = 1 << 20
 """Bytes that are copied at once while all other tasks wait, at most: as many as a request of the kernel has."""
 
-
 FILLED_LEAST = 8 << 20
 """Bytes of a read below which read-ahead serves it better: a disk wants several requests under way. The planner is
 asked for so many at once of what the disk fails to bring."""
+
+FILLED_SMALL_SHARE = 4
+FILLED_SMALL_MOST = 64 << 20
+"""Smaller reads among larger ones go to the disk too, since read-ahead would fetch what the larger ones read: as long
+as the blocks that they take are at most a quarter of the bytes of the larger ones, the last 256 MiB of which count."""
 
 FILLED_MOST = 16 << 20
 """Bytes that a thread reads from a local disk into memory of a caller before that can leave, at most: some 20 ms."""
@@ -163,6 +167,8 @@ class OpenFile:
         )
         self._reader = reader
         self._observer: FileObserver | None = None
+        self._small_fills = 0
+        """Bytes of blocks that reads of less than FILLED_LEAST may still take past the planner."""
         self._next_files = reader.next_files
         """Asked after each read, until nothing more is to be learned of this file."""
 
@@ -202,32 +208,34 @@ class OpenFile:
         await self._read(offset, len(buffer), take)
         return at
 
-    async def fill(self, offset: int, buffer: memoryview) -> range:
-        """Fill the part of `buffer` that bytes on a local disk can be read into without a copy; answers the part, as
-        bytes of the file. `buffer` is for what follows `offset`, all inside the file.
+    async def fill(self, offset: int, buffer: memoryview) -> bool:
+        """Fill `buffer`, which ends inside the file, from `offset` on with bytes on a local disk, all but its ends
+        without a copy. False, and nothing read, where that cannot be.
 
         The planner only says whether the disk is avoided. A call that is cancelled waits for what the disk has begun to
         bring, as the memory is the caller's.
         """
-        if len(buffer) < FILLED_LEAST or (address_of(buffer) - offset) % PAGE:
-            return range(0)
+        if not buffer or (address_of(buffer) - offset) % PAGE or not self._spared_from_plans(len(buffer)):
+            return False
         host, executor = self.handle.fills, self._reader.executor
         if self._reader.planner.hosts.local_of((host,), time.monotonic()) is None:
-            return range(0)
+            return False
         lane, look, what = executor.lane("disk"), executor.lane("presence"), f"reading {self.name} from the {host}"
         try:
-            span = await look.run(what, self.handle.fillable, offset, len(buffer), timeout=FILLED_WITHIN)
+            can = await look.run(what, self.handle.can_fill, offset, len(buffer), timeout=FILLED_WITHIN)
         except ServiceDown:
-            return range(0)
-        if len(span) < FILLED_LEAST or self.plan.failed is not None or self.plan.closed:
-            return range(0)
-        step = min(FILLED_MOST, max(FILLED_LEAST // 2, len(span) // FILLERS // CHUNK * CHUNK))
-        pieces = iter(range(span.start, span.stop, step))
+            return False
+        if not can or self.plan.failed is not None or self.plan.closed:
+            return False
+        end = offset + len(buffer)
+        step = min(FILLED_MOST, max(FILLED_LEAST // 2, len(buffer) // FILLERS // CHUNK * CHUNK))
+        steps = iter(range(offset // CHUNK * CHUNK, end, step))
         left: list[tuple[int, memoryview]] = []
 
         async def some() -> None:
-            for at in pieces:
-                piece = buffer[at - offset : min(at + step, span.stop) - offset]
+            for begin in steps:
+                at = max(begin, offset)
+                piece = buffer[at - offset : min(begin + step, end) - offset]
                 try:
                     good = await lane.run(what, self.handle.fill, at, piece, drop=True)
                 except StoreError:  # which the planner meets, or goes round
@@ -247,7 +255,17 @@ class OpenFile:
         for at, piece in sorted(left):
             for begin in range(0, len(piece), FILLED_LEAST):
                 await self.read_into(at + begin, piece[begin : begin + FILLED_LEAST])
-        return span
+        return True
+
+    def _spared_from_plans(self, size: int) -> bool:
+        """True for large reads and for smaller ones among them, for which the planner would fetch the large ones."""
+        if size >= FILLED_LEAST:
+            self._small_fills = min(FILLED_SMALL_MOST, self._small_fills + size // FILLED_SMALL_SHARE)
+            return True
+        spared = self._small_fills >= max(size, CHUNK)
+        if spared:
+            self._small_fills -= max(size, CHUNK)
+        return spared
 
     async def _read(self, offset: int, size: int, take: PieceConsumer) -> None:
         """Hand the bytes to `take`, piece by piece in order. Raises what `read` raises."""

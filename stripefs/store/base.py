@@ -102,13 +102,13 @@ class Handle(ABC):
         """The local host whose bytes `fill` brings, "" where it brings none now."""
         return ""
 
-    def fillable(self, offset: int, length: int) -> range:
-        """The bytes of the file, some of the `length` bytes from `offset` on, that `fill` can bring as things are."""
-        return range(0)
+    def can_fill(self, offset: int, length: int) -> bool:
+        """True where `fill` can bring these bytes of the file, as things are."""
+        return False
 
     def fill(self, offset: int, into: memoryview) -> bool:
-        """Fill `into`, whole pages of memory, from `offset` on without a copy, with a part of what is `fillable`. False
-        where some of it is damaged, or not here any more: then `into` holds anything."""
+        """Fill `into` from `offset` on, all but its ends without a copy: it begins as far behind where a page begins as
+        `offset` does. False where some of it is damaged, or not here any more: then `into` holds anything."""
         return False
 
     def read_unconfirmed(self, offset: int, length: int, ahead: int, *, host: str, watch: Watch) -> Buffer:

@@ -57,15 +57,40 @@ def data(source: Path, one: Cached) -> bytes:
 
 
 async def test_without_a_copy_where_memory_is_aligned(one: Cached, data: bytes) -> None:
-    """All but the last part of a page, which the planner brings."""
     into = memory(SIZE)
     async with opened(one) as (reader, file):
         await read_into(file, 0, into)
         assert into == data
         assert one.counts.bytes == len(data)
-        assert reader.figures.bytes_at_once == 80 * MIB
+        assert reader.figures.bytes_at_once == SIZE
         assert reader.figures.bytes_read == SIZE
-        assert reader.planner.bytes_fetched <= MIB
+        assert not reader.planner.bytes_fetched
+
+
+@pytest.mark.parametrize(("small", "planned"), [(2 * MIB, False), (4096, False), (4 * MIB, True)])
+async def test_smaller_reads_among_larger_ones_are_not_planned(
+    one: Cached, data: bytes, small: int, planned: bool
+) -> None:
+    """As long as they take a quarter of the bytes at most."""
+    offset, into = 4096, memory(8 * MIB)
+    async with opened(one) as (reader, file):
+        while offset + 8 * MIB + small <= SIZE:
+            for length in (8 * MIB, small):
+                await read_into(file, offset, into[:length])
+                assert into[:length] == data[offset : offset + length]
+                offset += length
+        assert bool(reader.planner.bytes_fetched) == planned
+
+
+async def test_a_stream_of_small_reads_is_planned(one: Cached, data: bytes) -> None:
+    """Also behind a large one: blocks are not read again and again for a page of each."""
+    into = memory(8 * MIB)
+    async with opened(one) as (reader, file):
+        await read_into(file, 0, into)
+        for offset in range(16 * MIB, 17 * MIB, 4096):
+            await read_into(file, offset, into[:4096])
+            assert into[:4096] == data[offset : offset + 4096]
+        assert reader.figures.bytes_at_once == 8 * MIB + 2 * 4096
 
 
 @pytest.mark.parametrize(("offset", "skew"), [(0, 1), (0, 512), (1, 0), (MIB + 4096, 0)])
@@ -75,7 +100,7 @@ async def test_the_planner_reads_what_is_not_aligned(one: Cached, data: bytes, o
         await read_into(file, offset, into)
         assert into == data[offset : offset + 16 * MIB]
         aligned = offset % mmap.PAGESIZE == skew
-        assert reader.figures.bytes_at_once == (0 if not aligned else 15 * MIB)
+        assert reader.figures.bytes_at_once == (0 if not aligned else 16 * MIB)
 
 
 async def test_what_is_not_wholly_here_is_planned(source: Path, one: Cached) -> None:
@@ -215,14 +240,14 @@ async def test_what_waits_for_a_busy_disk_can_be_given_up(
     one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk says meanwhile what it has."""
-    asked, go_on, over, whole = threading.Event(), threading.Event(), trio.Event(), CachedHandle.fillable
+    asked, go_on, over, whole = threading.Event(), threading.Event(), trio.Event(), CachedHandle.can_fill
     monkeypatch.setattr("stripefs.read.open_file.FILLED_WITHIN", 60.0)
 
-    def fillable(handle: CachedHandle, offset: int, length: int) -> range:
+    def can_fill(handle: CachedHandle, offset: int, length: int) -> bool:
         asked.set()
         return whole(handle, offset, length)
 
-    monkeypatch.setattr(CachedHandle, "fillable", fillable)
+    monkeypatch.setattr(CachedHandle, "can_fill", can_fill)
     into = memory(SIZE)
 
     async def reading(file: OpenFile, scope: trio.CancelScope) -> None:
@@ -254,7 +279,7 @@ async def test_a_disk_that_is_left_alone_is_not_asked(
     one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     """By the planner, which has heard nothing from it, or by the cache."""
-    monkeypatch.setattr(CachedHandle, "fillable", lambda *_: pytest.fail("it was asked"))
+    monkeypatch.setattr(CachedHandle, "can_fill", lambda *_: pytest.fail("it was asked"))
     into = memory(SIZE)
     async with opened(one) as (reader, file):
         if why == "avoided":
