@@ -296,8 +296,9 @@ class FileUpload:
                 rubbish = await self._files.unused()
             else:
                 rubbish = await self._rubbish()
-            unused = self._contents.layout is Layout.STRIPED and self._file.published is None  # parts' folder, perhaps
-            if rubbish or unused:
+            manifest = self._file.manifest
+            unpublished = manifest is None or manifest.version != self.version
+            if rubbish or (unpublished and self._contents.layout is Layout.STRIPED):  # the folder of parts may be empty
                 await self._shared.ops.clear(rubbish, self._names.folder)
             self._abandoned = True
 
