@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main
+from bench.harness.link import Link, Measured
 from bench.harness.programs import output
 from bench.harness.results import load
 from bench.startup.plan import CASE, FLEET
@@ -20,8 +21,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.cluster]
 @pytest.mark.timeout(600)
 def test_a_job_starts_by_each_way_and_on_two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A registry, containerd, pip, uv, imagefs, stripefs and HDFS take part. A job that loads other bytes than were
-    written is a note of the document. Nothing of it is left. Two nodes start together; the benchmark has four, and
-    empties the machine's caches before each start, which would take them from other tests too."""
+    written is a note of the document. Nothing of it is left. Two nodes start together; the benchmark has four, empties
+    the machine's caches before each start, which would take them from other tests too, and insists on its link, which
+    other tests keep from what it should do."""
+
+    def measured(link: Link, rate: float) -> Measured:
+        link.set_rate(rate)
+        return link._measure(rate)
+
+    monkeypatch.setattr(Link, "measure", measured)
     monkeypatch.setattr("bench.startup.measure.NODES", 2)
     emptied: list[None] = []
     monkeypatch.setattr("bench.startup.measure.cold", lambda: emptied.append(None))
