@@ -37,7 +37,6 @@ def pytest_configure(config: pytest.Config) -> None:
 _FIRST = (
     "tests/hdfs/faults/",
     "tests/hdfs/",
-    "tests/integration/test_startup.py",
     "tests/extra/",
     "tests/integration/deps/",
     "tests/integration/imagefs/",

@@ -29,12 +29,12 @@ class Total:
 
 
 class _Reader:
-    def __init__(self, kind: str, seed: int, folder: Path) -> None:
+    def __init__(self, kind: str, seed: int, pause: float, folder: Path) -> None:
         self.name = f"{kind} reader {seed}"
         self.bytes = self.reads = 0
         self.error = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.soak.readers", kind, str(seed), str(folder)],
+            [sys.executable, "-m", "tests.soak.readers", kind, str(seed), str(pause), str(folder)],
             cwd=CHECKOUT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -93,13 +93,21 @@ class _Reader:
 
 
 class Crowd:
-    """`count` readers of `folder`, of all kinds in turn (or of `kinds`). patience in seconds: longer is a hang."""
+    """`count` readers of `folder`, of all kinds in turn (or of `kinds`), which pause for so many seconds after each
+    read. patience in seconds: longer is a hang."""
 
     def __init__(
-        self, folder: Path, count: int, *, seed: int = 0, kinds: tuple[str, ...] = tuple(KINDS), patience: float = 150.0
+        self,
+        folder: Path,
+        count: int,
+        *,
+        seed: int = 0,
+        kinds: tuple[str, ...] = tuple(KINDS),
+        pause: float = 0.0,
+        patience: float = 150.0,
     ) -> None:
         self._patience = patience
-        self._readers = [_Reader(kinds[number % len(kinds)], seed + number, folder) for number in range(count)]
+        self._readers = [_Reader(kinds[number % len(kinds)], seed + number, pause, folder) for number in range(count)]
 
     def __enter__(self) -> Crowd:
         return self

@@ -1,9 +1,9 @@
-"""A reader that checks every byte: `python -m tests.soak.readers KIND SEED FOLDER`, a process of its own.
+"""A reader that checks every byte: `python -m tests.soak.readers KIND SEED PAUSE FOLDER`, a process of its own.
 
 It reads the files of FOLDER, whose contents are those of `tests.support.checked_content` under their own names, over
-and over and past the page cache, until its standard input ends. It prints a line of JSON now and then, `{"reads": N,
-"bytes": N}`, and `{"error": TEXT}` with exit status 1 at the first wrong byte or failed call. All but `sequential` open
-each file once and keep it open to the end.
+and over and past the page cache, PAUSE seconds after each read, until its standard input ends. It prints a line of JSON
+now and then, `{"reads": N, "bytes": N}`, and `{"error": TEXT}` with exit status 1 at the first wrong byte or failed
+call. All but `sequential` open each file once and keep it open to the end.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _whole(data: bytes, length: int, name: str) -> bytes:
 
 
 def main() -> int:
-    kind, seed, folder = sys.argv[1:]
+    kind, seed, pause, folder = sys.argv[1:]
     files = sorted(entry for entry in Path(folder).iterdir() if entry.is_file())
     over = threading.Event()
 
@@ -138,7 +138,7 @@ def main() -> int:
                 if problem := difference(data, name, offset):
                     raise ValueError(problem)
                 reads, count = reads + 1, count + len(data)
-                if over.is_set():
+                if over.wait(float(pause)):
                     break
                 if time.monotonic() - told > _TELL_EVERY:
                     told = time.monotonic()

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,8 @@ MIB = 1 << 20
 CONTENTS = Contents("/faults", files=4, size=40 * MIB, block_size=MIB)
 MEMORY = ("--memory", "64MiB")  # the least there is; the files do not fit, so reads go to the cluster all the time
 AWAY = "the store is away"
+PAUSE = 0.02
+"""Seconds between two reads of a reader: what these tests wait for is no work, and other tests run beside them."""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,10 @@ def cluster(filled: None, fault_hdfs: HdfsInstance) -> HdfsInstance:
 
 def mount(place: Place, cluster: HdfsInstance, *options: object) -> Live:
     return place.mount(f"{cluster.url}{CONTENTS.root}", *MEMORY, *options)
+
+
+def readers(live: Live, count: int, **options: Any) -> Crowd:
+    return Crowd(live.path, count, **{"pause": PAUSE, **options})
 
 
 @contextlib.contextmanager
@@ -75,7 +82,7 @@ def outcome(child: subprocess.Popen[bytes]) -> str:
 def test_a_datanode_dies_or_freezes(cluster: HdfsInstance, place: Place, how: str, transport: str) -> None:
     cluster.set_rate(20)
     live = mount(place, cluster, "--hdfs-transport", transport, "--host-timeout", "3s")
-    with Crowd(live.path, 4) as crowd:
+    with readers(live, 4) as crowd:
         crowd.get_on()
         getattr(cluster, how)("dn2")
         for _ in range(3):
@@ -116,7 +123,7 @@ def test_the_namenode_dies_and_comes_back(cluster: HdfsInstance, place: Place, t
     options = ("--hdfs-transport", transport, "--host-timeout", "3s")
     live = mount(place, cluster, *options)
     hasty = mount(place, cluster, *options, "--io-timeout", "2s")
-    with Crowd(live.path, 3, kinds=("pread", "mmap", "direct")) as crowd:
+    with readers(live, 3, kinds=("pread", "mmap", "direct")) as crowd:
         crowd.get_on()
         cluster.kill("nn")
         for _ in range(3):
@@ -159,9 +166,10 @@ def fetching(live: Live) -> int:
 def test_the_process_that_fetches_is_killed_and_frozen_under_readers(cluster: HdfsInstance, place: Place) -> None:
     place.forgive(REPLACED, "the process that fetches blocks is gone")
     live = mount(place, cluster, "--fetch-process", "on")
-    with Crowd(live.path, 4) as crowd:
+    with readers(live, 4) as crowd:
         crowd.get_on()
-        for number in (signal.SIGKILL, signal.SIGSTOP):
+        crowd.get_on()  # until it has begun to answer: a process that has not is waited for much longer
+        for number in (signal.SIGSTOP, signal.SIGKILL):
             pid = fetching(live)
             os.kill(pid, number)
             crowd.get_on()
@@ -177,7 +185,7 @@ def test_the_process_that_fetches_is_killed_and_frozen_under_readers(cluster: Hd
 def test_a_worker_is_killed_under_eight_readers(cluster: HdfsInstance, place: Place) -> None:
     place.forgive(REPLACED)
     live = mount(place, cluster)
-    with Crowd(live.path, 8) as crowd:
+    with readers(live, 8) as crowd:
         crowd.get_on()
         for _ in range(4):
             live.kill_worker()
@@ -194,7 +202,7 @@ def test_a_limit_of_budget_and_150_mib_holds_under_64_readers(cluster: HdfsInsta
     try:
         live = place.mount(f"{cluster.url}{CONTENTS.root}", *limits, wrapper=cgroup.wrapper)
         assert {live.supervisor, live.worker()} <= set(cgroup.members())
-        with Crowd(live.path, 64) as crowd:
+        with readers(live, 64, pause=0.2) as crowd:
             assert not set(cgroup.members()) & set(crowd.pids)
             crowd.get_on()
             crowd.finish()
@@ -213,7 +221,7 @@ def test_the_clock_jumps_by_years(cluster: HdfsInstance, place: Place) -> None:
     clock = Clock(place)
     live = mount(place, cluster, "--io-timeout", "60s")
     year = 365 * 24 * 3600
-    with Crowd(live.path, 4) as crowd:
+    with readers(live, 4) as crowd:
         crowd.get_on()
         for years in (10, -20, 0):
             clock.jump(years * year)
@@ -254,7 +262,7 @@ def test_sigterm_while_files_are_read(cluster: HdfsInstance, place: Place) -> No
     place.forgive("was in use: whoever has files open there gets errors now")
     live = mount(place, cluster)
     workers = live.workers()
-    with Crowd(live.path, 8) as crowd:
+    with readers(live, 8) as crowd:
         crowd.get_on()
         live.terminate()
         eventually(live.ended, "the supervisor's end")

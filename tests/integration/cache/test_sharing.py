@@ -71,7 +71,7 @@ def go(processes: list[subprocess.Popen[str]]) -> None:
     [
         (4, 1, 100 * MIB, 0, False),
         (4, 1, 100 * MIB, 0, True),
-        pytest.param(64, 4, 10 * MIB, 0, True, marks=pytest.mark.slow),
+        pytest.param(24, 4, 5 * MIB, 0, True, marks=pytest.mark.slow),
         (3, 6, 70 * MIB, 150 * MIB, True),  # they push one another's segments out while they are in use
     ],
 )

@@ -234,16 +234,16 @@ def test_seekdir_and_rewinddir(mounts: Mounts) -> None:
 
 
 @pytest.mark.slow
-def test_a_directory_of_100_000_entries(mounts: Mounts) -> None:
+def test_a_directory_of_20_000_entries(mounts: Mounts) -> None:
     big = mounts.source / "big"
     big.mkdir()
-    for number in range(100_000):
+    for number in range(20_000):
         os.close(os.open(big / f"{number:06}", os.O_CREAT | os.O_WRONLY))
     mounted = mounts.mount()
     with os.scandir(mounted.path / "big") as entries:
         next(entries)
         shown = mounted.status()["tree"]["nodes"]
-        assert shown < 50_000  # the first came before all were listed
+        assert shown < 10_000  # the first came before all were listed
         rest = [entry.name for entry in entries]
-    assert len(rest) == 99_999
-    assert sorted(os.listdir(mounted.path / "big")) == [f"{number:06}" for number in range(100_000)]
+    assert len(rest) == 19_999
+    assert sorted(os.listdir(mounted.path / "big")) == [f"{number:06}" for number in range(20_000)]
