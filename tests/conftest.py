@@ -1,4 +1,4 @@
-"""Fixtures for all tests: real HDFS instances, and the check that nothing is left when the last test has ended."""
+"""Fixtures for all tests, the order of the run, and the check that nothing is left when the last test has ended."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from tests.support.examples import FULL
 from tests.support.leaks import MARK, leaks
 from tests.support.memory import MemoryFolders
 from tests.support.other_users import open_folder
-from tests.tools.hdfs import HdfsInstance, hdfs_instance, remove_orphans
 
 settings.register_profile("default", max_examples=FULL, deadline=None)  # a busy machine is no failure
 settings.register_profile("quick", max_examples=20, deadline=None)
@@ -167,26 +166,3 @@ def open_path(nothing_left: None) -> Iterator[Path]:
     """Like `tmp_path`; every user may enter it."""
     with open_folder() as folder:
         yield folder
-
-
-@pytest.fixture(scope="session")
-def hdfs(nothing_left: None) -> Iterator[HdfsInstance]:
-    """4 DataNodes without a cap, 1 MiB blocks, replication 1. For tests that hurt nobody."""
-    remove_orphans()
-    with hdfs_instance("", "--datanodes", "4", "--rate", "0", "--block-size", "1MiB", memory=True) as instance:
-        yield instance
-
-
-@pytest.fixture(scope="session")
-def _hdfs_to_hurt(nothing_left: None) -> Iterator[HdfsInstance]:
-    remove_orphans()
-    options = ("--datanodes", "4", "--rate", "0", "--block-size", "1MiB", "--replication", "2")
-    with hdfs_instance("fault", *options, memory=True) as instance:
-        yield instance
-
-
-@pytest.fixture
-def fault_hdfs(_hdfs_to_hurt: HdfsInstance) -> Iterator[HdfsInstance]:
-    """Like `hdfs` with replication 2; its nodes may be killed and paused. All serve again before the next test."""
-    yield _hdfs_to_hurt
-    _hdfs_to_hurt.restore()

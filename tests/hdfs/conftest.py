@@ -1,3 +1,7 @@
+"""Real HDFS instances, which end with the last test of these folders, and what their tests share."""
+
+from __future__ import annotations
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -6,8 +10,9 @@ import pytest
 from tests.integration.imagefs.conftest import nasty_tree
 from tests.integration.mount.conftest import mounts
 from tests.tools.command import Place
+from tests.tools.hdfs import HdfsInstance, hdfs_instance, remove_orphans
 
-__all__ = ["mounts", "nasty_tree", "place"]
+__all__ = ["_hdfs_to_hurt", "fault_hdfs", "hdfs", "mounts", "nasty_tree", "place"]
 
 
 @pytest.fixture
@@ -23,3 +28,26 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def transport() -> str:
     """For tests of which tests/extra has those of another one."""
     return "auto"
+
+
+@pytest.fixture(scope="package")
+def hdfs(nothing_left: None) -> Iterator[HdfsInstance]:
+    """4 DataNodes without a cap, 1 MiB blocks, replication 1. For tests that hurt nobody."""
+    remove_orphans()
+    with hdfs_instance("", "--datanodes", "4", "--rate", "0", "--block-size", "1MiB", memory=True) as instance:
+        yield instance
+
+
+@pytest.fixture(scope="package")
+def _hdfs_to_hurt(nothing_left: None) -> Iterator[HdfsInstance]:
+    remove_orphans()
+    options = ("--datanodes", "4", "--rate", "0", "--block-size", "1MiB", "--replication", "2")
+    with hdfs_instance("fault", *options, memory=True) as instance:
+        yield instance
+
+
+@pytest.fixture
+def fault_hdfs(_hdfs_to_hurt: HdfsInstance) -> Iterator[HdfsInstance]:
+    """Like `hdfs` with replication 2; its nodes may be killed and paused. All serve again before the next test."""
+    yield _hdfs_to_hurt
+    _hdfs_to_hurt.restore()
