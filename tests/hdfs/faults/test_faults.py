@@ -52,8 +52,8 @@ def mount(place: Place, cluster: HdfsInstance, *options: object) -> Live:
     return place.mount(f"{cluster.url}{CONTENTS.root}", *MEMORY, *options)
 
 
-def readers(live: Live, count: int, **options: Any) -> Crowd:
-    return Crowd(live.path, count, **{"pause": PAUSE, **options})
+def readers(live: Live, count: int, *, pause: float = PAUSE, **options: Any) -> Crowd:
+    return Crowd(live.path, count, pause=pause, **options)
 
 
 @contextlib.contextmanager

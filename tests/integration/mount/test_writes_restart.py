@@ -143,7 +143,6 @@ def test_callers_wait_while_the_next_worker_cannot_be_loaded(
 ) -> None:
     """The last writer closes in the middle of an upgrade that began after the SIGHUP."""
     mounts.forgive("requests wait", "the worker ended with", "Traceback")
-    mounts.forgive("was in use")  # by whoever looks at all mounts of the machine, and waits here
     code = InstalledCode(tmp_path / "code")
     code.install_checkout("0.2.0+first")
     monkeypatch.setenv("PYTHONPATH", str(code.folder))
