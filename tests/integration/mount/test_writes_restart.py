@@ -166,7 +166,7 @@ def test_callers_wait_while_the_next_worker_cannot_be_loaded(
     shutil.rmtree(code.folder / "stripefs" / "vfs")
     mounted.kill_worker()
     eventually(lambda: mounted.log_text().count("requests wait") == 2, "the supervisor to wait")
-    assert mounted.stop_now() == 0
+    assert mounted.stop() == 0
 
 
 def _kill_in(mounted: Mounted, call: object, *arguments: object) -> None:
