@@ -226,7 +226,7 @@ def podman_add(ctx: click.Context, image: str, name: str, root: str, workload: s
     """Let podman and buildah have the image as NAME.
 
     Comes back when containers can be started; their bytes come when they are touched. To be done again after a restart
-    of the machine or of the daemon.
+    of the machine, or after ten minutes without a daemon.
     """
     from imagefs.daemon.client import Client
     from imagefs.podman import ImageStore
