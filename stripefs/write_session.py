@@ -14,9 +14,9 @@ from stripefs.assembly import AssembledStore
 from stripefs.gc.collect import clear_for_rmdir
 from stripefs.gc.deferred_delete import DeferredDelete
 from stripefs.settings import Settings, WriteSettings, default_write_memory
-from stripefs.write.context import no_observer
 from stripefs.write.layout_policy import Layout, WritePolicy
 from stripefs.write.session import UploadManager
+from stripefs.write.upload_context import no_observer
 
 __all__ = ["WriteSession"]
 

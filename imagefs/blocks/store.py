@@ -39,7 +39,7 @@ from stripefs.errors import Abandoned, ConfigError, StoreError
 from stripefs.executor import Lane
 from stripefs.osutil import try_flock
 from stripefs.retry import Seldom
-from stripefs.store.buffers import give_back
+from stripefs.store.allocator import give_back
 
 __all__ = ["BlockDevice", "BlockStore", "Reads"]
 

@@ -33,8 +33,8 @@ from imagefs.errors import BuildError, HostileLayer
 from imagefs.progress import Progress
 from imagefs.reference import Platform
 from imagefs.repository.artifact import Descriptor
-from imagefs.repository.registry_auth import DOCKER_HUB
 from imagefs.repository.registry_client import RegistryAccess, RegistryClient
+from imagefs.repository.registry_credentials import DOCKER_HUB
 from stripefs.errors import StoreError, Transient
 from stripefs.retry import Attempts, RetryClock, RetryPolicy, retry
 

@@ -6,7 +6,7 @@ daemon serves goes on. One that fails, prints no answer, prints without end or d
 caller, and its process is killed.
 
 Of a recorded start one makes a trace and the image's plan (`imagefs.trace.finalize`). A dependency snapshot then gets a
-hot device, if it has none (`imagefs.build.hot_device`), unless nothing is to be done in the background.
+hot device, if it has none (`imagefs.build.optimize_snapshot`), unless nothing is to be done in the background.
 `imagefs.daemon.cleanup` removes what uses of images left that ended without removing it.
 """
 
@@ -236,7 +236,7 @@ class TraceMaker:
                     "name": attachment.snapshot,
                     "compression": self._compression,
                 }
-                told = await run_helper("imagefs.build.hot_device", facts, WITHIN)
+                told = await run_helper("imagefs.build.optimize_snapshot", facts, WITHIN)
         except OSError as error:
             _log.info("%s gets no hot device: %s", attachment.name, error)
         else:

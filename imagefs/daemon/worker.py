@@ -22,7 +22,7 @@ from stripefs.fuse import worker
 from stripefs.fuse.control_server import Request
 from stripefs.fuse.protocol import ServedTree
 from stripefs.fuse.state_memory import MemoryJournal
-from stripefs.store.buffers import bound_allocator
+from stripefs.store.allocator import bound_allocator
 
 __all__ = ["DaemonBackend"]
 

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from imagefs.build.image import build
 from imagefs.deps import publications
+from imagefs.deps.capture import CapturedTree, capture_directory
 from imagefs.deps.check.rules import Finding, Verdict, judge
-from imagefs.deps.check.tree import CapturedTree, Findings, Installation, capture_directory, check_tree
+from imagefs.deps.check.tree import Findings, Installation, check_tree
 from imagefs.deps.engine import Probe, SmokeTestResult, try_packed
 from imagefs.deps.install import install_findings
 from imagefs.deps.inventory import Inventory, take

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from imagefs.doctor import CheckResult, CheckState
 from imagefs.repository.registry import RegistryRepository
-from imagefs.repository.registry_auth import FoundCredentials
+from imagefs.repository.registry_credentials import FoundCredentials
 from imagefs.repository.store import open_repository
 from stripefs.errors import NotFound, StoreError, StripefsError, Unsupported
 from stripefs.settings import StoreSettings, redact

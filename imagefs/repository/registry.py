@@ -27,8 +27,8 @@ from imagefs.repository import artifact as form
 from imagefs.repository.artifact import DOCUMENT_KINDS, IMAGE, Artifact, Descriptor
 from imagefs.repository.base import Capabilities, Repository
 from imagefs.repository.images import KINDS
-from imagefs.repository.registry_auth import FoundCredentials
 from imagefs.repository.registry_client import DOCUMENT_LIMIT, RegistryClient
+from imagefs.repository.registry_credentials import FoundCredentials
 from imagefs.repository.registry_objects import BLOB_LIMIT, BlobReader, Manifests, Referrers, digest_of
 from stripefs.errors import Exists, NotFound, StoreError, Unsupported
 from stripefs.store.base import Buffer, Kind, Status

@@ -27,7 +27,7 @@ from urllib.parse import quote, urlencode, urljoin
 
 import httpx
 
-from imagefs.repository.registry_auth import FoundCredentials, find_credentials
+from imagefs.repository.registry_credentials import FoundCredentials, find_credentials
 from stripefs import __version__
 from stripefs.errors import (
     ConfigError,

@@ -41,8 +41,8 @@ from imagefs.repository.artifact import (
 )
 from imagefs.repository.registry_client import DOCUMENT_LIMIT, RegistryClient, receive
 from stripefs.errors import HostFailed, NotFound, PermissionDenied, ServiceDown, StoreError, Unsupported
+from stripefs.store.allocator import uninitialised
 from stripefs.store.base import Buffer
-from stripefs.store.buffers import uninitialised
 
 __all__ = ["BLOB_LIMIT", "BlobReader", "Manifests", "Referrers", "digest_of"]
 

@@ -2,7 +2,7 @@
 
 A document is written after its image, and of several that are made for one key the first stays. A document that is
 damaged, or whose image is damaged or lacks a part, is replaced by the next. One thing of a good one changes later, once
-for all: it names an optimised image in place of the one that this was made from (`imagefs.build.hot_device`).
+for all: it names an optimised image in place of the one that this was made from (`imagefs.build.optimize_snapshot`).
 """
 
 from __future__ import annotations

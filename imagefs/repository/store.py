@@ -122,8 +122,8 @@ def open_repository(settings: StoreSettings, *, make: bool = False) -> Repositor
     if not is_registry(settings.url):
         return StoreRepository(open_store(settings, make=make))
     from imagefs.repository.registry import RegistryRepository  # httpx takes 9 MiB
-    from imagefs.repository.registry_auth import DOCKER_HUB
     from imagefs.repository.registry_client import RegistryAccess, RegistryClient
+    from imagefs.repository.registry_credentials import DOCKER_HUB
 
     shown = redact(settings.url)
     match = _URL.fullmatch(settings.url)

@@ -9,8 +9,8 @@ import numpy as np
 
 from imagefs.startup.causes import advise, changes, common_causes, look, stragglers
 from imagefs.startup.evidence import Evidence, critical_path
-from imagefs.startup.fleet import Gpus, compare, growth, lost, lost_together, offenders, unused_modules
 from imagefs.startup.load import Events, Problems, group_ids, load
+from imagefs.startup.many_starts import Gpus, compare, growth, lost, lost_together, offenders, unused_modules
 from imagefs.startup.report import Report, SpanRow, Start, Step, Straggler
 from imagefs.startup.sources import File
 from imagefs.startup.spans import SECOND, pair, quantile

@@ -34,7 +34,8 @@ from pathlib import Path
 
 from imagefs.build.content import scan
 from imagefs.deps import inventory
-from imagefs.deps.check.tree import CapturedTree, Findings, check_privileged
+from imagefs.deps.capture import CapturedTree
+from imagefs.deps.check.tree import Findings, check_privileged
 from imagefs.deps.engine import SmokeTestResult
 from imagefs.deps.inventory import FileFacts, Inventory
 from imagefs.deps.publish import PublishJob, SnapshotPlace, conclude

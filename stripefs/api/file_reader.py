@@ -19,8 +19,8 @@ from stripefs.api.source import OpenVersion
 from stripefs.api.sources import SourceAddress, Sources
 from stripefs.errors import StripefsError
 from stripefs.read import OpenFile
+from stripefs.store.allocator import new_bytes
 from stripefs.store.base import Identity, Status
-from stripefs.store.buffers import new_bytes
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stripefs.cache.cache import Cache
+from stripefs.cache.checked_blocks import BlockLocks, BlockWriter, Version
 from stripefs.cache.policy import checkpoint_of, matches
 from stripefs.cache.segment_format import (
     SEGMENT,
@@ -26,11 +27,10 @@ from stripefs.cache.segment_format import (
     runs,
     segments_over,
 )
-from stripefs.cache.version import BlockLocks, BlockWriter, Version
 from stripefs.cache.write_through import PublishedVersion, WriteThrough
 from stripefs.errors import HostFailed
+from stripefs.store.allocator import PAGE
 from stripefs.store.base import Block, Buffer, Handle, Identity, Kind, Status, Store, Watch
-from stripefs.store.buffers import PAGE
 from stripefs.store.common import check_range
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
 

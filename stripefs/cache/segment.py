@@ -41,8 +41,8 @@ from stripefs.cache.segment_format import (
     rekeyed,
     segment_blocks,
 )
+from stripefs.store.allocator import PAGE, aligned
 from stripefs.store.base import Buffer
-from stripefs.store.buffers import PAGE, aligned
 from stripefs.store.common import InUse
 
 __all__ = ["CacheSegment", "Damaged", "whole_pages"]

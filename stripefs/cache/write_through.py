@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from stripefs.cache.cache import Cache
+from stripefs.cache.checked_blocks import BlockWriter
 from stripefs.cache.segment import CacheSegment, Damaged
 from stripefs.cache.segment_format import (
     BLOCK,
@@ -32,10 +33,9 @@ from stripefs.cache.segment_format import (
     next_block,
     segment_blocks,
 )
-from stripefs.cache.version import BlockWriter
 from stripefs.cache.writeback import WriteJob, blocks_of
+from stripefs.store.allocator import aligned
 from stripefs.store.base import Buffer, Status
-from stripefs.store.buffers import aligned
 
 __all__ = ["PublishedVersion", "UnpublishedBlocks", "WriteThrough", "rekey"]
 

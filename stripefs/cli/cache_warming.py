@@ -19,8 +19,8 @@ from stripefs.cache.cached_store import CachedHandle, CachedStore
 from stripefs.errors import StoreError, StripefsError
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import MIB, ReadSettings, Settings, default_budget
+from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Kind, Status, Store
-from stripefs.store.buffers import tune_allocator
 from stripefs.units import format_size, shown
 
 __all__ = ["Choose", "Pace", "Steady", "Warmed", "warm_tree"]

@@ -122,7 +122,7 @@ def configure_logs(ctx: click.Context, settings: Settings | None = None, config:
 
 def begin(ctx: click.Context, config: str) -> None:
     """The first steps of commands that copy, list and remove: log lines as flags say, memory that is given back."""
-    from stripefs.store.buffers import tune_allocator
+    from stripefs.store.allocator import tune_allocator
 
     configure_logs(ctx, config=config)
     tune_allocator()

@@ -21,8 +21,8 @@ from stripefs.fuse.protocol import ServedTree
 from stripefs.read import Reader
 from stripefs.retry import RetryPolicy
 from stripefs.settings import Settings
+from stripefs.store.allocator import Heap, tune_allocator
 from stripefs.store.base import Kind, Store
-from stripefs.store.buffers import Heap, tune_allocator
 from stripefs.vfs import InodeTable, Tree
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from stripefs.executor import Executor
 from stripefs.format.blocks import CHUNK
 from stripefs.read.attempts import Confirmations
 from stripefs.read.planner import FilePlan, Planner, Range, RangeState
+from stripefs.store.allocator import PAGE, address_of
 from stripefs.store.base import Block, Buffer, Handle, Status, Store
-from stripefs.store.buffers import PAGE, address_of
 from stripefs.units import shown
 
 if TYPE_CHECKING:

@@ -31,8 +31,8 @@ from stripefs.read.open_file import BlockLocator, FileObserver, OpenFile, wake
 from stripefs.read.planner import Attempt, Cursor, FilePlan, FileSeries, Planner
 from stripefs.read.planner.hosts import Limits
 from stripefs.settings import ReadSettings, default_budget
+from stripefs.store.allocator import Heap
 from stripefs.store.base import Identity, Kind, Store
-from stripefs.store.buffers import Heap
 from stripefs.units import Pace, shown
 
 __all__ = ["NextFiles", "ReadObserver", "Reader"]

@@ -43,8 +43,8 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.settings import StoreSettings, redact
+from stripefs.store.allocator import uninitialised
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
-from stripefs.store.buffers import uninitialised
 from stripefs.store.common import InUse, blocks_by_size, cancellable, check_opened, check_range, exact
 from stripefs.store.http_environment import credentials, is_about_certificates, trusted_certificates
 from stripefs.units import shown

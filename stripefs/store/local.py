@@ -32,6 +32,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
+from stripefs.store.allocator import aligned, uninitialised
 from stripefs.store.base import (
     Attributes,
     Block,
@@ -47,7 +48,6 @@ from stripefs.store.base import (
     Store,
     Watch,
 )
-from stripefs.store.buffers import aligned, uninitialised
 from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_range, in_order
 from stripefs.store.local_write import (
     LocalSink,

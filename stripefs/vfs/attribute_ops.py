@@ -6,8 +6,8 @@ import dataclasses
 
 from stripefs.errors import NoAttribute, NotFound, Unsupported, denial_as_eperm
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.vfs.attributes import XATTR_PREFIX
 from stripefs.vfs.inodes import ROOT, identity_of
+from stripefs.vfs.owners_and_xattrs import XATTR_PREFIX
 from stripefs.vfs.tree import NodeAttributes, Tree
 from stripefs.vfs.write_handle import WriteHandles
 from stripefs.write.directory_layout import DirectoryLayouts

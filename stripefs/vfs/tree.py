@@ -36,7 +36,8 @@ from stripefs.errors import (
 from stripefs.executor import Executor
 from stripefs.format.reserved_names import NAME_MAX
 from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
-from stripefs.vfs.attributes import (
+from stripefs.vfs.inodes import Inode, InodeTable, identity_of
+from stripefs.vfs.owners_and_xattrs import (
     XATTR_LOCATIONS,
     XATTR_NAMESPACE,
     XATTRS_OF_FILES,
@@ -45,7 +46,6 @@ from stripefs.vfs.attributes import (
     xattr_locations,
     xattr_value,
 )
-from stripefs.vfs.inodes import Inode, InodeTable, identity_of
 from stripefs.vfs.read_handles import DirectoryListing, OpenFiles, UnpublishedNames
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from stripefs.store.base import Attributes, Status
 from stripefs.store.striped_listing import is_version_of
 from stripefs.units import shown
 from stripefs.write.commit_documents import JoinStep, RenameStep, Step
-from stripefs.write.context import UploadContext
 from stripefs.write.hidden_files import HiddenFiles
 from stripefs.write.layout_policy import Layout
-from stripefs.write.parts import UploadBase
+from stripefs.write.part_buffer import UploadBase
+from stripefs.write.upload_context import UploadContext
 from stripefs.write.upload_locks import UploadLocks
 from stripefs.write.upload_names import split_path
 

@@ -2,7 +2,8 @@
 
 A directory's layout holds for the files made in it and below, until a directory further down has its own. It is a line
 of text in the hidden file `..stripefs-layout` of the directory, since not every store keeps attributes; so other mounts
-see it too, within `_KEPT` seconds.
+see it too, within `_KEPT` seconds. `QuotaDirectories` finds directories with a quota of their own, below which no file
+is striped.
 """
 
 from __future__ import annotations

@@ -32,13 +32,13 @@ from stripefs.format.reserved_names import new_version
 from stripefs.retry import RetryPolicy
 from stripefs.store.base import Attributes, Identity, Store
 from stripefs.units import shown
-from stripefs.write.context import ObserverFactory, UploadContext, no_observer
 from stripefs.write.directory_layout import QuotaDirectories
 from stripefs.write.file_lock import FileLock
 from stripefs.write.layout_policy import Layout, WritePolicy
 from stripefs.write.namespace import find_writer, find_writer_below
 from stripefs.write.store_ops import ClockReading
 from stripefs.write.upload import FileUpload
+from stripefs.write.upload_context import ObserverFactory, UploadContext, no_observer
 from stripefs.write.upload_locks import UploadLocks
 from stripefs.write.upload_names import UploadNames, split_path
 

@@ -19,12 +19,12 @@ from stripefs.format.reserved_names import new_version
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.store.striped_listing import is_version_of
 from stripefs.write.commit import Commit
-from stripefs.write.context import NO_OBSERVER, UploadContext
 from stripefs.write.file_contents import FileContents
 from stripefs.write.hidden_files import FileState, HiddenFiles
 from stripefs.write.layout_policy import Layout
-from stripefs.write.parts import UploadBase
+from stripefs.write.part_buffer import UploadBase
 from stripefs.write.store_ops import ClockReading
+from stripefs.write.upload_context import NO_OBSERVER, UploadContext
 from stripefs.write.upload_locks import LAST, UploadLocks
 from stripefs.write.upload_names import UploadNames, split_path
 

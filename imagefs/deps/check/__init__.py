@@ -1,2 +1,1 @@
-"""Checks whether an installation may be published: each file here looks for one kind of doubt, `verdict` weighs
-them."""
+"""Checks whether an installation may be published: `distributions` and `tree` find doubts, `rules` weighs them."""

@@ -25,17 +25,10 @@ from imagefs.daemon import cleanup
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Recording
 from imagefs.deps import inventory, subreaper
+from imagefs.deps.capture import CapturedTree, capture_upper, is_captured
 from imagefs.deps.check.distributions import check_consistent, describe_site
 from imagefs.deps.check.rules import Finding
-from imagefs.deps.check.tree import (
-    IGNORED,
-    CapturedTree,
-    Findings,
-    capture_upper,
-    check_outside,
-    check_tree,
-    is_captured,
-)
+from imagefs.deps.check.tree import IGNORED, Findings, check_outside, check_tree
 from imagefs.deps.container import programs
 from imagefs.deps.container.programs import (
     DOWNLOADS,

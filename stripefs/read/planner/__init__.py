@@ -46,11 +46,11 @@ asked for again from another replica; the first answer counts. A failed range is
 deadline of the last reader that asked; when no replica served it, the store is asked anew where the block lies.
 """
 
-from stripefs.read.planner.cursors import Cursor
+from stripefs.read.planner.file_series import FileSeries
 from stripefs.read.planner.hosts import HostTable, Limits
 from stripefs.read.planner.planner import Planner
-from stripefs.read.planner.ranges import Attempt, FilePlan, Range, RangeBuffer, RangeState
-from stripefs.read.planner.readahead import FileSeries
+from stripefs.read.planner.range_buffer import Attempt, FilePlan, Range, RangeBuffer, RangeState
+from stripefs.read.planner.readahead import Cursor
 
 __all__ = [
     "Attempt",

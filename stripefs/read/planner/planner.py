@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, StaleVersion, StoreError, Transient
 from stripefs.format.blocks import CHUNK, Block
-from stripefs.read.planner.cursors import ACTIVE, Cursor
+from stripefs.read.planner.budget_share import BudgetShare, nearest
 from stripefs.read.planner.hosts import ANY_HOST, STALL, HostTable, Limits
-from stripefs.read.planner.ranges import (
+from stripefs.read.planner.range_buffer import (
     KEPT,
     LATELY,
     Attempt,
@@ -18,7 +18,7 @@ from stripefs.read.planner.ranges import (
     RangeState,
     trusted_ahead,
 )
-from stripefs.read.planner.readahead import BudgetShare, nearest
+from stripefs.read.planner.readahead import ACTIVE, Cursor
 from stripefs.retry import HostHealth
 
 __all__ = ["Planner"]

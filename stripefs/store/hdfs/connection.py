@@ -26,8 +26,8 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError
+from stripefs.store.allocator import aligned
 from stripefs.store.base import Watch
-from stripefs.store.buffers import aligned
 from stripefs.store.common import cancellable
 from stripefs.store.hdfs.wire import error_in
 

@@ -20,8 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from stripefs.errors import Abandoned, HostFailed
+from stripefs.store.allocator import aligned
 from stripefs.store.base import Watch
-from stripefs.store.buffers import aligned
 from stripefs.store.common import cancellable
 from stripefs.store.hdfs.connection import IdlePool, connect, reason, shut_down, silent_after
 from stripefs.store.hdfs.transfer_hosts import Refusals

@@ -30,8 +30,8 @@ from stripefs import __version__
 from stripefs.errors import Abandoned, HostFailed, StoreError
 from stripefs.osutil import die_with_parent
 from stripefs.retry import Backoff
+from stripefs.store.allocator import SharedBuffers, bound_allocator
 from stripefs.store.base import Watch
-from stripefs.store.buffers import SharedBuffers, bound_allocator
 from stripefs.store.common import Cancellation, cancellable
 from stripefs.store.hdfs.data_transfer import BadChecksum, BlockFetcher, FetchRequest, Refused
 from stripefs.store.hdfs.transfer_wire import BlockName, BlockRange

@@ -20,7 +20,7 @@ from typing import TypeVar
 from stripefs.errors import ServiceDown, StoreError, Unsupported
 from stripefs.store.hdfs import protobuf
 from stripefs.store.hdfs.connection import IdlePool, connect, reason, silent_after
-from stripefs.store.hdfs.namenode import first_serving
+from stripefs.store.hdfs.namenode_failover import first_serving
 from stripefs.store.hdfs.protobuf import bytes_field, delimited, number_field, signed
 from stripefs.store.hdfs.wire import Replica, remote_error
 

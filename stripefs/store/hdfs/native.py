@@ -39,7 +39,7 @@ from stripefs.retry import RetryPolicy, retry
 from stripefs.store.base import Buffer, Kind, Status, Watch
 from stripefs.store.hdfs.connection import check_rpc
 from stripefs.store.hdfs.hadoop_conf import Target
-from stripefs.store.hdfs.namenode import first_serving
+from stripefs.store.hdfs.namenode_failover import first_serving
 from stripefs.store.hdfs.native_workarounds import BlockChecker, ClientArguments, claim_user
 from stripefs.store.hdfs.wire import remote_error, temporary_path
 

@@ -17,7 +17,7 @@ from hdfs_native import WriteOptions
 from stripefs.errors import ServiceDown, StoreError, Transient, Unsupported
 from stripefs.store.base import Buffer, Status
 from stripefs.store.common import ConfirmedSink
-from stripefs.store.hdfs.namenode import Unanswered
+from stripefs.store.hdfs.namenode_failover import Unanswered
 from stripefs.store.hdfs.native import NativeClient, translate
 
 __all__ = ["NativeNamespaceCalls", "NativeSink"]

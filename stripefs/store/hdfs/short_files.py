@@ -24,8 +24,8 @@ from functools import partial
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.executor import Lane
 from stripefs.retry import HostHealth
+from stripefs.store.allocator import PAGE
 from stripefs.store.base import Block, Buffer, Identity
-from stripefs.store.buffers import PAGE
 from stripefs.store.common import Cancellation
 from stripefs.store.hdfs.datanode_read import DataNodeReader, FileRange
 from stripefs.store.hdfs.wire import inode_path

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from stripefs.api.file_reader import read_into
 from stripefs.cache.cache import DiskHealth
 from stripefs.cache.cached_store import CACHE, CachedHandle
+from stripefs.cache.checked_blocks import Version
 from stripefs.cache.segment import CacheSegment
 from stripefs.cache.segment_format import DATA_AT
-from stripefs.cache.version import Version
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import ReadSettings
-from stripefs.store.buffers import address_of
+from stripefs.store.allocator import address_of
 from tests.support.caches import MIB, Cached, cached, refusing, write
 from tests.support.stores import content
 

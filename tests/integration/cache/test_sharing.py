@@ -20,11 +20,11 @@ from typing import Any
 import pytest
 
 from stripefs import osutil
-from stripefs.cache import version
+from stripefs.cache import checked_blocks
 from stripefs.cache.cachedir import CacheDir
 from stripefs.cache.segment import _LOCKS_AT, CacheSegment
 from stripefs.cache.writeback import WriteJob
-from stripefs.store.buffers import aligned
+from stripefs.store.allocator import aligned
 from tests.integration.cache.reader_process import STORE
 from tests.support.caches import MIB, Cached, cached, write
 from tests.support.checkout import CHECKOUT
@@ -119,7 +119,7 @@ def test_a_holder_that_stands_still_is_not_waited_for_forever(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write(source / "a", 24 * MIB)
-    monkeypatch.setattr(version, "PATIENCE", 0.2)
+    monkeypatch.setattr(checked_blocks, "PATIENCE", 0.2)
     with cached(source, folder) as one, cached(source, folder) as other:
         one.read(b"/a", 0, MIB)
         handle = other.store.open(b"/a")

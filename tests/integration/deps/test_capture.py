@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.build.image import build
-from imagefs.deps.check.tree import CapturedTree, capture_directory, capture_upper
+from imagefs.deps.capture import CapturedTree, capture_directory, capture_upper
 from imagefs.deps.inventory import take
 from imagefs.plane import mounts
 from stripefs.fuse import kernel

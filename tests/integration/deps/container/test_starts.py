@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build import hot_device
+from imagefs.build import optimize_snapshot
 from imagefs.repository.traces import Traces
 from tests.integration.deps.container.job import JOB, SEEN, Job, key_in, project, sources
 from tests.integration.deps.python_image import CONFIG, SITE
@@ -160,8 +160,8 @@ def test_a_snapshot_with_a_hot_device_is_above_the_image_too(job: Job, monkeypat
     ((name, image),) = snapshots.images_named().items()
     plans = Traces(snapshots.images.repository)
     eventually(lambda: [one for one, _ in plans.plans()] == [image], "what the start taught")
-    monkeypatch.setattr(hot_device, "SCATTERED", 0)
-    assert "are one hot device now" in hot_device.add_hot_device(snapshots, name)
+    monkeypatch.setattr(optimize_snapshot, "SCATTERED", 0)
+    assert "are one hot device now" in optimize_snapshot.add_hot_device(snapshots, name)
     job.service.stop()
     shutil.rmtree(job.service.settings.cache)
     for flags in ([], ["--plane", "tree"]):

@@ -20,7 +20,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.store.hdfs.namenode import Unanswered
+from stripefs.store.hdfs.namenode_failover import Unanswered
 from stripefs.store.hdfs.namespace import Namespace
 from stripefs.store.hdfs.wire import inode_path
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 import pytest
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion
+from stripefs.store.allocator import PAGE
 from stripefs.store.base import Identity
-from stripefs.store.buffers import PAGE
-from stripefs.store.hdfs import block_locations, data_transfer, namenode, short_files
+from stripefs.store.hdfs import block_locations, data_transfer, namenode_failover, short_files
 from stripefs.store.hdfs import store as hdfs_store
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.fetch_process import FetchProcess
@@ -654,7 +654,7 @@ def test_the_oldest_short_files_give_way(port: TransferPort, monkeypatch: pytest
 
 
 def test_open_files_are_read_while_no_namenode_serves(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(namenode, "_BETWEEN", 0.0)  # it is looked for at every call
+    monkeypatch.setattr(namenode_failover, "_BETWEEN", 0.0)  # it is looked for at every call
     with hdfs(port) as (cluster, store):
         handle = store.open(b"/file")
         cluster.namenode.refusal = AWAY
@@ -679,7 +679,7 @@ def test_bytes_of_one_read_after_the_other_are_confirmed_later(
     port: TransferPort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As long as a NameNode serves; while none does they may be used as they are."""
-    monkeypatch.setattr(namenode, "_BETWEEN", 0.0)
+    monkeypatch.setattr(namenode_failover, "_BETWEEN", 0.0)
     with hdfs(port) as (cluster, store):
         handle = store.open(b"/file")
         watch = LaterWatch()

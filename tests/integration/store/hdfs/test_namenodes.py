@@ -19,7 +19,8 @@ from stripefs.errors import (
 )
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.connection import check_rpc
-from stripefs.store.hdfs.namenode import NameNodeRest, Unanswered
+from stripefs.store.hdfs.namenode_failover import Unanswered
+from stripefs.store.hdfs.namenode_rest import NameNodeRest
 from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.fake_hdfs import (
     DATA,

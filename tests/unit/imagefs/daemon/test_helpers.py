@@ -140,7 +140,7 @@ async def test_an_answer_of_another_program_is_no_reason_to_improve(
     learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
     for _ in range(2):
         await learner.make_trace(attachment("1", snapshot="e" * 64), START)
-    assert asked == ["imagefs.trace.finalize", "imagefs.trace.finalize", "imagefs.build.hot_device"]
+    assert asked == ["imagefs.trace.finalize", "imagefs.trace.finalize", "imagefs.build.optimize_snapshot"]
 
 
 async def test_a_trace_is_made_before_the_mount_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

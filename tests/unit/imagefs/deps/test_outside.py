@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.check.tree import IGNORED, capture_upper, check_outside, matches
+from imagefs.deps.capture import capture_upper
+from imagefs.deps.check.tree import IGNORED, check_outside, matches
 from imagefs.deps.inventory import take
 from imagefs.errors import SnapshotError
 from imagefs.format.inodes import walk

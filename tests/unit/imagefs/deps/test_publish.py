@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from imagefs.build.content import scan
-from imagefs.deps import inventory, publish
-from imagefs.deps.check import tree
+from imagefs.deps import capture, inventory, publish
 from imagefs.deps.lock import Lock, LockedRequirement
 from imagefs.deps.publish import PublishJob
 from imagefs.deps.target import TargetDirectory
@@ -154,7 +153,7 @@ def test_what_programs_keep_beside_modules_is_left_out(
     images: Images, job: PublishJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It came since it was installed, or while it is packed; as the bytecode of `python -O` does."""
-    scan_, caches = tree.scan, Path(job.target, "__pycache__")
+    scan_, caches = capture.scan, Path(job.target, "__pycache__")
     caches.mkdir()
     (caches / "heavy.cpython-311.opt-1.pyc").touch()
 
@@ -162,7 +161,7 @@ def test_what_programs_keep_beside_modules_is_left_out(
         (caches / "heavy.nbi").touch()
         return scan_(path)
 
-    monkeypatch.setattr(tree, "scan", late)
+    monkeypatch.setattr(capture, "scan", late)
     done = publish.publish(job, images, leads)
     assert (done.published, done.lines) == (True, ())
     target = open_image(images, done.image).target

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stripefs.cache.version import _direct
-from stripefs.store.buffers import PAGE, address_of, aligned
+from stripefs.cache.checked_blocks import _direct
+from stripefs.store.allocator import PAGE, address_of, aligned
 
 MIB = 1 << 20
 

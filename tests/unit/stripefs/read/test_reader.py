@@ -12,7 +12,7 @@ from stripefs.errors import StaleVersion, StoreError
 from stripefs.read import Reader
 from stripefs.read.planner.planner import FILES_AHEAD
 from stripefs.settings import ReadSettings
-from stripefs.store.buffers import Heap
+from stripefs.store.allocator import Heap
 from stripefs.store.local import LocalStore
 from stripefs.testing.counting import CountingStore
 from stripefs.testing.faults import FaultyStore

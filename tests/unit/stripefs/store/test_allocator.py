@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 FRAGMENTED = """
-from stripefs.store.buffers import Heap, tune_allocator, uninitialised
+from stripefs.store.allocator import Heap, tune_allocator, uninitialised
 tune_allocator()
 used = [1]
 heap = Heap(lambda: used[0])
@@ -31,7 +31,7 @@ def test_what_was_freed_goes_back_when_it_is_much() -> None:
 
 def test_glibc_takes_the_settings() -> None:
     code = (
-        "import platform; from stripefs.store.buffers import bound_allocator, give_back, tune_allocator\n"
+        "import platform; from stripefs.store.allocator import bound_allocator, give_back, tune_allocator\n"
         "assert tune_allocator() == bound_allocator() == (platform.libc_ver()[0] == 'glibc')\n"
         "give_back()"
     )

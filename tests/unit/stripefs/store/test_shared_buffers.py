@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from stripefs.store.buffers import SharedBuffers
+from stripefs.store.allocator import SharedBuffers
 
 UNIT = 1 << 20
 CAPACITY = 12

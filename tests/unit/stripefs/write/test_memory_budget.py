@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.write import DraftLost
-from stripefs.write.context import MemoryBudget
+from stripefs.write.memory_budget import MemoryBudget
 from tests.support.examples import examples
 
 LIMIT = 100

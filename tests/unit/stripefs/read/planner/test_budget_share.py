@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.format.blocks import CHUNK
-from stripefs.read.planner.readahead import BudgetShare
+from stripefs.read.planner.budget_share import BudgetShare
 
 MIB = 1 << 20
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.read.planner.cursors import ReadaheadTrust
 from stripefs.read.planner.planner import QUICK_AHEAD
+from stripefs.read.planner.readahead import ReadaheadTrust
 from stripefs.store.base import Block
 from tests.support.examples import examples
 from tests.unit.stripefs.read.planner.world import MIB, Host, World, dealt, eight, limits, placed, played, sequential

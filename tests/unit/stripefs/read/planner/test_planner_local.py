@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stripefs.errors import HostFailed
 from stripefs.read.planner import FilePlan, HostTable
-from stripefs.read.planner.ranges import KEPT
-from stripefs.read.planner.readahead import LOCAL_AHEAD
+from stripefs.read.planner.budget_share import LOCAL_AHEAD
+from stripefs.read.planner.range_buffer import KEPT
 from stripefs.store.base import Block
 from tests.unit.stripefs.read.planner.world import MIB, Host, World, eight, limits, placed, sequential
 

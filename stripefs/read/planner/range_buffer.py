@@ -13,7 +13,7 @@ from typing import Any
 
 from stripefs.errors import StoreError
 from stripefs.format.blocks import CHUNK, BlockMap, ByteRange
-from stripefs.read.planner.cursors import ACTIVE, Cursor, CursorSet
+from stripefs.read.planner.readahead import ACTIVE, Cursor, CursorSet
 
 __all__ = ["KEPT", "LATELY", "Attempt", "FilePlan", "Range", "RangeBuffer", "RangeState"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build import hot_device
+from imagefs.build import optimize_snapshot
 from imagefs.build.content import scan
-from imagefs.build.hot_device import add_hot_device
 from imagefs.build.image import build
+from imagefs.build.optimize_snapshot import add_hot_device
 from imagefs.format.documents import Snapshot, key_digest
 from imagefs.housekeeping.gc import collect, collect_snapshots
 from imagefs.housekeeping.listing import remove_snapshot
@@ -36,7 +36,7 @@ NAME = key_digest(KEY)
 @pytest.fixture
 def snapshots(images: Images, source: Path, monkeypatch: pytest.MonkeyPatch) -> Snapshots:
     """One, and a start with it."""
-    monkeypatch.setattr(hot_device, "SCATTERED", 8)
+    monkeypatch.setattr(optimize_snapshot, "SCATTERED", 8)
     digest = build(*scan(str(source)), images, source=NAME).digest
     snapshots = Snapshots(images)
     assert snapshots.put(Snapshot(KEY, digest, "host", ("/opt/deps",), 1.0, 2.0))
@@ -67,7 +67,7 @@ def test_it_is_made_once(snapshots: Snapshots, source: Path) -> None:
 
 
 def test_little_is_fetched_as_it_lies(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hot_device, "SCATTERED", 10_000)
+    monkeypatch.setattr(optimize_snapshot, "SCATTERED", 10_000)
     before = snapshots.load(NAME)
     assert add_hot_device(snapshots, NAME).startswith("what starts touch lies in ")
     assert snapshots.load(NAME) == before
@@ -89,21 +89,21 @@ def test_two_at_once_where_there_are_no_locks(snapshots: Snapshots, monkeypatch:
     def no_locks(*_given: object) -> None:
         raise Unsupported("no locks here")
 
-    images, base, real = snapshots.images, snapshots.load(NAME).image, hot_device.optimize
+    images, base, real = snapshots.images, snapshots.load(NAME).image, optimize_snapshot.optimize
 
     def slow(*given: object, **more: object) -> object:
-        monkeypatch.setattr(hot_device, "optimize", real)
+        monkeypatch.setattr(optimize_snapshot, "optimize", real)
         assert "are one hot device now" in add_hot_device(snapshots, NAME)
         return real(*given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(snapshot_lease, "acquire", no_locks)
-    monkeypatch.setattr(hot_device, "optimize", slow)
+    monkeypatch.setattr(optimize_snapshot, "optimize", slow)
     assert "are one hot device now" in add_hot_device(snapshots, NAME)
     assert images.images().keys() == {base, snapshots.load(NAME).image}
 
 
 def test_another_hot_device_came_meanwhile(snapshots: Snapshots, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images, base, real = snapshots.images, snapshots.load(NAME).image, hot_device.optimize
+    images, base, real = snapshots.images, snapshots.load(NAME).image, optimize_snapshot.optimize
 
     def slow(*given: object, **more: object) -> object:
         made = real(*given, **more)  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_another_hot_device_came_meanwhile(snapshots: Snapshots, source: Path, m
         assert snapshots.add_hot_device(NAME, base, other.digest)
         return made
 
-    monkeypatch.setattr(hot_device, "optimize", slow)
+    monkeypatch.setattr(optimize_snapshot, "optimize", slow)
     assert add_hot_device(snapshots, NAME) == "it was removed, or replaced, meanwhile"
     assert images.images().keys() == {base, snapshots.load(NAME).image}
 
@@ -122,14 +122,14 @@ def test_another_hot_device_came_meanwhile(snapshots: Snapshots, source: Path, m
 def test_a_snapshot_that_is_removed_stays_so(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     images = snapshots.images
     if when == "while it is made":
-        real = hot_device.optimize
+        real = optimize_snapshot.optimize
 
         def removed(*given: object, **more: object) -> object:
             made = real(*given, **more)  # type: ignore[arg-type]
             remove_snapshot(images, NAME)
             return made
 
-        monkeypatch.setattr(hot_device, "optimize", removed)
+        monkeypatch.setattr(optimize_snapshot, "optimize", removed)
     else:
         create = Images.create
 
@@ -173,7 +173,7 @@ def test_gc_keeps_what_it_was_made_from_and_takes_what_came_too_late(
     snapshots: Snapshots, source: Path, tmp_path: Path
 ) -> None:
     images, base = snapshots.images, snapshots.load(NAME).image
-    late = hot_device.optimize(images, base, [trace(images, base, imports(source, 5), workload="deps")]).digest
+    late = optimize_snapshot.optimize(images, base, [trace(images, base, imports(source, 5), workload="deps")]).digest
     add_hot_device(snapshots, NAME)
     named = snapshots.load(NAME).image
     age(files(tmp_path / "store"), GRACE / 3600 + 1)
@@ -185,7 +185,7 @@ def test_gc_keeps_what_it_was_made_from_and_takes_what_came_too_late(
 
 def run(store: Path, name: str) -> subprocess.CompletedProcess[str]:
     asked = json.dumps({"store": StoreSettings(str(store))._asdict(), "name": name, "compression": AUTO})
-    command = [sys.executable, "-P", "-m", "imagefs.build.hot_device"]
+    command = [sys.executable, "-P", "-m", "imagefs.build.optimize_snapshot"]
     return subprocess.run(command, input=asked, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -33,8 +33,8 @@ from stripefs.cache.segment_format import (
     slot_of,
 )
 from stripefs.cache.writeback import WriteJob, blocks_of
+from stripefs.store.allocator import PAGE, address_of, aligned
 from stripefs.store.base import Watch
-from stripefs.store.buffers import PAGE, address_of, aligned
 
 __all__ = ["BlockLocks", "BlockWriter", "Version"]
 

@@ -1,13 +1,11 @@
-"""WebHDFS at the NameNodes: small JSON questions over pooled connections, changes over fresh ones, and availability.
+"""WebHDFS at the NameNodes: small JSON questions over pooled connections, changes over fresh ones.
 
 One question is one GET. A pooled connection that the server closed meanwhile is replaced once, at once; then each
-further NameNode is asked, the one that answered last first. Nothing sleeps here: waiting for a NameNode to come back is
-the caller's business.
+further NameNode is asked, the one that answered last first (`namenode_failover`). Nothing sleeps here: waiting for a
+NameNode to come back is the caller's business.
 
 A change must not be asked for twice by accident, so it never goes over a connection that may be dead already, and one
 whose answer is lost is not repeated but raises Unanswered: the caller checks if it took effect (see `namespace`).
-
-`Availability` spares the other threads of a process the time-out by which one thread found the NameNodes away.
 """
 
 from __future__ import annotations
@@ -16,47 +14,20 @@ import base64
 import contextlib
 import http.client
 import json
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from stripefs.errors import NotADirectory, NotFound, PermissionDenied, ServiceDown, StoreError, Transient
 from stripefs.store.base import Status
 from stripefs.store.hdfs.connection import IdlePool, reason
+from stripefs.store.hdfs.namenode_failover import Unanswered, first_serving
 from stripefs.store.hdfs.wire import error_in, page_of, request_target
 
-__all__ = ["Availability", "NameNodeRest", "Unanswered", "first_serving"]
-
-_T = TypeVar("_T")
+__all__ = ["NameNodeRest"]
 
 _IDLE_CONNECTIONS = 32  # kept for each NameNode: one for each of the reader's threads
 _LARGEST_ANSWER = 256 << 20  # a listing page holds 1000 entries; a segment of locations is below 1 MiB
-
-
-class Unanswered(ServiceDown):
-    """A change was asked for, and whether it was made is not known."""
-
-
-def first_serving(addresses: Sequence[str], start: int, ask: Callable[[str], _T]) -> tuple[int, _T]:
-    """The index and the answer of the first NameNode that serves, looked for from `addresses[start]` on.
-
-    `ask` raises ServiceDown for one that does not serve. Raises the only failure as it is, else ServiceDown with all of
-    them; and what `ask` raises besides, Unanswered too.
-    """
-    failures: list[ServiceDown] = []
-    for step in range(len(addresses)):
-        index = (start + step) % len(addresses)
-        try:
-            return index, ask(addresses[index])
-        except Unanswered:
-            raise
-        except ServiceDown as failure:
-            failures.append(failure)
-    if len(failures) == 1:
-        raise failures[0]
-    raise ServiceDown("; ".join(failure.message for failure in failures), hint=failures[-1].hint)
 
 
 class NameNodeRest:
@@ -236,33 +207,3 @@ def _answer_over(
     with contextlib.closing(connection.getresponse()) as response:
         answer = response.status, response.getheader("Content-Type", ""), response.read(_LARGEST_ANSWER)
         return answer, response.isclosed() and not response.will_close
-
-
-_BETWEEN = 1.0  # seconds between two looks whether one is back
-
-
-class Availability:
-    """`look` raises ServiceDown while no NameNode serves; once that was found, one thread a second calls it."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look
-        self._looking = threading.Lock()
-        self._since = 0.0  # of the last look that found none, on the monotonic clock; 0 while one serves
-
-    def note(self) -> None:
-        """A call found them away."""
-        self._since = time.monotonic()
-
-    def now(self) -> bool:
-        """True if they are away, as far as is known."""
-        if not self._since:
-            return False
-        if time.monotonic() - self._since > _BETWEEN and self._looking.acquire(blocking=False):
-            try:
-                self._look()
-                self._since = 0.0
-            except ServiceDown:
-                self._since = time.monotonic()
-            finally:
-                self._looking.release()
-        return bool(self._since)

@@ -1,4 +1,4 @@
-"""`python -m imagefs.build.hot_device`: gives a snapshot the hot device that its first recorded start asks for.
+"""`python -m imagefs.build.optimize_snapshot`: gives a snapshot the hot device that its first recorded start asks for.
 
 The imports of a job lie in many places of what was installed, and each of them is a request to the store, on every host
 that starts. Copied one after the other in the order of the first touch (`imagefs.build.optimize`) it is one sequential
