@@ -114,7 +114,8 @@ def test_a_frozen_datanode_is_named_in_events(cluster: HdfsInstance, place: Plac
     stalls = [one["facts"] for one in events_in(events) if one.get("name") == "stall"]
     assert {"cause": "datanode", "host": victim} in stalls
     (told,) = [one["facts"] for one in events_in(events) if one["event"] == "end" and one["name"] != "stall"]
-    assert size <= told["bytes"] == told["store_bytes"] < size + (1 << 20)  # pages may be asked for twice
+    # The kernel asks again for pages ahead of the reader that were dropped, as other tests have it drop all of them.
+    assert size <= told["bytes"] == told["store_bytes"] < 2 * size
 
 
 def test_the_namenode_dies_and_comes_back(cluster: HdfsInstance, place: Place, transport: str) -> None:
