@@ -39,6 +39,7 @@ from imagefs.daemon.protocol import (
     holder_json,
     source_digest,
 )
+from imagefs.daemon.record_and_replay import Sessions
 from imagefs.daemon.requests import (
     DetachAnswer,
     DetachRequest,
@@ -48,7 +49,6 @@ from imagefs.daemon.requests import (
     ReadyRequest,
     UnrecordRequest,
 )
-from imagefs.daemon.sessions import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts, UseAnswer, finder, image_of, shared_by
 from imagefs.daemon.start_events import Moment, identity_of
 from imagefs.daemon.state import Attachment, StateJournal, attachment_of

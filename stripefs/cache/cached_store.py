@@ -18,15 +18,14 @@ from stripefs.cache.segment_format import (
     SEGMENT,
     clip,
     inside,
-    key_of,
     length_of,
-    location_of,
     next_block,
     offset_of,
     over,
     runs,
     segments_over,
 )
+from stripefs.cache.version_key import key_of, location_of
 from stripefs.cache.write_through import PublishedVersion, WriteThrough
 from stripefs.errors import HostFailed
 from stripefs.store.allocator import PAGE

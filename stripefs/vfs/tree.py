@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import logging
 import stat
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
@@ -36,6 +35,7 @@ from stripefs.errors import (
 from stripefs.executor import Executor
 from stripefs.format.reserved_names import NAME_MAX
 from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
+from stripefs.vfs.attr_timeout import AttributeTimeout
 from stripefs.vfs.inodes import Inode, InodeTable, identity_of
 from stripefs.vfs.owners_and_xattrs import (
     XATTR_LOCATIONS,
@@ -58,8 +58,6 @@ _log = logging.getLogger(__name__)
 _UNKNOWN_SPACE = Space(capacity=1 << 50, free=1 << 50, files=0)
 """Space that df shows where the store cannot say: 1 PiB, all free. With zeros df hides the mount and kubelet evicts
 pods."""
-
-_MOST_DIRECTORIES = 1000
 
 _SPACE_TTL = 10.0
 _SPACE_TIMEOUT = 3.0
@@ -136,9 +134,8 @@ class Tree:
         self.calls = Executor(io_timeout)
         self.owners = IdMap(uid, gid)
         self.attr_timeout = attr_timeout
+        self._timeout = AttributeTimeout(attr_timeout)
         self._unpublished = unpublished
-        self._changed_at = -1.0  # the time of the last change through this mount
-        self._directories: dict[bytes, tuple[Status, float]] = {}  # statuses that may be younger than attr_timeout
         self._mask = ~umask & 0o7777
         self._open_files = OpenFiles(self.state, self.calls, reader, self.current_status, attr_timeout)
         self._listings: dict[int, DirectoryListing] = {}
@@ -180,12 +177,9 @@ class Tree:
         node = self.node(node_id)
         if node.status is not None:
             return self.attributes(node_id, node.status)
-        # The kernel forgets the attributes of a directory with each change of its names, and asks before the next one.
-        known, seen = self._directories.get(self.state.path(node_id), (None, 0.0))
-        left = self.attr_timeout - (trio.current_time() - seen)
-        if known is None or left <= 0:
-            return self.attributes(node_id, await self.current_status(node))
-        return self.attributes(node_id, known, left)
+        if (known := self._timeout.directory(self.state.path(node_id))) is not None:
+            return self.attributes(node_id, *known)
+        return self.attributes(node_id, await self.current_status(node))
 
     async def readlink(self, node_id: int) -> bytes:
         node = self.node(node_id)
@@ -347,10 +341,8 @@ class Tree:
 
         began = trio.current_time()
         status = await self.calls.shared(("stat", path), ask)
-        if status.kind is Kind.DIRECTORY and began > self._changed_at:
-            if len(self._directories) >= _MOST_DIRECTORIES:
-                self._directories.clear()
-            self._directories[path] = status, began
+        if status.kind is Kind.DIRECTORY:
+            self._timeout.learn(path, status, began)
         return status
 
     async def find(self, path: bytes) -> Status | None:
@@ -377,23 +369,19 @@ class Tree:
 
     def changed(self, path: bytes) -> None:
         """Note that this mount has changed, or may have changed, the file at `path`."""
-        self.outdate(path)
-        self._changed_at = trio.current_time()
-        if path in self._directories:
-            self._directories.clear()  # and what is below it
         folder = path.rpartition(b"/")[0] or b"/"
+        self.outdate(path)
         self.outdate(folder)
-        if (known := self._directories.get(folder)) is not None:
-            self._directories[folder] = replace(known[0], mtime_ns=time.time_ns()), known[1]
+        self._timeout.changed(path, folder)
 
     def ttl(self, parent: int, name: bytes, seen: float) -> float:
         """For how many more seconds the kernel may cache what the store said of a name at the time `seen`.
 
         For none where this mount has made a change since, or where the file is being written.
         """
-        if seen <= self._changed_at or (self._unpublished and self.child_path(parent, name) in self._unpublished):
+        if self._unpublished and self.child_path(parent, name) in self._unpublished:
             return 0.0
-        return max(0.0, self.attr_timeout - (trio.current_time() - seen))
+        return self._timeout.left(seen)
 
     def looked_up(
         self, parent: int, name: bytes, status: Status, identity: Identity | None, valid: float | None = None
@@ -417,7 +405,7 @@ class Tree:
             status.length,
             status.mtime_ns,
             status.atime_ns or status.mtime_ns,
-            self.attr_timeout if valid is None else valid,
+            self._timeout.seconds if valid is None else valid,
         )
 
     # Inner workings

@@ -14,7 +14,7 @@ from bench.namenode.measure import Driver
 from bench.namenode.plan import CASES
 from stripefs.errors import Busy, StoreError
 from stripefs.settings import StoreSettings
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.store import HdfsStore
 from stripefs.write.file_lock import acquire, lock_path, read_lock
 from tests.tools.hdfs import HdfsInstance

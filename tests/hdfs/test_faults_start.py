@@ -9,7 +9,7 @@ import pytest
 from stripefs.errors import ServiceDown
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs import store
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.hdfs import HdfsInstance

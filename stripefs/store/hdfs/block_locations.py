@@ -19,7 +19,7 @@ from typing import Any
 
 from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError
 from stripefs.store.base import Block, Host
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.wire import Replica, host_port
 
 __all__ = ["SEGMENT_BLOCKS", "BlockLocations", "DataNodes"]

@@ -29,7 +29,7 @@ from stripefs.store.base import Block, Buffer, Status, Watch
 from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.connection import Answer
 from stripefs.store.hdfs.data_transfer import BadChecksum, DataTransfer, Refused
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.read_streams import Ask, ReadStreams
 from stripefs.store.hdfs.transfer_wire import BlockName, BlockRange

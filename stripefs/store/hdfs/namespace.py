@@ -36,7 +36,7 @@ from stripefs.format.reserved_names import new_version, part_name
 from stripefs.retry import Backoff, RetryPolicy, retry
 from stripefs.store.base import Attributes, Identity, Kind, Status
 from stripefs.store.hdfs.namenode_failover import Unanswered
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.wire import inode_path, temporary_path
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from stripefs.errors import HostFailed, StoreError
 from stripefs.retry import HostHealth
 from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.connection import answers
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.wire import last_block_of
 
 __all__ = ["PipelineHealth"]

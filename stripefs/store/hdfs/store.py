@@ -56,7 +56,7 @@ from stripefs.store.hdfs.fetch_process import FetchProcess
 from stripefs.store.hdfs.hadoop_conf import resolve
 from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
 from stripefs.store.hdfs.namenode_failover import Availability
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
 from stripefs.store.hdfs.short_files import ShortFiles
 from stripefs.store.hdfs.transfer_wire import refusal_of

@@ -42,8 +42,8 @@ from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
 from stripefs.store.hdfs.hadoop_conf import Target
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
 from stripefs.store.hdfs.namenode_rpc import CallsRefused, NameNodeRpc
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.namespace import Namespace, WebNamespaceCalls
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.native_write import NativeNamespaceCalls, NativeSink

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stripefs.cache import cached_store, segment_format, writeback
+from stripefs.cache import cached_store, version_key, writeback
 from stripefs.cache import cached_store as cache_store
 from stripefs.cache.cache import Cache
 from stripefs.settings import CacheSettings, StoreSettings
@@ -23,7 +23,7 @@ def placed(factory: pytest.TempPathFactory, prefix: str, query: str) -> Iterator
     root, folder = factory.mktemp("source"), factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache_store, "LEAST", 1)  # files of this suite are small, and as new as can be
-        patch.setattr(segment_format, "SETTLED", 0)
+        patch.setattr(version_key, "SETTLED", 0)
         # Else the one block of a file would soon be here, and the suite asks where the store has it.
         patch.setattr(writeback.PartialBlocks, "add", lambda *_: None)
         patch.setattr(cached_store.CachedHandle, "_keep", lambda *_: False)

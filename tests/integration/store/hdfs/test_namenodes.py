@@ -20,7 +20,7 @@ from stripefs.errors import (
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.connection import check_rpc
 from stripefs.store.hdfs.namenode_failover import Unanswered
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.fake_hdfs import (
     DATA,

@@ -30,7 +30,7 @@ from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
 from imagefs.daemon.open_devices import OpenDevices
 from imagefs.daemon.protocol import Attached, AttachRequest, SnapshotUse
-from imagefs.daemon.sessions import Sessions
+from imagefs.daemon.record_and_replay import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts
 from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.daemon.worker import DaemonBackend

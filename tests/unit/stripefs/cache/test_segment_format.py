@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cache import segment_format
+from stripefs.cache import version_key
 from stripefs.cache.segment_format import (
     BLOCK,
     DATA_AT,
@@ -164,7 +164,7 @@ VERSION = Identity(5 << 20, 1_700_000_000_000_000_000, "16387")
 
 
 def key_of(url: str, path: bytes, identity: Identity, *, now: int = NOW, trust_mtime: bool = False) -> bytes | None:
-    return segment_format.key_of(url, path, identity, now, trust_mtime=trust_mtime)
+    return version_key.key_of(url, path, identity, now, trust_mtime=trust_mtime)
 
 
 def test_a_renamed_file_and_a_mount_of_another_directory_have_the_same_key() -> None:

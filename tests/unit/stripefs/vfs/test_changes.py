@@ -333,7 +333,7 @@ async def test_a_file_that_another_mount_publishes_right_before_the_lock(
 async def test_a_directory_whose_names_change_is_not_asked_for_again(store: MemoryStore) -> None:
     store.mkdir(b"/folder", 0o755)
     tree = make_writable(store)
-    tree._tree.attr_timeout = 1000.0
+    tree._tree._timeout.seconds = 1000.0
     folder = await tree.lookup(ROOT, b"folder")
     before = folder.mtime_ns
     for name in (b"one", b"two"):
@@ -356,5 +356,5 @@ async def test_a_directory_whose_names_change_is_not_asked_for_again(store: Memo
     await tree.mkdir(ROOT, b"folder", 0o711)
     assert (await tree.getattr((await tree.lookup(ROOT, b"folder")).id)).mode == 0o711
     store.set_attributes(b"/folder", Attributes(mode=0o750))
-    tree._tree.attr_timeout = 0.0
+    tree._tree._timeout.seconds = 0.0
     assert (await tree.getattr((await tree.lookup(ROOT, b"folder")).id)).mode == 0o750

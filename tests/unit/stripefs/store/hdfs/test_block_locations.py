@@ -14,7 +14,7 @@ from stripefs.errors import StaleVersion
 from stripefs.store.base import Block
 from stripefs.store.hdfs import block_locations
 from stripefs.store.hdfs.block_locations import SEGMENT_BLOCKS, BlockLocations, DataNodes
-from stripefs.store.hdfs.namenode_rest import NameNodeRest
+from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.wire import Replica
 
 

@@ -18,7 +18,7 @@ from imagefs.blocks.store import BlockDevice
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.helpers import RecordedStart, TraceMaker
 from imagefs.daemon.metadata_cache import MetadataCache
-from imagefs.daemon.sessions import Sessions
+from imagefs.daemon.record_and_replay import Sessions
 from imagefs.daemon.start_events import MOST, Moment, StartEvents, identity_of
 from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.format.index import BLOCK
