@@ -11,24 +11,20 @@ makes up for it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import secrets
 from collections.abc import Iterator
 from typing import NamedTuple
-from urllib.parse import quote
 
-from imagefs.startup.sources import open_regular
+from imagefs.startup.sources import component, open_regular
 from stripefs.errors import ConfigError, NotFound, Transient
 from stripefs.osutil import try_flock
 from stripefs.store.base import Store
 
-__all__ = ["Collected", "Collector", "component", "object_name"]
+__all__ = ["Collected", "Collector", "object_name"]
 
 PART_BYTES = 16 << 20
-
-_LONGEST = 100
 
 
 class Collected(NamedTuple):
@@ -162,14 +158,6 @@ def object_name(line: bytes) -> str:
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
     return "/".join(component(str(event.get(key, ""))) for key in ("job", "run", "node"))
-
-
-def component(name: str) -> str:
-    """A name that every store takes, and that no other name becomes."""
-    text = quote(name, safe="", errors="replace")
-    if len(text) > _LONGEST:
-        text = f"{text[: _LONGEST - 20]}~{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:16]}"
-    return text.replace(".", "%2E", 1) if text.startswith(".") else text or "_"
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gzip
+import hashlib
 import io
 import os
 import stat
@@ -20,10 +21,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
+from urllib.parse import quote
 
 from stripefs.errors import ConfigError, NotFound, StoreError, StripefsError
 
-__all__ = ["HUGE", "PIECE", "File", "find_files", "find_run", "open_regular", "read_files"]
+__all__ = ["HUGE", "PIECE", "File", "component", "find_files", "find_run", "open_regular", "read_files"]
 
 PIECE = 8 << 20
 """Bytes that are read at a time."""
@@ -32,6 +34,7 @@ HUGE = 1 << 20
 """A longer line is no event."""
 
 _ENDINGS = tuple(f".{name}{packed}" for name in ("jsonl", "ndjson", "json") for packed in ("", ".gz", ".zst"))
+_LONGEST = 100
 _AT_ONCE = 16  # files that are opened, and those of a store fetched, at the same time
 
 
@@ -65,14 +68,20 @@ def find_files(places: Sequence[str]) -> list[File]:
     return found
 
 
+def component(name: str) -> str:
+    """A name that every store takes, and that no other name becomes."""
+    text = quote(name, safe="", errors="replace")
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - 20]}~{hashlib.sha256(name.encode(errors='replace')).hexdigest()[:16]}"
+    return text.replace(".", "%2E", 1) if text.startswith(".") else text or "_"
+
+
 @_store_errors()
 def find_run(folder: str, run: str) -> list[str]:
     """The directories of a run, or of JOB/RUN, in a collector folder, and that of events without a run.
 
     Where there are none the folder itself, whose events then tell. Raises NotFound and what the store raises.
     """
-    from imagefs.startup.collector import component
-
     exists: Callable[[str], bool] = lambda path: os.path.isdir(os.path.join(folder, path))  # noqa: E731
     if "://" in folder:
         from stripefs.api.filesystem import FileSystem
