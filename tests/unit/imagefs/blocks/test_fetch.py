@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import random
 import subprocess
 import sys
 import threading
@@ -215,32 +214,6 @@ async def test_a_whole_device_comes_in_order_and_in_ranges(tmp_path: Path) -> No
         assert blocks.snapshot()["waits"] == 0
 
 
-async def test_the_given_order_is_kept(tmp_path: Path) -> None:
-    made = make(noise(200))
-    source = FakeSource(made)
-    order = list(range(0, 200, 2))
-    random.Random(1).shuffle(order)
-    async with opened(tmp_path, made, source, memory=64 * MIB) as (_, device):
-        await device.fetch(order, at_once=1)
-        assert [offset // BLOCK for offset, _ in source.reads] == order
-
-
-async def test_no_more_at_once_than_asked(tmp_path: Path) -> None:
-    made = make(noise(64))
-    source = FakeSource(made)
-    source.gate.clear()
-    async with opened(tmp_path, made, source, memory=64 * MIB) as (blocks, device):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: device.fetch(range(64), at_once=2))
-            await eventually(lambda: len(source.reads) == 2)
-            await trio.sleep(0.1)
-            assert len(source.reads) == 2
-            source.gate.set()
-        assert source.most == 2
-        await settled(device, blocks)
-        assert device.present == 64
-
-
 async def test_small_requests_are_not_worth_being_many(tmp_path: Path) -> None:
     made = make(noise(200))
     source = FakeSource(made)
@@ -350,15 +323,6 @@ async def test_a_block_in_memory_is_kept_without_a_store(tmp_path: Path) -> None
         assert (await device.fetch([0])).failed == 0
         await settled(device, blocks)
         assert device.present == 1
-
-
-async def test_without_a_disk_nothing_is_fetched_ahead(tmp_path: Path) -> None:
-    made = make(noise(30))
-    source = FakeSource(made)
-    async with opened(tmp_path, made, source, limit=0) as (_, device):
-        report = await device.fetch(range(30))
-        assert (report.blocks, report.full) == (0, True)
-        assert bytes(await device.read(0, MIB)) == made.content[:MIB]
 
 
 async def test_when_the_end_comes_it_ends(tmp_path: Path) -> None:

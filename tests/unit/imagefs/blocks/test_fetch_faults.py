@@ -272,23 +272,14 @@ async def block(device: BlockDevice, number: int) -> bytes:
     return bytes(await device.read(number * BLOCK, BLOCK))
 
 
-async def test_the_first_mirror_serves_all(tmp_path: Path, made: Made) -> None:
-    store, first, second = FakeSource(made), Copies(made), Copies(made)
-    before(store, first, second)
-    async with opened(tmp_path, made, store) as (blocks, device):
-        assert bytes(await device.read(0, device.size)) == made.content
-        assert first.reads
-        assert (store.reads, second.reads) == ([], [])
-        assert blocks.snapshot()["upstreams"] == {"store": 0, "http://mirror0": made.index.stored * BLOCK}
-
-
 async def test_a_mirror_is_asked_ahead_for_long_ranges(tmp_path: Path) -> None:
     """Such ranges meet in a slice of a cache at their ends only."""
     made = make(noise(192))
     store, mirror = FakeSource(made), Copies(made)
     before(store, mirror)
-    async with opened(tmp_path, made, store, memory=64 * MIB) as (_, device):
+    async with opened(tmp_path, made, store, memory=64 * MIB) as (blocks, device):
         await device.fetch(range(made.index.blocks))
+        assert blocks.snapshot()["upstreams"] == {"store": 0, "http://mirror0": made.index.stored * BLOCK}
     assert [length for _, length in mirror.reads] == [MIRROR_RANGE] * (192 * BLOCK // MIRROR_RANGE)
 
 
@@ -346,12 +337,22 @@ DIGEST = hashlib.sha256(DOCUMENT).hexdigest()
 PATH = f"/indexes/{DIGEST[:2]}/{DIGEST}".encode()
 
 
-def test_documents_come_from_the_first_that_has_them_right() -> None:
-    now, health = 0.0, HostHealth()
-    readers = [Copies(), Copies(documents={PATH: b"another"}), Copies(documents={PATH: DOCUMENT})]
+def test_documents_come_from_the_first_that_has_them_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagefs.blocks.upstream.DOCUMENT_WITHIN", 0.05)
+    now, health, gate = 0.0, HostHealth(), threading.Event()
+
+    class Hung(Copies):
+        def document(self, path: bytes) -> bytes:
+            self.asked.append(path)
+            gate.wait(30)
+            return b""
+
+    readers = [Hung(), Copies(documents={PATH: b"another"}), Copies(documents={PATH: DOCUMENT})]
     mirrors = Mirrors(StoreSettings())
     mirrors.all = tuple(Mirror(f"http://mirror{n}", one, health, lambda: now) for n, one in enumerate(readers))
     assert mirrors.document(PATH, DIGEST) == DOCUMENT
+    gate.set()
+    assert "no answer within" in mirrors.all[0].avoided[1]
     assert [one.healthy for one in mirrors.all] == [False, False, True]
     assert mirrors.document(PATH, DIGEST) == DOCUMENT
     assert [len(one.asked) for one in readers] == [1, 1, 2]
@@ -360,23 +361,6 @@ def test_documents_come_from_the_first_that_has_them_right() -> None:
     assert [len(one.asked) for one in readers] == [1, 1, 3]
     readers[2].documents.clear()
     assert mirrors.document(PATH, DIGEST) is None
-
-
-def test_a_document_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imagefs.blocks.upstream.DOCUMENT_WITHIN", 0.05)
-    gate = threading.Event()
-
-    class Hung(Copies):
-        def document(self, path: bytes) -> bytes:
-            gate.wait(30)
-            return b""
-
-    mirror = Mirror("http://mirror", Hung(), HostHealth(), lambda: 0.0)
-    try:
-        assert mirror.document(PATH, DIGEST) is None
-        assert "no answer within" in mirror.avoided[1]
-    finally:
-        gate.set()
 
 
 # -- several stores
@@ -417,15 +401,6 @@ async def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, mock_clock: 
             hung.gate.set()
     finally:
         hung.gate.set()
-
-
-async def test_where_no_store_has_it_the_error_is_told(tmp_path: Path, made: Made) -> None:
-    sources = [FakeSource(made, fault=FAULTS["damaged"]) for _ in range(2)]
-    async with opened(tmp_path, made, *sources) as (blocks, device):
-        with pytest.raises(BlockUnavailable, match="other bytes"):
-            await device.read(0, BLOCK)
-        assert all(source.reads for source in sources)
-        assert not blocks.fetcher
 
 
 async def test_a_store_that_is_closed_is_asked_no_more(tmp_path: Path, made: Made) -> None:
