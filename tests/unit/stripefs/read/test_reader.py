@@ -119,16 +119,6 @@ async def test_without_any_answer_the_read_ends_with_an_error(local):
             await file.read(0, 10)
 
 
-async def test_a_file_replaced_under_an_open_handle(local, content, tmp_path):
-    async with opened(local) as (_, file):
-        assert await file.read(0, 10) == content[:10]
-        with (tmp_path / "big").open("r+b") as writer:
-            writer.seek(20 * MIB)
-            writer.write(b"x" * 100)
-        with pytest.raises(StaleVersion):
-            await file.read(20 * MIB, 100)
-
-
 async def test_closing_while_a_read_waits(local):
     store = spread(local, rate=1.0, burst=1)
     async with opened(store) as (reader, file):

@@ -13,22 +13,6 @@ from tests.support.examples import examples
 from tests.unit.stripefs.read.planner.world import MIB, Host, World, dealt, eight, limits, placed, played, sequential
 
 
-def test_one_reader_gets_nearly_all_hosts():
-    length = 512 * MIB
-    world = played(dealt(length), sequential(length))
-    assert world.now < 1.35 * length / (8 * 40e6)  # virtual seconds: the same on every machine
-    assert world.planner.bytes_fetched == length
-
-
-def test_look_ahead_goes_past_busy_hosts():
-    length = 256 * MIB
-    blocks = placed(length, 8 * MIB, 8, 1, seed=3)
-    # The first eight blocks on one host: a reader that waited for them in order would leave seven hosts idle.
-    blocks[:8] = [type(block)(block.offset, block.length, ("h0",)) for block in blocks[:8]]
-    most = max(sum(b.hosts == (f"h{n}",) for b in blocks) for n in range(8)) * 8 * MIB / 40e6
-    assert played(blocks, sequential(length)).now < 1.35 * most
-
-
 def test_a_header_costs_one_chunk_and_random_reads_are_not_read_ahead_for():
     draw = random.Random(5)
     reads = [(0, 4096)] + [(draw.randrange(0, (4 << 30) - 4096), 4096) for _ in range(200)]
@@ -127,20 +111,6 @@ def test_sixteen_streams_in_one_file_share_the_hosts():
     assert world.now < 1.3 * fullest * 8 * MIB / 40e6
 
 
-def test_a_stream_does_not_run_into_the_part_of_another():
-    """Of two threads that split a file between them, the second one has read on where the first one comes to."""
-    cursors = World(limits(), eight()).open(dealt(64 * MIB)).cursors
-    for begin, end in ((0, 8 * MIB), (32 * MIB, 48 * MIB)):
-        for at in range(begin, end, MIB):
-            cursor, _ = cursors.match(at, 1.0)
-            cursor.advance(at, MIB, starved=False, limit=64 * MIB, now=1.0)
-    first, second = cursors
-    assert (first.position, second.position) == (8 * MIB, 48 * MIB)
-    assert cursors.passed(32 * MIB, first) == 48 * MIB
-    assert cursors.passed(8 * MIB, first) is None
-    assert cursors.passed(48 * MIB, second) is None
-
-
 @pytest.mark.parametrize(("rate", "ahead"), [(8e9, QUICK_AHEAD), (200e6, 64 * 16 * MIB)])
 def test_look_ahead_inside_one_block_ends_with_the_window(rate, ahead):
     """With a quick host sooner, which brings in time what is not here yet."""
@@ -200,24 +170,6 @@ def test_the_chunks_of_a_range_begin_anew_in_each_block():
     file.ranges[7 * MIB // 2] = here = object()
     assert file.range_at(9 * MIB // 2 - 1) is here
     assert file.range_at(9 * MIB // 2) is None
-
-
-def test_one_host_never_holds_more_than_half_the_threads():
-    world = World(limits(threads=8, per_host=100), eight())
-    file = world.open(placed(512 * MIB, 8 * MIB, 1, 1, 0))
-    for number in range(16):
-        world.client(file, [(number * 32 * MIB + at, MIB) for at in range(0, 4 * MIB, MIB)])
-    peak = 0
-    launch = world._launch
-
-    def counting(attempts):
-        nonlocal peak
-        launch(attempts)
-        peak = max(peak, world.planner.hosts["h0"].in_flight)
-
-    world._launch = counting
-    world.run()
-    assert 1 < peak <= 4
 
 
 def test_look_ahead_that_arrives_after_its_cursor_was_forgotten_can_be_dropped():

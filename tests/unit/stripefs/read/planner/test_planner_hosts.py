@@ -69,18 +69,6 @@ def test_a_stale_version_fails_what_is_absent_and_keeps_what_is_here():
         planner.need(file, 400 * MIB, world.now)
 
 
-def test_an_error_that_no_retry_mends_fails_its_range_alone():
-    world = World(limits(), eight())
-    file = world.open(placed(64 * MIB, 8 * MIB, 8, 1, 0))
-    planner = world.planner
-    planner.read(file, 0, 4096, 0.0)
-    (attempt,) = planner.dispatch(0.0)
-    (failed,) = planner.failed(attempt, PermissionDenied("no"), 0.0)
-    assert failed.state is RangeState.FAILED
-    assert planner.need(file, 0, 0.0) is not failed
-    assert planner.pool.used == 0
-
-
 def test_replicas_that_moved_are_asked_for_and_found():
     world = World(limits(), {"h0": Host(40e6, dead=True), "h1": Host(40e6)})
     blocks = placed(4 * MIB, 4 * MIB, 1, 1, 0)

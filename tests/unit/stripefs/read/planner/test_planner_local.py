@@ -33,26 +33,6 @@ def fetched_from(world: World, name: str) -> int:
     return world.planner.hosts[name].bytes_total
 
 
-def test_what_is_local_is_read_there_alone_however_busy_it_is() -> None:
-    length = 256 * MIB
-    slow = world(Host(30e6))
-    client = slow.client(slow.open(cached(placed(length, 8 * MIB, 8, 2, 1), [True] * 32)), sequential(length))
-    slow.run()
-    assert not client.errors
-    assert fetched_from(slow, LOCAL) == slow.planner.bytes_fetched == length
-
-
-def test_local_and_remote_blocks_flow_side_by_side() -> None:
-    length = 512 * MIB
-    blocks = placed(length, 8 * MIB, 8, 1, 2)
-    remote, mixed = world(Host(300e6)), world(Host(300e6))
-    for each, shown in ((remote, blocks), (mixed, cached(blocks, [True, False] * 32))):
-        each.client(each.open(shown), sequential(length))
-        each.run()
-    assert fetched_from(mixed, LOCAL) == length // 2
-    assert mixed.now < 0.75 * remote.now
-
-
 @pytest.mark.parametrize("trouble", ["dead", "frozen"])
 def test_a_local_host_that_fails_or_hangs_is_replaced_by_the_others(trouble: str) -> None:
     length = 128 * MIB

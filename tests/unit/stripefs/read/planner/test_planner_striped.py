@@ -56,15 +56,6 @@ def test_ranges_are_whole_units_where_there_is_room():
     assert world.planner.range_size() == UNIT
 
 
-def test_every_host_is_read_from_at_once():
-    world = World(limits(budget=64 * MIB), eight())
-    world.client(world.open(striped(256 * MIB, 8, 8)), sequential(256 * MIB))
-    seen = []
-    world.at(0.5, lambda: seen.append({transfer.attempt.host for transfer in world.transfers}))
-    world.run()
-    assert len(seen[0]) == 8
-
-
 def told(world):
     """(offset, bytes ahead) of what is under way."""
     return [(attempt.range.offset, attempt.ahead) for attempt in world.planner.attempts]

@@ -37,12 +37,6 @@ def shelf():
     return Shelf(4 * MIB)
 
 
-def test_room_that_is_free_costs_nothing(shelf):
-    here = shelf.here(0)
-    assert shelf.pool.make_room(3 * MIB, 100.0, keep=0)
-    assert here.state is RangeState.READY
-
-
 def test_consumed_ranges_go_first_and_the_oldest_of_them(shelf):
     cursor = cursor_at(shelf, 0, now=100.0)
     ahead, older, newer = shelf.here(3, cursor), shelf.here(1), shelf.here(2)
