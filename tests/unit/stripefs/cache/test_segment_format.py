@@ -122,16 +122,6 @@ def test_check_values_are_those_of_the_format() -> None:
     assert check_value(KEY, 77, bytes(4096)).hex() == "cf202c23bfae14963f2e67b0f5dabf94"
 
 
-@given(st.binary(min_size=1, max_size=64), st.integers(0, 1 << 40), st.integers(0, 1 << 40))
-def test_bytes_fit_in_their_own_place_alone(data: bytes, block: int, other: int) -> None:
-    assert len(check_value(KEY, block, data)) == SLOT
-    assert check_value(KEY, block, data) == check_value(KEY, block, bytearray(data))
-    assert check_value(KEY, block, data) != check_value(OTHER, block, data)
-    assert block == other or check_value(KEY, block, data) != check_value(KEY, other, data)
-    flipped = bytes([data[0] ^ 1]) + data[1:]
-    assert check_value(KEY, block, data) != check_value(KEY, block, flipped)
-
-
 @given(st.binary(max_size=64), st.integers(0, 64))
 def test_a_digest_is_of_the_bytes_however_they_are_cut(data: bytes, at: int) -> None:
     assert digest(5, [data[:at], memoryview(data)[at:]]) == digest(5, [data])

@@ -124,13 +124,6 @@ def test_lengths_that_may_be_manifests() -> None:
     assert [length for length in range(70_000) if may_be_manifest(length)] == list(range(1789, MANIFEST_MAX, 4096))
 
 
-def test_other_files_are_none() -> None:
-    for data in (b"", b"STRIPEFS is a word\n" * 100):
-        for read in (ManifestHeader.from_bytes, Manifest.from_bytes):
-            with pytest.raises(ManifestError, match="does not begin as a manifest"):
-                read(data)
-
-
 PART = Part(VERSION, 0, K4 + 8, bytes(16))
 GOOD: dict[str, Any] = {
     "version": VERSION,

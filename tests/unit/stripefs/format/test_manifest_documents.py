@@ -23,11 +23,6 @@ def test_the_same_bytes_are_written(name: str) -> None:
     assert DOCUMENTS[name]() == golden(name)
 
 
-def test_manifest() -> None:
-    assert Manifest.from_bytes(golden("striped.manifest")) == MANIFEST
-    assert may_be_manifest(len(golden("striped.manifest")))
-
-
 def test_manifest_byte_by_byte() -> None:
     """As docs/format-striped.md has it, without the code under test."""
     data = golden("striped.manifest")
@@ -90,13 +85,10 @@ def patched(form: str, at: int, *values: int | bytes) -> bytes:
 
 
 WRONG = {
-    "longer-by-a-byte": GOOD + b"\0",
     "longer-by-a-step": sealed(GOOD + bytes(4096 - 1)),
     "magic": b"s" + GOOD[1:],
     "checksum": GOOD[:-1] + bytes([GOOD[-1] ^ 1]),
-    "flipped": GOOD[:30] + bytes([GOOD[30] ^ 1]) + GOOD[31:],
     "newer": patched("<H", 12, 2),
-    "newest": patched("<H", 12, 65535),
     "format-0": patched("<H", 12, 0),
     "unknown-flag": patched("<H", 14, 2),
     "list-outside-and-inside": patched("<H", 14, 1),
@@ -105,19 +97,10 @@ WRONG = {
     "unit-other": patched("<I", 28, 4096),
     "unit-huge": patched("<I", 28, 1 << 31),
     "length-less": patched("<Q", 32, 31_999),
-    "length-more": patched("<Q", 32, 32_001),
     "length-huge": patched("<Q", 32, (1 << 64) - 1),
-    "segments-less": patched("<I", 40, 1),
-    "segments-more": patched("<I", 40, 3),
-    "segments-none": patched("<II", 40, 0, 0),
-    "segments-huge": patched("<I", 40, 0xFFFFFFFF),
     "parts-less": patched("<I", 44, 3),
     "parts-more": patched("<I", 44, 5),
     "parts-huge": patched("<I", 44, 0xFFFFFFFF),
-    "all-huge": patched("<II", 40, 0xFFFFFFFF, 0xFFFFFFFF),
-    "pool-shorter": patched("<H", 48, 21),
-    "pool-longer": patched("<H", 48, 23),
-    "pool-huge": patched("<H", 48, 65535),
     "pool-empty": patched("<H", 48, 0),
     "reserved": patched("<H", 50, 1),
     "list-digest": GOOD[:52] + bytes(16) + GOOD[68:-16] + xxhash.xxh3_128_digest(GOOD[:52] + bytes(16) + GOOD[68:-16]),
@@ -127,26 +110,22 @@ WRONG = {
     "pool-nul": patched("<s", POOL_AT + 3, b"\0"),
     "segment-empty": patched("<Q", LIST_AT, 0),
     "segment-other": patched("<Q", LIST_AT, 19_999),
-    "segment-huge": patched("<Q", LIST_AT, (1 << 64) - 1),
     "segments-overflow": patched("<QIIQ", LIST_AT, 1 << 62, 2, 0, 1 << 62),
     "width-0": patched("<I", LIST_AT + 8, 0),
     "width-1": patched("<I", LIST_AT + 8, 1),
     "width-3": patched("<I", LIST_AT + 8, 3),
-    "width-huge": patched("<I", LIST_AT + 8, 0xFFFFFFFF),
     "segment-reserved": patched("<I", LIST_AT + 12, 1),
     "part-reserved": patched("<I", PARTS_AT + 12, 1),
     "part-shorter": patched("<Q", PARTS_AT + 16, 11_823),
-    "part-longer": patched("<Q", PARTS_AT + 16, 11_825),
-    "part-huge": patched("<Q", PARTS_AT + 16, (1 << 64) - 1),
     "part-twice": patched("<I", PARTS_AT + 40 + 8, 0),
     "bytes-behind-the-list": patched("<B", LIST_END, 1),
-    "bytes-before-the-checksum": patched("<B", len(GOOD) - 17, 1),
 }
 
 
 def test_the_good_one_is_read() -> None:
     assert sealed(GOOD) == GOOD
-    assert Manifest.from_bytes(GOOD).length == 32_000
+    assert Manifest.from_bytes(GOOD) == MANIFEST
+    assert may_be_manifest(len(GOOD))
     assert PARTS_AT + 4 * 40 == LIST_END
 
 
@@ -157,7 +136,7 @@ def test_refused(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [WRONG["newer"], WRONG["newest"], GOOD[:12] + b"\2\0" + GOOD[14:]])
+@pytest.mark.parametrize("data", [WRONG["newer"], GOOD[:12] + b"\2\0" + GOOD[14:]])
 def test_newer_ones_say_what_to_do_and_need_not_have_our_checksum(data: bytes) -> None:
     with pytest.raises(ManifestError, match="use a newer stripefs"):
         ManifestHeader.from_bytes(data)
