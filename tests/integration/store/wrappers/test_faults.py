@@ -6,11 +6,10 @@ from functools import partial
 
 import pytest
 
-from stripefs.errors import HostFailed, NoSpace, ServiceDown, StoreError, Transient
+from stripefs.errors import HostFailed, ServiceDown, StoreError, Transient
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.testing import DelayedStore, FaultyStore, ShortStore
-from tests.contract.putting import read
 from tests.integration.store.wrappers.material import MIB, make
 from tests.support.stores import cancel_on_the_way, content, listing
 
@@ -43,53 +42,6 @@ def test_a_second_try_draws_again(filled: LocalStore) -> None:
     for store in (FaultyStore(filled, rate=0.5, seed=1), ShortStore(filled, rate=0.5)):
         tries = {outcomes(store, [0])[0] for _ in range(40)}
         assert tries > {"right"}
-
-
-def test_faults_of_metadata_calls(filled: LocalStore) -> None:
-    store = FaultyStore(filled, rate=1, kinds=("service",), on=("stat", "open", "scandir"))
-    for call in (store.stat, store.open):
-        with pytest.raises(ServiceDown):
-            call(b"/file")
-    with pytest.raises(ServiceDown):
-        listing(store, b"/")
-
-
-def test_the_nth_write_fails_and_no_other(local: LocalStore) -> None:
-    store = FaultyStore(local, nth=3, on=("write",), kinds=("space",))
-    sink = store.create(b"/file")
-    sink.write(b"1")
-    sink.write(b"2")
-    with pytest.raises(NoSpace):
-        sink.write(b"3")
-    sink.write(b"4")
-    sink.close()
-    assert read(local, b"/file") == b"124"
-
-
-def test_a_change_whose_answer_is_lost(local: LocalStore) -> None:
-    store = FaultyStore(local, rate=0)
-    make(store, b"/a", b"x")
-    store.fail_at(1, "rename", "mkdir", kind="service", after=True)
-    with pytest.raises(ServiceDown):
-        store.rename(b"/a", b"/b")
-    assert read(local, b"/b") == b"x"
-    store.mkdir(b"/below")
-    store.fail_at(2, "rename", after=False)
-    store.rename(b"/b", b"/c")
-    with pytest.raises(ServiceDown):
-        store.rename(b"/c", b"/d")
-    assert read(local, b"/c") == b"x"
-
-
-@pytest.mark.parametrize("after", [False, True])
-def test_a_close_that_fails(local: LocalStore, after: bool) -> None:
-    store = FaultyStore(local, nth=1, on=("close",), kinds=("transient",), after=after)
-    sink = store.create(b"/file")
-    sink.write(b"x")
-    with pytest.raises(Transient):
-        sink.close()
-    sink.abort()
-    assert [status.name for status in listing(local, b"/")] == ([b"file"] if after else [])
 
 
 def test_a_short_answer_becomes_an_error(filled: LocalStore) -> None:

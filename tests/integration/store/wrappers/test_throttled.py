@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,16 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.errors import ConfigError, HostFailed, NotFound, Unsupported
-from stripefs.settings import StoreSettings
+from stripefs.errors import ConfigError, HostFailed
 from stripefs.store.base import Block, Buffer, Store, Watch
 from stripefs.store.local import LocalStore
-from stripefs.store.url import open_store
 from stripefs.testing import ThrottledStore
 from stripefs.testing.simulated_hosts import TokenBucket, write_control
 from tests.contract.putting import read
 from tests.integration.store.wrappers.material import KIB, MIB, make, spread
-from tests.support.stores import RecordingWatch, cancel_on_the_way, content, listing
+from tests.support.stores import RecordingWatch, content, listing
 from tests.support.waiting import eventually
 
 
@@ -74,30 +69,12 @@ class OneHost:
         return self._handle.read(0, length, host=self.host, watch=watch)
 
 
-def test_a_frozen_host_answers_when_it_is_restored(filled: LocalStore) -> None:
-    one = OneHost(filled, host_timeout=100)
-    one.control.freeze(one.host)
-    watch = RecordingWatch()
-    with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(one.read, watch=watch)
-        assert watch.registered.wait(10)
-        assert not read.done()
-        one.control.restore(one.host)
-        assert bytes(read.result()) == content(MIB)
-
-
 def test_a_frozen_host_counts_as_stalled_after_the_time_out(filled: LocalStore) -> None:
     one = OneHost(filled, host_timeout=0.01)
     one.control.freeze(one.host)
     with pytest.raises(HostFailed) as failure:
         one.read()
     assert (failure.value.host, failure.value.stalled) == (one.host, True)
-
-
-def test_a_read_at_a_frozen_host_can_be_cancelled(filled: LocalStore) -> None:
-    one = OneHost(filled, host_timeout=100)
-    one.control.freeze(one.host)
-    cancel_on_the_way(one.read)
 
 
 def test_a_read_under_way_notices_that_its_host_died(filled: LocalStore) -> None:
@@ -125,15 +102,6 @@ def test_without_a_choice_the_client_fails_over(filled: LocalStore) -> None:
     assert failure.value.host == ""
     with pytest.raises(HostFailed):
         handle.read(0, MIB, host=block.hosts[0])
-
-
-def test_only_holders_of_a_block_serve_it(filled: LocalStore) -> None:
-    store = ThrottledStore(filled, rate=1e9, hosts=3)
-    handle = store.open(b"/file")
-    [block] = handle.locate(0, 1)
-    for host in {"h0", "h1", "h2", "elsewhere"} - set(block.hosts):
-        with pytest.raises(HostFailed):
-            handle.read(0, 1, host=host)
 
 
 def test_a_control_file_moves_hosts_from_outside(filled: LocalStore, tmp_path: Path) -> None:
@@ -183,18 +151,6 @@ def test_placement(filled: LocalStore, placement: str, replication: int) -> None
         assert blocks != placed(2)
 
 
-def test_another_process_sees_the_same_placement(filled: LocalStore, tmp_path: Path) -> None:
-    url = f"throttled+file://{tmp_path}/data?block-size=100000&replication=2&seed=5"
-    program = (
-        "import sys, json; from stripefs.store.url import open_store; from stripefs.settings import StoreSettings;"
-        "h = open_store(StoreSettings(url=sys.argv[1])).open(b'/file');"
-        "print(json.dumps([b.hosts for b in h.locate(0, h.status.length)]))"
-    )
-    done = subprocess.run([sys.executable, "-c", program, url], capture_output=True, check=True, text=True)
-    handle = open_store(StoreSettings(url=url)).open(b"/file")
-    assert json.loads(done.stdout) == [list(block.hosts) for block in handle.locate(0, MIB)]
-
-
 # Writing
 
 
@@ -211,31 +167,6 @@ def test_writing_takes_as_long_as_the_host_needs(local: LocalStore) -> None:
     assert time.monotonic() - began >= 0.09  # 400 kB at 4 MB/s: a lower bound holds on any machine
 
 
-def test_a_dead_host_fails_the_file_that_was_placed_there(local: LocalStore) -> None:
-    store = spread(local)
-    sink = store.create(b"/file", host="h1", replication=2)
-    sink.write(content(100 * KIB))
-    store.hosts_control.kill("h1")
-    with pytest.raises(HostFailed) as caught:
-        sink.write(content(100 * KIB))
-    assert caught.value.host == "h1"
-    sink.abort()
-    with pytest.raises(NotFound):
-        store.stat(b"/file")
-    with pytest.raises(HostFailed):
-        make(store, b"/other", b"x", host="h1")
-
-
-def test_a_frozen_host_is_given_up(local: LocalStore) -> None:
-    store = spread(local)
-    store.hosts_control.freeze("h1")
-    sink = store.create(b"/file", host="h1")
-    with pytest.raises(HostFailed) as caught:
-        sink.write(b"x")
-    assert caught.value.stalled
-    sink.abort()
-
-
 def test_without_a_wish_a_dead_replica_is_left_out(local: LocalStore) -> None:
     store = spread(local, hosts=3, replication=2)
     store.hosts_control.kill("h1")
@@ -244,13 +175,6 @@ def test_without_a_wish_a_dead_replica_is_left_out(local: LocalStore) -> None:
     assert len(found) == 16
     assert all(block.hosts and "h1" not in block.hosts for block in found)
     assert read(store, b"/file") == content(1000 * KIB)
-
-
-def test_a_host_that_is_not_there(local: LocalStore) -> None:
-    with pytest.raises(HostFailed):
-        spread(local).create(b"/file", host="h9")
-    with pytest.raises(NotFound):
-        local.stat(b"/file")
 
 
 # Places that are kept
@@ -269,20 +193,6 @@ def test_a_placed_file_keeps_its_place_in_every_process(local: LocalStore) -> No
     assert status == other.stat(b"/below/file")
 
 
-def test_an_open_file_is_read_without_another_look_for_its_place(
-    local: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local.put(b"/older", [content(200 * KIB)])  # it was not written through the wrapper: nothing says where it is
-    handle = spread(local).open(b"/older")
-    asked: list[bytes] = []
-    monkeypatch.setattr(local, "get", asked.append)
-    monkeypatch.setattr(local, "open", asked.append)
-    for offset in range(0, 200 * KIB, 50 * KIB):
-        handle.read(offset, 50 * KIB)
-    handle.close()
-    assert asked == []
-
-
 def test_joined_files_keep_their_blocks(local: LocalStore) -> None:
     store = spread(local)
     for number in range(3):
@@ -292,17 +202,6 @@ def test_joined_files_keep_their_blocks(local: LocalStore) -> None:
         (0, 64, "h0"), (64, 36, "h0"), (100, 64, "h1"), (164, 36, "h1"), (200, 64, "h2"), (264, 36, "h2"),
     ]  # fmt: skip
     assert read(spread(local), b"/0") == b"".join(content(100 * KIB, number) for number in range(3))
-
-
-def test_joins_that_hdfs_refuses(local: LocalStore) -> None:
-    store = spread(local)
-    make(store, b"/a", b"a", block_size=64 * KIB)
-    make(store, b"/empty", b"")
-    make(store, b"/larger", b"x", block_size=65 * KIB)
-    for name in (b"/empty", b"/larger"):
-        with pytest.raises(Unsupported):
-            store.concat(b"/a", [name])
-    assert len(listing(store, b"/")) == 3
 
 
 def test_notes_are_not_shown_and_go_with_their_files(local: LocalStore) -> None:
@@ -315,24 +214,3 @@ def test_notes_are_not_shown_and_go_with_their_files(local: LocalStore) -> None:
     store.remove(b"/b")
     assert listing(local, b"/.stripefs-hosts") == []
     assert listing(store, b"/") == []
-
-
-def test_a_note_that_says_nothing_is_none(local: LocalStore) -> None:
-    make(spread(local), b"/file", content(100 * KIB), host="h1")
-    [note] = listing(local, b"/.stripefs-hosts")
-    for data in (b"", b"[1]", b'[65536, 1, [[5, ["h1"]]]]', b"\xff"):
-        local.put(b"/.stripefs-hosts/" + note.name, [data], replace=True)
-        assert sum(block.length for block in blocks(spread(local), b"/file")) == 100 * KIB
-
-
-def test_an_inner_store_that_cannot_be_noted(local: LocalStore) -> None:
-    class Nameless(LocalStore):
-        capabilities = type(local.capabilities)(put=True, writes=True)
-
-    store = spread(Nameless(local._root_path))
-    assert not store.capabilities.place
-    with pytest.raises(Unsupported):
-        store.create(b"/file", host="h1")
-    make(store, b"/file", content(100 * KIB))
-    assert read(store, b"/file") == content(100 * KIB)
-    store.close()
