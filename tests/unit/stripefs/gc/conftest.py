@@ -42,6 +42,7 @@ def crashes(place: Place, seconds: float) -> set[str]:
     place.hidden("d", "model", f"{version(1)}-draft", seconds)
     place.lock("d", "model", [version(1)], seconds)
     place.record("d", "model", place.concat_record("d", "model", version(2), [4]), seconds)
+    place.hidden("d", "model", f"{version(6)}-record", seconds, b"no record")
     place.hidden("d/deep/er", "x" * 240, f"{version(3)}-17", seconds)
     place.file(f"d/..model.stripefs-lock.{version(4)}.tmp", b"", seconds)
     place.parts(version(5), b"y" * 10_000, 2, seconds)
@@ -49,6 +50,7 @@ def crashes(place: Place, seconds: float) -> set[str]:
         f"d/.model.stripefs-{version(1)}-0",
         f"d/.model.stripefs-{version(1)}-draft",
         f"d/.model.stripefs-{version(2)}-record",
+        f"d/.model.stripefs-{version(6)}-record",
         "d/.model.stripefs-lock",
         next(f"d/deep/er/{path.name}" for path in (place.root / "d/deep/er").iterdir()),
         f"d/..model.stripefs-lock.{version(4)}.tmp",
@@ -67,5 +69,6 @@ def files(place: Place, seconds: float) -> set[str]:
     place.file("d/..stripefs-layout", b"the layout of what is made in a directory", seconds)
     place.file("other/.stripefs/notes", b"the pool of another mount", seconds)
     place.file(f"other/.stripefs/{version(5)}/0", b"the pool of another mount", seconds)
-    place.file(".stripefs/notes", b"not a version", seconds)
+    place.file(".stripefs/notes/x", b"not a version", seconds)
+    place.file(f".stripefs/{version(7)}", b"not a folder", seconds)
     return place.everything()

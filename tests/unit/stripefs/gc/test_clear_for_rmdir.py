@@ -18,7 +18,6 @@ from stripefs.gc.rules import FORCED_AGE, RECOVERABLE
 from stripefs.store.base import Capabilities, Store
 from stripefs.store.striped import StripedStore
 from stripefs.write import Layout
-from stripefs.write.file_lock import acquire
 from tests.support.leftovers import DAY, Hooked, Place, version
 from tests.support.uploads import MIB, content, load, spread, until, writing
 from tests.unit.stripefs.gc.conftest import collect
@@ -121,12 +120,6 @@ def test_what_can_be_recovered_stays_for_a_week(place: Place, caplog: pytest.Log
     assert len(list((place.root / ".stripefs" / version(2)).iterdir())) == 2  # the pool is for gc
 
 
-def test_a_record_of_which_nothing_is_left_goes_with_its_writer(place: Place) -> None:
-    place.record("d", "model", place.concat_record("d", "model", version(1), [5]), 0)
-    place.lock("d", "model", [version(1)], DEAD)
-    assert clear(place) == set()
-
-
 def test_what_is_not_ours_keeps_everything(place: Place) -> None:
     place.hidden("d", "model", f"{version(1)}-0", 9 * DAY)
     for other in ("file", f".model.stripefs-{version(1)}-future", ".stripefs"):
@@ -138,24 +131,6 @@ def test_what_is_not_ours_keeps_everything(place: Place) -> None:
     (place.root / f"d/.model.stripefs-{version(2)}-0").mkdir()
     with pytest.raises(NotEmpty):
         clear(place)
-
-
-def test_a_writer_that_begins_meanwhile_loses_nothing(place: Place, caplog: pytest.LogCaptureFixture) -> None:
-    place.lock("d", "model", [version(1)], DEAD)
-    part = place.hidden("d", "model", f"{version(1)}-0", 9 * DAY)
-    place.hidden("d", "other", f"{version(2)}-0", 9 * DAY)
-    begun = []
-
-    def before(call: str, path: bytes) -> None:
-        if call == "remove" and not begun and b"clock" not in path:
-            begun.append(acquire(place.store, b"/d/other"))
-
-    with pytest.raises(NotEmpty, match="at work"):
-        clear(place, Hooked(place.store, before))
-    assert not (place.root / part[1:].decode()).exists()
-    assert f".other.stripefs-{version(2)}-0" in left(place)
-    begun[0].check()
-    begun[0].release()
 
 
 def test_what_cannot_be_removed_is_named(place: Place, caplog: pytest.LogCaptureFixture) -> None:

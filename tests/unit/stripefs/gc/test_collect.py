@@ -4,10 +4,10 @@ list or remove keeps all that it might need, and is named."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import subprocess
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,17 +105,6 @@ def test_records_keep_what_can_be_recovered_for_a_week(place: Place) -> None:
     assert len(removed(collect(place, force=True))) == 4
 
 
-def test_records_of_published_files_go(place: Place) -> None:
-    manifest = place.striped("d/striped", version(1), seconds=OLD)
-    place.record("d", "striped", place.striped_record("d", "striped", version(1), manifest.segments), OLD)
-    place.file("d/spoiled", b"", OLD)
-    place.hidden("d", "spoiled", f"{version(2)}-record", OLD, b"no record")
-    assert removed(collect(place)) == {
-        f"d/.striped.stripefs-{version(1)}-record",
-        f"d/.spoiled.stripefs-{version(2)}-record",
-    }
-
-
 def test_a_record_seen_from_another_root_is_kept(tmp_path: Path) -> None:
     whole = Place(tmp_path)
     parts = whole.parts(version(2), b"y" * 10_000, 2, OLD)
@@ -138,12 +127,13 @@ def test_what_a_published_version_does_not_need_goes(place: Place) -> None:
     manifest = place.striped("d/striped", version(1), seconds=OLD)
     place.striped("d/other", version(2), seconds=OLD)
     good = place.everything()
-    path = stray(place, 1)
-    assert removed(collect(place, dry_run=True)) == {path}
-    assert removed(collect(place)) == {path}
+    rubbish = {stray(place, 1), f"d/.striped.stripefs-{version(1)}-record"}
+    place.record("d", "striped", place.striped_record("d", "striped", version(1), manifest.segments), OLD)
+    assert removed(collect(place, dry_run=True)) == rubbish
+    assert removed(collect(place)) == rubbish
     assert place.everything() == good
     # A generation that was being written behind the published one when its writer died.
-    path = stray(place, 1)
+    stray(place, 1)
     parts = (*manifest.segments, Segment(1, place.parts(version(3), b"z", 1, OLD)))
     place.record("d", "striped", place.striped_record("d", "striped", version(1), parts), OLD)
     assert removed(collect(place)) == set()
@@ -202,13 +192,6 @@ def test_links_are_not_followed(place: Place, tmp_path_factory: pytest.TempPathF
     assert removed(collect(place)) == set()
     assert outside.everything() == before
     outside.close()
-
-
-def test_a_store_without_locks_goes_by_age(place: Place) -> None:
-    rubbish = crashes(place, OLD)
-    store = Hooked(place.store, lambda call, path: None)
-    store.capabilities = Capabilities(put=True, writes=True)
-    assert removed(collect(place, store)) == rubbish
 
 
 # -- beside others
@@ -286,8 +269,8 @@ def test_a_writer_that_begins_meanwhile_is_safe(place: Place) -> None:
             leases.append(acquire(place.store, b"/d/model"))
 
     found = collect(place, Hooked(place.store, before))
-    assert kept(found) == {GcVerdict.LEASED: 5}
-    assert len(removed(found)) == len(rubbish) - 5
+    assert kept(found) == {GcVerdict.LEASED: 6}
+    assert len(removed(found)) == len(rubbish) - 6
     leases[0].check()
     leases[0].release()
 
@@ -312,19 +295,47 @@ def test_two_collections_at_once(place: Place) -> None:
 # -- trouble
 
 
-def test_a_directory_that_cannot_be_listed_keeps_the_pool_and_is_named(place: Place) -> None:
-    files(place, OLD)
+FOLDER, PART = f".stripefs/{version(5)}", f"d/.model.stripefs-{version(1)}-0"
+ASIDE, LOCK = f"d/.model.stripefs-{version(1)}-5000000000", "d/.model.stripefs-lock"
+
+
+@pytest.mark.parametrize(
+    ("call", "end", "error", "times", "stays", "left", "told"),
+    [
+        ("scandir", "/private", PermissionDenied, 999, FOLDER, {f"{FOLDER}/0", f"{FOLDER}/1"}, "/private"),
+        ("remove", ASIDE, PermissionDenied, 999, PART, {ASIDE}, f"/{PART}"),  # moved away from its writer
+        ("remove", f"{FOLDER}/1", PermissionDenied, 999, FOLDER, {f"{FOLDER}/1"}, f"/{FOLDER}"),
+        *[("put", "-lock", error, 999, LOCK, {LOCK}, "/d/model") for error in (NoSpace, QuotaExceeded)],
+        ("scandir", "/d", ServiceDown, 2, "", set(), ""),
+        ("stat", FOLDER, ServiceDown, 1, "", set(), ""),
+    ],
+)
+def test_what_fails_is_named_and_stops_nothing_else(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    call: str,
+    end: str,
+    error: type[StoreError],
+    times: int,
+    stays: str,
+    left: set[str],
+    told: str,
+) -> None:
+    """A directory that cannot be listed keeps the pool, too. A service that is away for a moment is waited for."""
     rubbish = crashes(place, OLD)
     place.file("private/x")
+    errors = itertools.repeat(error("no"), times)
 
-    def before(call: str, path: bytes) -> None:
-        if (call, path) == ("scandir", b"/private"):
-            raise PermissionDenied("/private: no permission")
+    def before(name: str, path: bytes) -> None:
+        if name == call and path.endswith(end.encode()) and (failure := next(errors, None)):
+            raise failure
 
+    monkeypatch.setattr("stripefs.retry.FIRST_RETRY", 0.0)
     found = collect(place, Hooked(place.store, before))
-    assert removed(found) == rubbish - {f".stripefs/{version(5)}"}
-    assert kept(found) == {GcVerdict.UNKNOWN: 1}
-    assert found.trouble == [(b"/private", "/private: no permission")]
+    assert removed(found) == rubbish - {stays}
+    assert found.trouble == ([(told.encode(), "no")] if told else [])
+    assert place.everything() == left | {"private/x"}
+    assert bool(told) == bool(next(errors, None))
 
 
 @pytest.mark.parametrize(
@@ -376,35 +387,6 @@ def test_a_lock_that_cannot_be_read_protects_everything_it_might(place: Place) -
     assert [path for path, _ in found.trouble] == [b"/d/.model.stripefs-lock"]
 
 
-def test_what_cannot_be_removed_stops_nothing_else(place: Place) -> None:
-    rubbish = crashes(place, OLD)
-
-    def before(call: str, path: bytes) -> None:
-        if call == "remove" and path.endswith(f"{version(1)}-5000000000".encode()):  # moved away from its writer
-            raise PermissionDenied("sealed")
-        if call == "remove" and path == f"/.stripefs/{version(5)}/1".encode():
-            raise PermissionDenied("sealed too")
-
-    found = collect(place, Hooked(place.store, before))
-    assert removed(found) == rubbish - {f".stripefs/{version(5)}", f"d/.model.stripefs-{version(1)}-0"}
-    assert [text for _, text in found.trouble] == ["sealed", "sealed too"]
-
-
-def test_a_service_that_is_away_for_a_moment_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    rubbish = crashes(place, OLD)
-    faults = {b"/d": 2, b"/.stripefs/" + version(5).encode(): 1}
-
-    def before(call: str, path: bytes) -> None:
-        if faults.get(path):
-            faults[path] -= 1
-            raise ServiceDown("the NameNode is away")
-
-    monkeypatch.setattr("stripefs.retry.FIRST_RETRY", 0.0)
-    found = collect(place, Hooked(place.store, before))
-    assert (removed(found), found.trouble) == (rubbish, [])
-    assert not any(faults.values())
-
-
 @pytest.mark.root
 def test_a_full_disk_is_made_room_on(tmp_path: Path) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", tmp_path], check=True)
@@ -424,37 +406,9 @@ def test_a_full_disk_is_made_room_on(tmp_path: Path) -> None:
         subprocess.run(["umount", tmp_path], check=True)
 
 
-@pytest.mark.parametrize("error", [NoSpace, QuotaExceeded])
-def test_where_nothing_makes_room_all_but_the_lock_goes(place: Place, error: type[StoreError]) -> None:
-    rubbish = crashes(place, OLD)
-
-    def before(call: str, path: bytes) -> None:
-        if call == "put" and path.endswith(b"-lock"):
-            raise error("full")
-
-    found = collect(place, Hooked(place.store, before))
-    assert removed(found) == rubbish - {"d/.model.stripefs-lock"}
-    assert found.trouble == [(b"/d/model", "full")]
-    assert place.everything() == {"d/.model.stripefs-lock"}
-
-
 def test_stores_that_cannot_do_it_are_refused(place: Place) -> None:
     for missing in ("put", "listing"):
         store = Hooked(place.store, lambda call, path: None)
         store.capabilities = Capabilities(**{"put": True, "put_if_absent": True, "writes": True, missing: False})
         with pytest.raises(Unsupported):
             collect(place, store)
-
-
-def test_a_part_that_its_manifest_does_not_name_goes_when_it_is_old(place: Place) -> None:
-    place.striped("d/striped", version(100), seconds=OLD)
-    good = place.everything()
-    folder, old = place.root / ".stripefs" / version(100), time.time() - OLD
-    spare = f".stripefs/{version(100)}/4711"
-    place.file(spare, b"of no manifest", DAY / 2)
-    os.utime(folder, (old, old))
-    found = collect(place)
-    assert (found.removed, found.kept) == (0, {GcVerdict.YOUNG: (1, len(b"of no manifest"))})
-    os.utime(folder / "4711", (old, old))
-    assert removed(collect(place)) == {spare}
-    assert place.everything() == good

@@ -41,6 +41,14 @@ OTHER = "ffeeddccbbaa9988"
     [
         *[(item(kind, AGE, published=True), {}, GcVerdict.RUBBISH) for kind in HiddenKind],
         *[(item(kind, AGE - 1, published=True), {}, GcVerdict.YOUNG) for kind in HiddenKind],
+        # A time that is unknown or to come is not old.
+        (item(PART, NOW / 1e9), FORCE, GcVerdict.YOUNG),
+        (item(PART, NOW / 1e9 + 1), FORCE, GcVerdict.YOUNG),
+        (item(PART, -1), FORCE, GcVerdict.YOUNG),
+        (item(LOCK, -1), FORCE, GcVerdict.LEASED),
+        # A lock protects what it names and what belongs to its file.
+        (item(PART, 10 * AGE), FORCE | {"leased": {VERSION}}, GcVerdict.LEASED),
+        (item(RECORD, 10 * AGE, published=True), FORCE | {"locked": {b"/d/model"}}, GcVerdict.LEASED),
         # A lock protects for a minute and stays for a day.
         (item(LOCK, LEASE - 1), FORCE, GcVerdict.LEASED),
         (item(LOCK, LEASE + 1), {}, GcVerdict.YOUNG),
@@ -68,22 +76,6 @@ OTHER = "ffeeddccbbaa9988"
 )
 def test_the_verdict(thing: Item, known: dict[str, object], verdict: GcVerdict) -> None:
     assert judge(thing, facts(**known)) is verdict
-
-
-@pytest.mark.parametrize("kind", [HiddenKind.PART, HiddenKind.RECORD, HiddenKind.MANIFEST, HiddenKind.SCRATCH])
-@pytest.mark.parametrize("protected", [{"leased": {VERSION}}, {"locked": {b"/d/model"}}], ids=str)
-@pytest.mark.parametrize("force", [False, True])
-def test_a_live_lock_protects_what_it_names_and_what_belongs_to_its_file(
-    kind: HiddenKind, protected: dict[str, object], force: bool
-) -> None:
-    assert judge(item(kind, 10 * AGE, published=True), facts(**protected, force=force)) is GcVerdict.LEASED
-
-
-@pytest.mark.parametrize("changed_ns", [-(10**9), 0, NOW + 1, NOW + 10**18])
-@pytest.mark.parametrize("kind", list(HiddenKind))
-def test_a_time_that_is_unknown_or_to_come_is_not_old(kind: HiddenKind, changed_ns: int) -> None:
-    strange = dataclasses.replace(item(kind, 0), changed_ns=changed_ns)
-    assert judge(strange, facts(force=True)) in (GcVerdict.YOUNG, GcVerdict.LEASED)
 
 
 SOME_VERSIONS = st.sampled_from([set(), {VERSION}])
