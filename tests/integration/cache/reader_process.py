@@ -1,7 +1,6 @@
 """A process that reads files through the cache: SOURCE FOLDER SETTINGS PATH… in JSON on its first argument.
 
-Prints a line of JSON for each file: its SHA-256, and what was fetched for it. With "honest" it leaves a slow disk
-alone, as all but tests do.
+Prints a line of JSON for each file: its SHA-256, and what was fetched for it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import random
 import sys
 from pathlib import Path
 
-from stripefs.cache import policy
 from stripefs.cache.cached_store import CachedStore
 from tests.support.caches import MIB, cached, read
 
@@ -20,14 +18,9 @@ STORE = ("counting+throttled", "?rate=50MB/s&hosts=4&block-size=8MiB&placement=e
 """Slower than any disk, as stores are: what is fetched does not wait for the disk for long then."""
 
 
-SLOWER = policy.SLOWER
-
-
 def main(job: dict[str, object]) -> None:
     order = random.Random(int(str(job.get("seed", 0))))
     with cached(Path(str(job["source"])), Path(str(job["folder"])), *STORE, **dict(job["settings"])) as one:  # type: ignore[call-overload]
-        if job.get("honest"):
-            policy.SLOWER = SLOWER
         print("ready", flush=True)
         sys.stdin.readline()
         for path in job["paths"]:  # type: ignore[attr-defined]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from stripefs.cache import cached_store, version_key, writeback
-from stripefs.cache import cached_store as cache_store
 from stripefs.cache.cache import Cache
 from stripefs.settings import CacheSettings, StoreSettings
 from stripefs.store.url import open_store
@@ -19,35 +18,22 @@ from tests.support.populate import LocalPopulate
 from tests.support.stores import Place
 
 
-def placed(factory: pytest.TempPathFactory, prefix: str, query: str) -> Iterator[Place]:
-    root, folder = factory.mktemp("source"), factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache_store, "LEAST", 1)  # files of this suite are small, and as new as can be
-        patch.setattr(version_key, "SETTLED", 0)
-        # Else the one block of a file would soon be here, and the suite asks where the store has it.
-        patch.setattr(writeback.PartialBlocks, "add", lambda *_: None)
-        patch.setattr(cached_store.CachedHandle, "_keep", lambda *_: False)
-        inner = open_store(StoreSettings(url=f"{prefix}file://{root}{query}"))
-        cache = Cache(CacheSettings(directory=str(folder), size=1 << 30))
-        store = cache_store.CachedStore(inner, cache)
-        yield Place(store, LocalPopulate(root))
-        store.close()
-        cache.close()
-
-
-class TestCachedLocal(WriteConformance, PutConformance, ListingConformance, StoreConformance):
-    time_step = 1
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-        yield from placed(tmp_path_factory, "", "")
-
-
 class TestCachedHosts(WriteConformance, PutConformance, ListingConformance, StoreConformance):
     time_step = 1
 
     @pytest.fixture(scope="class")
     @classmethod
     def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-        yield from placed(tmp_path_factory, "throttled+", "?rate=1GB/s&block-size=50000&replication=2&hosts=5")
+        root, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("cache")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cached_store, "LEAST", 1)  # files of this suite are small, and as new as can be
+            patch.setattr(version_key, "SETTLED", 0)
+            # Else the one block of a file would soon be here, and the suite asks where the store has it.
+            patch.setattr(writeback.PartialBlocks, "add", lambda *_: None)
+            patch.setattr(cached_store.CachedHandle, "_keep", lambda *_: False)
+            url = f"throttled+file://{root}?rate=1GB/s&block-size=50000&replication=2&hosts=5"
+            cache = Cache(CacheSettings(directory=str(folder), size=1 << 30))
+            store = cached_store.CachedStore(open_store(StoreSettings(url=url)), cache)
+            yield Place(store, LocalPopulate(root))
+            store.close()
+            cache.close()

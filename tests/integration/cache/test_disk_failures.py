@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from stripefs.cache.segment import CacheSegment
 from stripefs.cache.writeback import WriteJob, WriteQueue
 from stripefs.errors import HostFailed
 from tests.support.caches import AGE, MIB, Cached, Gate, cached, read, refusing, write
-from tests.support.cgroup import DiskCgroup
 from tests.support.checkout import CHECKOUT
 from tests.support.waiting import PATIENCE
 
@@ -108,41 +106,6 @@ def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) 
         assert one.store.cache.stats["bypassed_bytes"] > 0
 
 
-@pytest.mark.root
-def test_a_really_slow_disk(source: Path, folder: Path, tmp_path: Path) -> None:
-    """One of 10 MB/s in front of a store of 200: little is read from it, and all else comes from the store."""
-    folder.mkdir()
-    data = write(source / "a", 100 * MIB)
-    image = tmp_path / "disk"
-    device = loop(image)
-    cgroup = DiskCgroup(device[1], 10_000_000)
-    job = {"source": str(source), "folder": str(folder), "paths": ["/a"], "honest": True}
-    try:
-        mounted = f"mount -t ext4 {device[0]} {folder}"
-        found, _ = run(job, f"mkfs.ext4 -q {device[0]}", mounted)
-        assert found[0]["fetched"] == len(data)
-        aged = f"{mounted} && find {folder} -type f -exec touch -d '1 hour ago' {{}} + && umount {folder}"
-        subprocess.run(["unshare", "-m", "sh", "-c", aged], check=True)  # a segment that was just written may be slow
-        found, errors = run(job, mounted, f"echo $$ > {cgroup.folder}/cgroup.procs")
-        assert found[0]["sha256"] == hashlib.sha256(data).hexdigest()
-        assert found[0]["fetched"] >= 80 * MIB
-        assert "reads slower than the store" in errors
-    finally:
-        subprocess.run(["losetup", "-d", device[0]], check=True)
-        cgroup.close()
-        image.unlink()
-
-
-def loop(image: Path) -> tuple[str, str]:
-    """A block device of 1 GiB in the file `image`: its path and number."""
-    with image.open("wb") as file:
-        file.truncate(1 << 30)
-    found = subprocess.run(["losetup", "-f", "--show", image], check=True, capture_output=True, text=True)
-    path = found.stdout.strip()
-    number = os.stat(path).st_rdev
-    return path, f"{os.major(number)}:{os.minor(number)}"
-
-
 def test_what_waits_for_the_disk_is_not_fetched_again(
     one: Cached, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,33 +171,6 @@ def test_a_folder_that_cannot_be_made(source: Path, folder: Path) -> None:
     job = {"source": str(source), "folder": "/proc/cache", "paths": ["/a", "/a"]}
     found, _ = run(job)
     assert [(line["sha256"], line["fetched"]) for line in found] == [(digest, 10 * MIB)] * 2
-
-
-def test_a_reader_never_waits_for_the_disk() -> None:
-    """Blocks that the queue does not take are not kept."""
-    written: list[int] = []
-    ended: list[int] = []
-    queue = WriteQueue(3 * MIB, lambda: None)
-
-    def hang(number: int) -> None:
-        written.append(number)
-        while len(ended) < 1:
-            time.sleep(0.001)
-
-    def fill(number: int) -> WriteJob:
-        return WriteJob(partial(hang, number), 2 * MIB, lambda: ended.append(number))
-
-    assert queue.offer(fill(0))
-    assert not queue.offer(fill(2))
-    assert queue.waiting == 2 * MIB
-    ended.append(-1)
-    assert queue.drain(PATIENCE)
-    assert queue.offer(fill(4))
-    assert queue.drain(PATIENCE)
-    queue.close()
-    assert written == [0, 4]
-    assert ended == [-1, 0, 4]
-    assert not queue.offer(fill(6))
 
 
 def test_one_fill_is_taken_however_large() -> None:

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from stripefs.api.file_reader import read_into
 from stripefs.cache.cache import DiskHealth
@@ -25,9 +23,7 @@ from stripefs.cache.segment import CacheSegment
 from stripefs.cache.segment_format import DATA_AT
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import ReadSettings
-from stripefs.store.allocator import address_of
-from tests.support.caches import MIB, Cached, cached, refusing, write
-from tests.support.stores import content
+from tests.support.caches import MIB, Cached, refusing, write
 
 SIZE = 80 * MIB + 5000
 
@@ -56,17 +52,6 @@ def data(source: Path, one: Cached) -> bytes:
     return made
 
 
-async def test_without_a_copy_where_memory_is_aligned(one: Cached, data: bytes) -> None:
-    into = memory(SIZE)
-    async with opened(one) as (reader, file):
-        await read_into(file, 0, into)
-        assert into == data
-        assert one.counts.bytes == len(data)
-        assert reader.figures.bytes_at_once == SIZE
-        assert reader.figures.bytes_read == SIZE
-        assert not reader.planner.bytes_fetched
-
-
 @pytest.mark.parametrize(("small", "planned"), [(2 * MIB, False), (4096, False), (4 * MIB, True)])
 async def test_smaller_reads_among_larger_ones_are_not_planned(
     one: Cached, data: bytes, small: int, planned: bool
@@ -93,14 +78,22 @@ async def test_a_stream_of_small_reads_is_planned(one: Cached, data: bytes) -> N
         assert reader.figures.bytes_at_once == 8 * MIB + 2 * 4096
 
 
-@pytest.mark.parametrize(("offset", "skew"), [(0, 1), (0, 512), (1, 0), (MIB + 4096, 0)])
-async def test_the_planner_reads_what_is_not_aligned(one: Cached, data: bytes, offset: int, skew: int) -> None:
-    into = memory(16 * MIB, skew)
+@pytest.mark.parametrize(
+    ("offset", "skew", "size"),
+    [(0, 0, SIZE), (0, 1, 16 * MIB), (0, 512, 16 * MIB), (1, 0, 16 * MIB), (MIB + 4096, 0, 16 * MIB)],
+)
+async def test_without_a_copy_where_memory_is_aligned_else_by_the_planner(
+    one: Cached, data: bytes, offset: int, skew: int, size: int
+) -> None:
+    into = memory(size, skew)
     async with opened(one) as (reader, file):
         await read_into(file, offset, into)
-        assert into == data[offset : offset + 16 * MIB]
+        assert into == data[offset : offset + size]
         aligned = offset % mmap.PAGESIZE == skew
-        assert reader.figures.bytes_at_once == (0 if not aligned else 16 * MIB)
+        assert reader.figures.bytes_at_once == (size if aligned else 0)
+        assert reader.figures.bytes_read == size
+        assert bool(reader.planner.bytes_fetched) != aligned
+    assert one.counts.bytes == len(data)
 
 
 async def test_what_is_not_wholly_here_is_planned(source: Path, one: Cached) -> None:
@@ -112,42 +105,6 @@ async def test_what_is_not_wholly_here_is_planned(source: Path, one: Cached) -> 
         assert reader.figures.bytes_at_once == 0
     assert into == data
     assert one.counts.bytes == 32 * MIB
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, SIZE - 1), st.integers(1, 40 * MIB), st.sampled_from((None, 0, 1, 4095))), max_size=3
-    )
-)
-@settings(max_examples=15, deadline=None)
-def test_any_read_into_any_memory(reads: list[tuple[int, int, int | None]]) -> None:
-    """`None`: memory that is aligned as the bytes are in the file."""
-
-    async def read() -> None:
-        async with opened(HELD[0]) as (_, file):
-            for offset, length, skew in reads:
-                length = min(length, SIZE - offset)
-                into = memory(length, offset % mmap.PAGESIZE if skew is None else skew)
-                await read_into(file, offset, into)
-                assert into == HELD_DATA[offset : offset + length]
-
-    trio.run(read)
-
-
-HELD: list[Cached] = []
-HELD_DATA = content(SIZE)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _held(tmp_path_factory: pytest.TempPathFactory) -> object:
-    folder = tmp_path_factory.mktemp("held")
-    (folder / "source").mkdir()
-    assert write(folder / "source" / "a", SIZE) == HELD_DATA
-    with cached(folder / "source", folder / "cache") as one:
-        one.read(b"/a")
-        HELD.append(one)
-        yield
-        HELD.clear()
 
 
 def flip(segment: Path) -> None:
@@ -236,44 +193,6 @@ async def test_memory_that_a_cancelled_read_gave_back_is_left_alone(
         assert into == bytes(SIZE)
 
 
-async def test_what_waits_for_a_busy_disk_can_be_given_up(
-    one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk says meanwhile what it has."""
-    asked, go_on, over, whole = threading.Event(), threading.Event(), trio.Event(), CachedHandle.can_fill
-    monkeypatch.setattr("stripefs.read.open_file.FILLED_WITHIN", 60.0)
-
-    def can_fill(handle: CachedHandle, offset: int, length: int) -> bool:
-        asked.set()
-        return whole(handle, offset, length)
-
-    monkeypatch.setattr(CachedHandle, "can_fill", can_fill)
-    into = memory(SIZE)
-
-    async def reading(file: OpenFile, scope: trio.CancelScope) -> None:
-        with scope:
-            await read_into(file, 0, into)
-        over.set()
-
-    async with opened(one) as (reader, file), trio.open_nursery() as nursery:
-        lane = reader.executor.lane("disk")
-        try:
-            others = [lane.submit(go_on.wait, 60) for _ in range(lane.threads)]
-            scope = trio.CancelScope()
-            nursery.start_soon(reading, file, scope)
-            with trio.fail_after(30):
-                while not (asked.is_set() and lane._waiting):
-                    await trio.sleep(0.01)
-                scope.cancel()
-                await over.wait()
-            assert not any(other.done() for other in others)
-            assert not lane._waiting
-        finally:
-            go_on.set()
-        await trio.sleep(0.1)
-        assert into == bytes(SIZE)
-
-
 @pytest.mark.parametrize("why", ["avoided", "slow"])
 async def test_a_disk_that_is_left_alone_is_not_asked(
     one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch, why: str
@@ -309,24 +228,3 @@ async def test_a_disk_that_does_not_say_what_it_has_is_gone_round(
         assert reader.figures.bytes_at_once == 0
         go_on.set()
     assert into == data
-
-
-async def test_what_comes_from_a_local_directory_is_written_as_it_is(
-    source: Path, one: Cached, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not by way of a copy."""
-    data, written = write(source / "a", 16 * MIB), []
-    whole = CacheSegment.write
-
-    def writes(segment: CacheSegment, blocks: range, piece: memoryview) -> None:
-        written.append(address_of(piece))
-        whole(segment, blocks, piece)
-
-    monkeypatch.setattr(CacheSegment, "write", writes)
-    handle = one.store.open(b"/a")
-    part = handle.read(0, 8 * MIB)
-    assert one.store.cache.queue.drain(60)
-    assert bytes(part) == data[: 8 * MIB]
-    assert isinstance(part, memoryview)
-    assert written == [address_of(part)]
-    handle.close()

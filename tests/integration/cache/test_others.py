@@ -72,29 +72,6 @@ def test_what_a_later_tool_may_add_does_no_harm(source: Path, folder: Path) -> N
         assert (version / "index").exists()
 
 
-@pytest.mark.parametrize("years", [10, -10])
-def test_the_clock_jumps_by_years(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, years: int) -> None:
-    """Versions used before the jump may be evicted first or last; it has no other effect."""
-    data = {name: write(source / name, 40 * MIB, seed=number) for number, name in enumerate("abcd")}
-    jump = years * 365 * 24 * 3600
-    now, now_ns = time.time, time.time_ns
-    with cached(source, folder, size=100 * MIB) as one:
-        for name in "ab":
-            one.read(b"/" + name.encode())
-        for segment in one.segments():  # as if they had been used before the clock was set to what it is
-            os.utime(segment, (now() - jump, now() - jump))
-        with monkeypatch.context() as patch:
-            patch.setattr(time, "time", lambda: now() + jump)
-            patch.setattr(time, "time_ns", lambda: now_ns() + jump * 10**9)
-            assert one.read(b"/c") == data["c"]
-            assert one.fetched(b"/c") == 0
-        assert one.read(b"/d") == data["d"]
-        assert one.fetched(b"/d") == 0
-        for name in "abcd":
-            assert one.read(b"/" + name.encode()) == data[name]
-        assert one.store.cache.quota.recount() <= 100 * MIB + 4 * 8192
-
-
 WRITING = """
 import sys, trio
 from pathlib import Path

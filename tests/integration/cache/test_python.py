@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -56,56 +55,6 @@ def test_a_source_with_a_cache_and_one_without_are_two(place: Path, tmp_path: Pa
 SLOW = "?rate=20MB/s&hosts=4&block-size=8MiB&placement=even"
 """Slower than any disk."""
 
-LOADING = """
-import hashlib, json, re, sys, fsspec, stripefs
-from stripefs.cache import writeback, policy
-policy.SLOWER, writeback.LONGEST_WAIT = 0.0, float("inf")  # whatever else the disk of this machine does
-url, first = sys.argv[1], int(sys.argv[3])
-options = {"cache": sys.argv[2], "cache_size": "4GiB", "memory": "1GiB"}
-fs = fsspec.filesystem("stripefs", root=url, **options)
-step = 4 << 20
-begins = list(range(0, fs.size("model"), step))
-begins = begins[first:] + begins[:first]
-print("ready", flush=True)
-sys.stdin.readline()
-found = dict(zip(begins, fs.cat_ranges(["model"] * len(begins), begins, [at + step for at in begins])))
-told = stripefs.connect(url, **options).status()["store"]["counted"]
-counted = int(re.search("([0-9]+) bytes,", told)[1])
-digest = hashlib.sha256(b"".join(found[at] for at in sorted(found))).hexdigest()
-print(json.dumps({"sha256": digest, "fetched": counted}))
-"""
-
-
-def test_four_processes_that_use_fsspec_fetch_each_byte_once(place: Path, tmp_path: Path) -> None:
-    """Each loads all of the file, and begins elsewhere in it."""
-    data = write(place / "model", 128 * MIB)
-    url, command = f"counting+throttled+file://{place}{SLOW}", [sys.executable, "-c", LOADING]
-    processes = [
-        subprocess.Popen(
-            [*command, url, str(tmp_path / "cache"), str(first)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for first in (0, 8, 16, 24)
-    ]
-    try:
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        found = [json.loads(process.communicate()[0]) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    assert {one["sha256"] for one in found} == {hashlib.sha256(data).hexdigest()}
-    assert sum(one["fetched"] for one in found) <= 1.05 * len(data)
-
-
 BOUNDED = """
 import hashlib, sys, stripefs
 for turn in range(2):
@@ -133,19 +82,3 @@ def test_memory_stays_within_a_limit_far_below_the_file(place: Path, tmp_path: P
         assert limit.killed() == 0
     finally:
         limit.close()
-
-
-def test_a_child_has_a_cache_of_its_own(place: Path, tmp_path: Path) -> None:
-    write(place / "model", 4 * MIB)
-    program = """
-import os, sys, stripefs
-file = stripefs.open(sys.argv[1], cache=sys.argv[2])
-first = file.read(1 << 20)
-pid = os.fork()
-if not pid:
-    file.seek(0)
-    os._exit(0 if file.read(1 << 20) == first and len(file.read()) == 3 << 20 else 1)
-assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-assert len(file.read()) == 3 << 20
-"""
-    subprocess.run([sys.executable, "-c", program, str(place / "model"), str(tmp_path / "cache")], check=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from stripefs.cache.cachedir import CacheDir
 from stripefs.cache.policy import Retention, SegmentUse
 from stripefs.cache.quota import Quota, default_limit, free_to_keep
 from stripefs.osutil import flocked
-from tests.support.caches import AGE, MIB, Cached, cached, read, write
+from tests.support.caches import AGE, MIB, Cached, cached, write
 
 OVERHEAD = 8192
 """Bytes that a segment takes beside its blocks, at most."""
@@ -78,20 +77,6 @@ def test_a_file_larger_than_the_cache_keeps_its_beginning(source: Path, folder: 
         assert one.fetched(b"/a") <= 105 * MIB
         assert one.store.cache.quota.recount() <= 100 * MIB
         assert one.store.cache.stats["unfilled_bytes"] > 0
-
-
-def test_who_reads_what_is_evicted_goes_on(source: Path, folder: Path) -> None:
-    data = write(source / "a", 40 * MIB)
-    write(source / "b", 60 * MIB, seed=1)
-    with cached(source, folder, size=70 * MIB) as one:
-        one.read(b"/a")
-        before = set(one.segments())
-        handle = one.store.open(b"/a")
-        assert read(handle, 0, 8 * MIB) == data[: 8 * MIB]
-        one.read(b"/b")
-        assert before.isdisjoint(one.segments())
-        assert read(handle, 0, 40 * MIB) == data
-        handle.close()
 
 
 def test_the_newest_checkpoints_stay_whoever_needs_room(source: Path, folder: Path) -> None:
@@ -212,20 +197,6 @@ def test_who_finds_room_waits_for_nobody_who_counts(folder: Path, monkeypatch: p
     assert one.used() <= 10 * MIB
 
 
-def test_two_who_find_no_room_evict_once(folder: Path) -> None:
-    several = [segment(folder, A, number) for number in range(10)]
-    quotas = [Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(4)]
-    quotas[0].recount()
-    found: list[bool] = []
-    threads = [threading.Thread(target=lambda one=one: found.append(one.acquire(64 << 10, B))) for one in quotas]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [True] * 4
-    assert [path.exists() for path in several] == [False] + [True] * 9
-
-
 def test_what_others_take_while_room_is_made_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     several = [segment(folder, A, number) for number in range(10)]
     one, other = (Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(2))
@@ -286,16 +257,3 @@ def test_what_is_removed_twice_is_counted_once(folder: Path) -> None:
     assert quota.used() == 2 * MIB
     assert quota.remove([B]) == MIB
     assert quota.recount() == 0
-
-
-def test_folders_of_versions_that_are_gone_go_too(source: Path, folder: Path, one: Cached) -> None:
-    write(source / "a", 2 * MIB)
-    one.read(b"/a")
-    place = CacheDir(str(folder))
-    (key,) = place.versions()
-    assert place.about(key)["path"].endswith("/a")
-    assert one.store.cache.quota.remove([key]) > 0
-    assert not list((folder / "stripefs-1" / "versions").iterdir())
-    assert one.store.cache.quota.used() == 0
-    shutil.rmtree(folder)
-    assert one.store.cache.quota.remove([key]) == 0

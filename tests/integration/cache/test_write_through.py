@@ -125,16 +125,6 @@ async def test_files_that_no_pattern_fits_are_not_kept(source: Path, folder: Pat
         assert here.cache.stats["filled_bytes"] == SIZE
 
 
-async def test_a_full_cache_keeps_what_is_written_last(source: Path, folder: Path) -> None:
-    with world(source, folder, size=100 * MIB) as here:
-        async with here.writing(Layout.STRIPED) as uploads:
-            for number in range(6):
-                await save(uploads, content(30 * MIB, seed=number), path=b"/step-%d" % number)
-                here.drain()
-        assert here.absent(b"/step-5") == []
-        assert here.cache.quota.recount() <= 100 * MIB + 6 * 8192
-
-
 async def test_the_newest_checkpoint_makes_room_while_it_is_written(source: Path, folder: Path) -> None:
     settings = {"size": 100 * MIB, "match": ("step-*",), "keep_newest": 2}
     with world(source, folder, **settings) as here:
