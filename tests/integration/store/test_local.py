@@ -261,18 +261,6 @@ def test_a_file_that_would_be_waited_for_is_not_read_at_once(
         assert bytes(handle.read(0, 10)) == content(100)[:10]
 
 
-def test_a_sparse_file_of_many_tebibytes(store: LocalStore, tmp_path: Path) -> None:
-    size = 12 << 40  # below the 16 TiB that ext4 allows
-    with (tmp_path / "sparse").open("wb") as file:
-        os.pwrite(file.fileno(), b"end", size - 3)
-    handle = store.open(b"/sparse")
-    assert handle.status.length == size
-    assert bytes(handle.read(size - 4, 4)) == b"\0end"
-    [block] = handle.locate(size - 1, 1)
-    assert (block.offset, block.length) == (0, size)
-    handle.close()
-
-
 def test_the_attributes(store: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(content(10))
     (tmp_path / "file").chmod(0o4751)

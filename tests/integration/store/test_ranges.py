@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.errors import HostFailed, StoreError
+from stripefs.errors import StoreError
 from stripefs.store.base import Kind, Status
-from stripefs.store.common import InUse, blocks_by_size, exact
+from stripefs.store.common import InUse, blocks_by_size
 
 
 def test_release_waits_for_the_last_read_whether_it_fails_or_not() -> None:
@@ -27,14 +27,6 @@ def test_release_waits_for_the_last_read_whether_it_fails_or_not() -> None:
     assert released == [True]
     in_use.close()
     assert released == [True]
-
-
-@pytest.mark.parametrize("answer", [b"", b"abc", b"abcde"])
-def test_an_answer_of_another_length(answer: bytes) -> None:
-    with pytest.raises(HostFailed, match="file") as failure:
-        exact(answer, 4, where="file", host="h1")
-    assert failure.value.host == "h1"
-    assert exact(b"abcd", 4, where="file") == b"abcd"
 
 
 @given(size=st.integers(0, 50), length=st.integers(0, 200), offset=st.integers(0, 250), wanted=st.integers(0, 250))

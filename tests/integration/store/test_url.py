@@ -69,31 +69,20 @@ def test_the_time_out_of_the_settings_reaches_throttled_hosts(tmp_path: Path) ->
     ("url", "says"),
     [
         ("", "absolute path"),
-        ("data", "absolute path"),
         ("ftp://host/x", "hdfs://"),
         ("file:///data?rate=1", "knows none"),
         ("file://host/data", "file:///"),
-        ("file://", "file:///"),
         ("spinning+file:///data", "throttled"),
         ("counting+counting+file:///", "once"),
-        ("throttled+file:///?speed=1", "throttled knows hosts, rate"),
-        ("throttled+file:///?faulty.rate=1", "throttled knows"),
         ("throttled+file:///?throttled.speed=1", "throttled knows"),
         ("throttled+file:///?rate=fast", "rate"),
-        ("throttled+file:///?rate=0", "above 0"),
-        ("throttled+file:///?hosts=0", "hosts"),
         ("throttled+file:///?hosts=2&replication=3", "replication"),
-        ("throttled+file:///?placement=clever", "random, even, one"),
         ("throttled+file:///?hosts=2&hosts=3", "twice"),
         ("throttled+file:///?hosts=2&throttled.hosts=3", "twice"),
         ("throttled+file:///?hosts", "NAME=VALUE"),
         ("faulty+throttled+file:///?rate=0.5", "faulty.rate or throttled.rate"),
-        ("faulty+file:///?rate=2", "between 0 and 1"),
-        ("faulty+file:///?kinds=host,bad", "host, service"),
-        ("short+file:///?checked=maybe", "true or false"),
         ("s3://bucket/x?speed=1", "endpoint-override"),
         ("s3://key:secret@bucket/x", "AWS_ACCESS_KEY_ID"),
-        ("gs://key:secret@bucket/x", "credentials do not belong"),
         ("s3:///x", "bucket"),
         ("http:///file", "http://HOST/PATH"),
         ("https://me@host/file", "netrc"),
@@ -112,12 +101,9 @@ def test_urls_that_mean_nothing(url: str, says: str) -> None:
     ("url", "shown"),
     [
         ("/data/a:b@c", "/data/a:b@c"),
-        ("hdfs://nn:8020/a@b?c=d", "hdfs://nn:8020/a@b?c=d"),
         ("hdfs://user@nn:8020/a", "hdfs://user@nn:8020/a"),
         ("s3://key:pass@bucket/x", "s3://key:***@bucket/x"),
         ("https://me:pass@host:8443/x", "https://me:***@host:8443/x"),
-        ("https://me:123@host/x", "https://me:***@host/x"),
-        ("http://host:8080/a@b", "http://host:8080/a@b"),
         ("s3://key:pa/ss@wo@bucket/x", "s3://key:***@bucket/x"),
         ("s3://b/x?secret-key=abc&region=eu", "s3://b/x?secret-key=***&region=eu"),
         ("s3://b/x?region=eu&Session_TOKEN=abc", "s3://b/x?region=eu&Session_TOKEN=***"),
@@ -138,21 +124,13 @@ def test_parts() -> None:
     assert (url.inner, url.parameters) == ("hdfs://nn:8020/a%20b", {"hosts": "2"})
 
 
-def test_a_local_store_loads_no_client_library() -> None:
+@pytest.mark.parametrize(("url", "loaded"), [("file:///", "[]"), ("counting+file:///", "['stripefs.testing']")])
+def test_a_store_loads_no_library_of_others(url: str, loaded: str) -> None:
     program = (
         "import sys; from stripefs.store.url import open_store; from stripefs.settings import StoreSettings;"
-        "open_store(StoreSettings(url='counting+file:///'));"
-        "print([name for name in ('pyarrow', 'hdfs_native', 'numpy', 'trio', 'http', 'httpx') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
-    assert done.stdout.strip() == "[]"
-
-
-@pytest.mark.parametrize(("url", "loaded"), [("file:///", "False"), ("counting+file:///", "True")])
-def test_wrappers_are_loaded_where_a_url_names_one(url: str, loaded: str) -> None:
-    program = (
-        "import sys; from stripefs.store.url import open_store; from stripefs.settings import StoreSettings;"
-        f"open_store(StoreSettings(url={url!r})); print('stripefs.testing' in sys.modules)"
+        f"open_store(StoreSettings(url={url!r}));"
+        "names = ('pyarrow', 'hdfs_native', 'numpy', 'trio', 'http', 'httpx', 'stripefs.testing');"
+        "print([name for name in names if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == loaded

@@ -175,16 +175,6 @@ def test_another_version_of_the_same_length_is_noticed(
     store.close()
 
 
-def test_a_file_that_became_shorter_than_the_range(server: WebServer, tmp_path: Path) -> None:
-    server.conditions = False
-    store = opened(server)
-    handle = store.open(b"/file")
-    LocalPopulate(tmp_path).truncate(b"/file", 10)
-    with pytest.raises(StaleVersion):
-        handle.read(50_000, 1000)
-    store.close()
-
-
 def test_an_answer_that_names_no_version(server: WebServer) -> None:
     server.etag_in_ranges = False
     store = opened(server)

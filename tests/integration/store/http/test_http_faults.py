@@ -96,12 +96,6 @@ def test_a_status_that_fails(server: WebServer, store: Store, fault: Fault, kind
     assert type(failure.value) is kind
 
 
-def test_a_status_over_a_connection_that_breaks(server: WebServer, store: Store) -> None:
-    server.fail("reset", times=2, method="HEAD")
-    with pytest.raises(ServiceDown):
-        store.stat(b"/file")
-
-
 def test_an_answer_of_unannounced_length(server: WebServer, handle: Handle) -> None:
     server.fail("chunked")
     assert bytes(handle.read(5, 50_000)) == content(SIZE)[5:50_005]
@@ -171,17 +165,6 @@ def test_a_cancellation_that_comes_late_hurts_no_other_read(server: WebServer, h
     close()
     assert bytes(handle.read(0, 1000)) == content(SIZE)[:1000]
     assert len({request.connection for request in server.seen}) == 1
-
-
-def test_a_closed_store(server: WebServer) -> None:
-    store = opened(server)
-    handle = store.open(b"/file")
-    store.close()
-    store.close()
-    with pytest.raises(StoreError, match="closed"):
-        handle.read(0, 1)
-    with pytest.raises(StoreError, match="closed"):
-        store.stat(b"/file")
 
 
 def test_a_password_in_the_url(server: WebServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +13,7 @@ from stripefs.errors import HostFailed, ServiceDown
 from stripefs.store import striped_handle as handles
 from stripefs.store.base import Buffer, Handle, Identity, Watch
 from stripefs.store.local import LocalStore
-from stripefs.store.striped import StripedStore
+from stripefs.store.striped import AT_ONCE, StripedStore
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
 from stripefs.testing import CountingStore, ThrottledStore
 from tests.integration.store.striped.material import DATA, UNIT, Failing
@@ -108,45 +110,6 @@ def test_units_across_blocks_have_the_hosts_that_have_both(inner: LocalStore) ->
     store.close()
 
 
-def test_a_close_waits_for_the_reads_under_way(inner: LocalStore) -> None:
-    reading, go_on = threading.Event(), threading.Event()
-
-    class SlowHandle(Handle):
-        def __init__(self, handle: Handle) -> None:
-            self.inner, self.status, self.closed = handle, handle.status, False
-
-        def locate(self, offset: int, length: int) -> object:  # type: ignore[override]
-            return self.inner.locate(offset, length)
-
-        def read(self, offset: int, length: int, **options: object) -> Buffer:
-            reading.set()
-            assert go_on.wait(60)
-            assert not self.closed
-            return self.inner.read(offset, length)
-
-        def close(self) -> None:
-            self.closed = True
-            self.inner.close()
-
-    class Slow(WrappedStore):
-        NAME = "slow"
-
-        def open(self, path: bytes, expect: Identity | None = None) -> Handle:
-            handle = self.inner.open(path, expect)
-            return SlowHandle(handle) if b".stripefs" in path else handle
-
-    store = StripedStore(Slow(inner))
-    write_striped(inner, b"/f", DATA)
-    handle = store.open(b"/f")
-    with ThreadPoolExecutor(1) as threads:
-        read = threads.submit(handle.read, 0, UNIT)
-        assert reading.wait(60)
-        handle.close()
-        go_on.set()
-        assert bytes(read.result()) == DATA[:UNIT]
-    store.close()
-
-
 def test_tables_are_fetched_before_they_are_needed(inner: LocalStore) -> None:
     counting = CountingStore(inner)
     store = StripedStore(counting)
@@ -189,3 +152,34 @@ def test_what_a_reader_goes_on_to_is_told_to_its_part(inner: LocalStore) -> None
     assert told == [(0, UNIT, 0), (0, UNIT, UNIT // 2), (0, UNIT, UNIT)]
     handle.close()
     store.close()
+
+
+def test_parts_on_a_host_that_hangs_hold_up_no_listing(inner: LocalStore, tmp_path: Path) -> None:
+    begun: list[bytes] = []
+    go_on = threading.Event()
+
+    class Frozen(LocalStore):
+        def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+            if b".stripefs" in path:
+                begun.append(path)
+                assert go_on.wait(60)
+            return super().open(path, expect)
+
+    view = StripedStore(Frozen(os.fsencode(tmp_path)))
+    for number, name in enumerate((b"/f", b"/g")):
+        write_striped(inner, name, DATA, version=f"{number:016x}")
+    handle = view.open(b"/f")
+    threads = []
+    try:
+        while len(begun) < AT_ONCE:  # the threads that there are for parts
+            before = len(begun)
+            threads.append(threading.Thread(target=handle.locate, args=(0, len(DATA))))
+            threads[-1].start()
+            eventually(lambda: len(begun) > before or len(begun) >= AT_ONCE, "the next opens")  # noqa: B023
+        assert [status.length for page in view.scandir(b"/") for status in page] == [len(DATA)] * 2
+    finally:
+        go_on.set()
+        for thread in threads:
+            thread.join()
+        handle.close()
+        view.close()
