@@ -1,61 +1,27 @@
-"""`bench checkpoint` without a cluster and torch: its plan, ratios, content of checkpoints."""
+"""`bench checkpoint` without a cluster and torch: the content of checkpoints, and ranks that check it."""
 
 from __future__ import annotations
 
 import itertools
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from bench.checkpoint import measure
 from bench.checkpoint.driver import check_cached
-from bench.checkpoint.plan import Run, copies, name_of, room, runs, sequence
 from bench.checkpoint.ranks import RANKS
 from bench.checkpoint.state import COLUMNS, Place, Seen, State
-from bench.cli import main
 from bench.harness import BenchError
-from bench.harness.cluster import Cluster
 from bench.harness.data import GIB, MIB, PAGE, wrong_page
-from bench.harness.results import METRICS, Key
 
 SMALL = State(120 * MIB)
-
-
-def test_each_round_goes_through_all_cases_and_begins_one_further_on() -> None:
-    made = [Run("four", "d", ""), Run("save", "a", ""), Run("save", "b", ""), Run("save", "c", "", rounds=1)]
-    assert [run.system for run in sequence(made, 0)] == ["a", "b", "c", "d"]
-    assert [run.system for run in sequence(made, 1)] == ["b", "a", "d"]
-
-
-def test_what_must_be_there_before_the_first_run() -> None:
-    made = runs(few=False, rclone=True)
-    every = {"model.safetensors", "model.pt", "dcp"}
-    assert copies(made) == {"stored": every, "local": every, "cached": every}
-    assert room(made) == 11
-    few = runs(few=True, rclone=False)
-    assert copies(few) == {
-        "stored": {"model.safetensors", "dcp"},
-        "local": {"model.safetensors"},
-        "cached": {"model.safetensors"},
-    }
-    assert room(few) == 6
-    assert {name_of(run) for run in made if run.format.startswith("torch")} == {"model.pt"}
-    disk = [run for run in made if run.case == "warm_disk"]
-    assert copies(disk)["local"] == {"model.safetensors"}
 
 
 def test_a_cache_from_which_nothing_is_read_is_no_figure() -> None:
     check_cached(0.05)
     with pytest.raises(BenchError, match="fetched 108% of a file that should be in its cache"):
         check_cached(1.08)
-
-
-def test_there_must_be_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BenchError, match="make room, or give --size"):
-        measure._need_room(runs(few=False, rclone=False), 1 << 60)
 
 
 @pytest.mark.parametrize("size", [120 * MIB, 256 * MIB, 2 * GIB, 8 * GIB])
@@ -106,23 +72,3 @@ def test_ranks_read_their_share_and_check_it(tmp_path: Path, kind: str) -> None:
         file.write(np.uint64(1 << 40).tobytes())
     with pytest.raises(RuntimeError, match="pages are wrong"):
         RANKS[kind](place, SMALL, 0, 4)
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [(["--quick", "--large"], "are two sizes: choose one"), (["--size", "1MiB"], "must be a multiple of 8 MiB")],
-)
-def test_what_cannot_be_is_refused(
-    words: list[str], error: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert main(["checkpoint", *words]) == 1
-    assert error in capsys.readouterr().err
-
-
-def test_what_a_link_carried_is_less_than_what_it_sent() -> None:
-    node = {"node": "dn1", "pid": os.getpid(), "transfer": "", "http": ""}
-    cluster = Cluster({"name": "x", "url": "", "conf": "", "rate": 0, "http": "", "datanodes": [node]})
-    before = cluster.payload_sent()
-    assert 0 <= before <= cluster.bytes_sent()
-    assert Key("four", "fsspec", "fetched_share").metric in METRICS

@@ -1,37 +1,15 @@
-"""`bench deps` without installing: recipes, ratios, disk; and its index, by a real pip and uv."""
+"""`bench deps` without installing: ratios and disk."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from bench.deps.measure import PINS, Taken, Tally
-from bench.deps.node import answered
-from bench.deps.plan import Recipe, derive, ratios, recipes, summarize
-from bench.deps.wheels import fetch, lay_out, size_of
-from bench.harness import BenchError
+from bench.deps.measure import Taken, Tally
+from bench.deps.plan import derive, ratios, summarize
 from bench.harness.results import Document, Key, Ratio, Samples, sum_up
 from bench.harness.sizes import size
-from tests.support.deps.wheels import UV, wheel
-from tests.tools.package_index import files_served
-
-RECIPES = recipes(PINS.read_text())
-
-
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
-def test_each_variant_upgrades_one_package_and_the_last_is_what_is_pinned(recipe: Recipe) -> None:
-    variants = recipe.variants()
-    assert len(variants) == 5
-    for before, after in pairwise(variants):
-        ((old, new),) = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
-        assert old in recipe.older
-        assert old.partition("==")[0] == new.partition("==")[0]
-    assert variants[-1] == list(recipe.pins)
-    assert set(recipe.everything()) == {pin for variant in variants for pin in variant}
 
 
 def test_net_is_without_the_import_from_memory_of_the_same_round() -> None:
@@ -88,28 +66,3 @@ def test_disk_counts_what_is_there_once_or_new(tmp_path: Path) -> None:
     assert tally.add(installed) == Taken(stored=150, unique=512, installed=256 + 512)
     (installed / "link").symlink_to("one")
     assert size(installed) == 512
-
-
-def test_a_hit_says_how_long_the_daemon_took() -> None:
-    assert answered("imagefs deps: hit 0123456789ab: mounted at /opt/deps (12 ms)\n") == 12.0
-    with pytest.raises(BenchError, match="miss 0123"):
-        answered("imagefs deps: miss 0123456789ab: the store has none; installing into /opt/deps\n")
-
-
-@pytest.mark.parametrize("installer", ["pip", "uv"])
-def test_installers_take_the_index_for_one(tmp_path: Path, installer: str) -> None:
-    wheels, index, target = tmp_path / "wheels", tmp_path / "index", tmp_path / "target"
-    for version in ("1.0", "2.0"):
-        wheel(wheels, "some_package", {"some.py": f"VERSION = {version}\n"}, version=version)
-    unwanted = wheel(wheels, "other", {"other.py": ""})
-    pins = ["some-package==1.0", "some-package==2.0"]
-    fetch(pins, wheels, pytest.fail)
-    lay_out(wheels, pins, index)
-    assert not (index / "simple/other").exists()
-    assert size_of(wheels, pins) == size_of(wheels, [*pins, "other==1.0"]) - unwanted.stat().st_size
-    with files_served(index) as url:
-        command = [UV, "--no-cache", "pip"] if installer == "uv" else [sys.executable, "-m", "pip", "--no-cache-dir"]
-        words = ["install", "--target", str(target), "--index-url", f"{url}/simple/", "some-package==1.0"]
-        done = subprocess.run([*command, *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (target / "some.py").read_text() == "VERSION = 1.0\n"

@@ -21,12 +21,6 @@ def test_a_store_is_shared() -> None:
         assert simulate([stage], nodes, WORLD).slowest == pytest.approx(2 * nodes, rel=0.03)
 
 
-def test_a_link_that_is_slower_than_the_store_decides() -> None:
-    world = dataclasses.replace(WORLD, node=10 * MB)
-    for nodes in (1, 8):
-        assert simulate([Stage("image", 200 * MB)], nodes, world).slowest == pytest.approx(20, rel=0.05)
-
-
 def test_a_mirror_fetches_once_and_serves_all() -> None:
     world = dataclasses.replace(WORLD, mirrors=1, mirror=1000 * MB, poll=0.01)
     stage = Stage("image", 200 * MB, MIRROR, streams=8)
@@ -54,13 +48,6 @@ def test_stages_follow_one_another_or_overlap() -> None:
     assert apart.stages["dependencies"] == apart.slowest
 
 
-def test_processors_that_are_shared_are_a_limit() -> None:
-    stage = Stage("image", 10 * MB, cpu=1.0)
-    world = dataclasses.replace(WORLD, store=1e12, cores=2, shared=True)
-    assert simulate([stage], 8, world).slowest == pytest.approx(4, rel=0.1)
-    assert simulate([stage], 8, dataclasses.replace(world, shared=False)).slowest == pytest.approx(0.5, rel=0.1)
-
-
 @given(st.integers(1, 6), st.floats(0, 0.2), st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
 def test_failures_and_slow_hosts_never_help_and_seeds_repeat(nodes: int, failures: float, seed: int) -> None:
@@ -71,18 +58,6 @@ def test_failures_and_slow_hosts_never_help_and_seeds_repeat(nodes: int, failure
     assert result == simulate([stage], nodes, worse, seed)
     assert result.slowest >= result.median
     assert result.slowest >= nodes * 64 / (8 * 20) * 0.99
-
-
-@pytest.mark.parametrize(
-    ("stages", "said"),
-    [
-        ([Stage("image", 1, after=("checkpoint",)), Stage("checkpoint", 1)], "image begins after checkpoint"),
-        ([Stage("checkpoint", 1, DATANODES)], "there are none"),
-    ],
-)
-def test_what_does_not_fit_together_is_refused(stages: list[Stage], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        simulate(stages, 1, WORLD)
 
 
 def test_the_ways_of_a_job_are_made_of_its_figures() -> None:

@@ -1,19 +1,15 @@
-"""The harness of benchmarks: rounds, results in the docs, limits of memory, network namespaces, arguments."""
+"""The harness of benchmarks: rounds, results in the docs, limits of memory, network namespaces."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from bench.cli import main, with_results
-from bench.fleet.plan import Scenario
+from bench.cli import with_results
 from bench.harness import BenchError, netns
-from bench.harness.environment import cold
 from bench.harness.mounts import memory_limit
 from bench.harness.programs import output
 from bench.harness.results import Document, Key, RatioPlan, Row, summary
@@ -59,9 +55,6 @@ def test_each_round_begins_one_further_on() -> None:
     assert [in_turn("abc", number) for number in range(4)] == [list(one) for one in ("abc", "bca", "cab", "abc")]
 
 
-# -- results in the docs -----------------------------------------------------------------------------------------------
-
-
 def stored(folder: Path, name: str, document: Document) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / name).write_text(document.to_json())
@@ -77,23 +70,6 @@ def test_results_go_to_their_places_and_leave_those_without_any(tmp_path: Path) 
     assert "| start | hit | 2.00 |" in made
     assert "<!-- results of read -->\nold\n" in made
     assert with_results(made, tmp_path / "results") == made
-
-
-def test_results_under_another_name_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BenchError, match=r"holds the results of compile: call it compile\.json"):
-        with_results("", stored(tmp_path / "results", "other.json", COMPILED))
-
-
-def test_an_older_document_has_no_date_and_is_shown_all_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    facts = {name: value for name, value in COMPILED.environment.items() if name != "date"}
-    folder = stored(tmp_path / "results", "compile.json", Document("compile", "0.1.0", facts, COMPILED.rows))
-    assert main(["table", str(folder / "compile.json")]) == 0
-    assert capsys.readouterr().out.startswith("Version 0.1.0; TorchInductor")
-
-
-# -- the machine -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.root
@@ -127,55 +103,3 @@ def test_namespaces_are_joined_and_removed_with_what_runs_there() -> None:
         netns.remove(prefix)
     assert sleeping.wait(10) == -9
     assert prefix not in output("ip", "netns", "list")
-
-
-@pytest.mark.root
-def test_a_machine_that_is_cold_has_no_page_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(bytes(MIB))
-    with (tmp_path / "file").open("rb") as file:
-        assert os.preadv(file.fileno(), [bytearray(4096)], 0, os.RWF_NOWAIT) == 4096
-        cold()
-        with pytest.raises(BlockingIOError):
-            os.preadv(file.fileno(), [bytearray(4096)], 0, os.RWF_NOWAIT)
-
-
-# -- arguments ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "options"),
-    [
-        (["read", "--case", "mmap", "--case", "uncapped", "--keep"], {"cases": ("mmap", "uncapped"), "keep": True}),
-        (["write", "--quick", "--size", "16MiB", "--files", "5"], {"quick": True, "size": 16 * MIB, "listed": 5}),
-        (["checkpoint", "--large", "--name", "mine"], {"large": True, "name": "mine"}),
-        (["image", "--rounds", "4", "--work", "/w"], {"rounds": 4, "work": Path("/w")}),
-        (["container", "--mirror", "http://m"], {"mirror": "http://m"}),
-        (["deps"], {}),
-        (["compile", "--quick"], {"quick": True}),
-        (["ceiling", "--profile", "/p"], {"profile": Path("/p")}),
-        (["namenode", "--case", "create"], {"cases": ("create",)}),
-        (
-            ["fleet", "--store", "1GB/s", "--from", "/s.json"],
-            {"startup": Path("/s.json"), "scenario": Scenario(store=1e9)},
-        ),
-        (
-            ["startup", "--only", "all", "--gpu", "--images", "/i"],
-            {"only": ("all",), "gpu": True, "images": Path("/i")},
-        ),
-    ],
-    ids=lambda given: given[0] if isinstance(given, list) else "",
-)
-def test_arguments_become_the_options_of_their_benchmark(
-    words: list[str], options: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = import_module(f"bench.{words[0]}.measure")
-    given: list[object] = []
-
-    def measure(options: object, *_: object) -> Document:
-        given.append(options)
-        raise BenchError("enough")
-
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(module, "measure", measure)
-    assert main(words) == 1
-    assert given == [module.Options(**options)]

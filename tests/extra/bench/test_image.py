@@ -1,4 +1,4 @@
-"""`bench image` without a container: recipes, ratios, stand-ins for CUDA, changed files, what prepares a container."""
+"""`bench image` without a container: ratios, changed files, and what prepares a container."""
 
 from __future__ import annotations
 
@@ -10,80 +10,9 @@ from bench.harness import BenchError
 from bench.harness.host import host
 from bench.harness.results import Ratio, Samples, sum_up
 from bench.harness.sizes import digests, lz4_of_new
-from bench.image import recipe, runtime, stubs
+from bench.image import runtime
 from bench.image.plan import Sizes, derive, ratios
 from tests.tools.imagefs_daemon import built
-
-WHEELS = Path(recipe.__file__).with_name("wheels.txt")
-
-
-@pytest.mark.parametrize("one", recipe.RECIPES.values(), ids=lambda one: one.name)
-def test_the_second_build_differs_by_one_patch_upgrade(one: recipe.Recipe) -> None:
-    first, second = one.layers(1), one.layers(2)
-    changed = [(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True) if a != b]
-    ((before, after),) = changed
-    assert before.rpartition(".")[0] == after.rpartition(".")[0]
-    assert int(after.rpartition(".")[2]) == int(before.rpartition(".")[2]) + 1
-
-
-def test_every_wheel_is_pinned_by_digest() -> None:
-    known = recipe.pins(WHEELS.read_text())
-    for one in recipe.RECIPES.values():
-        for build in recipe.BUILDS:
-            for layer in one.layers(build):
-                assert all(" --hash=sha256:" in known[pin] for pin in layer)
-
-
-def test_a_tag_changes_with_what_the_image_is_made_from() -> None:
-    one = recipe.RECIPES["standard"]
-    tags = [
-        recipe.reference(one, 1, {"start.py": "a"}),
-        recipe.reference(one, 1, {"start.py": "b"}),
-        recipe.reference(one, 2, {"start.py": "a"}),
-        recipe.reference(recipe.RECIPES["quick"], 1, {"start.py": "a"}),
-    ]
-    assert len({tag.rpartition("-")[2] for tag in tags}) == 4
-    assert tags[0] == recipe.reference(one, 1, {"start.py": "a"})
-
-
-READELF = """
-Dynamic section at offset 0x2d98 contains 30 entries:
-  Tag        Type                         Name/Value
- 0x0000000000000001 (NEEDED)             Shared library: [libcudart.so.13]
- 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]
- 0x000000000000000e (SONAME)             Library soname: [libtorch_cuda.so]
-
-Symbol table '.dynsym' contains 6 entries:
-   Num:    Value          Size Type    Bind   Vis      Ndx Name
-     0: 0000000000000000     0 NOTYPE  LOCAL  DEFAULT  UND
-     1: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND cudaMalloc@libcudart.so.13 (4)
-     2: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND ncclSend
-     3: 0000000000000000     0 FUNC    WEAK   DEFAULT  UND __cxa_finalize@GLIBC_2.2.5 (2)
-     4: 0000000000001139    19 FUNC    GLOBAL DEFAULT   12 cuda_of_its_own
-
-Version needs section '.gnu.version_r' contains 2 entries:
- Addr: 0x0000000000000520  Offset: 0x000520  Link: 7 (.dynstr)
-  000000: Version: 1  File: libcudart.so.13  Cnt: 1
-  0x0010:   Name: libcudart.so.13  Flags: none  Version: 4
-  0x0020: Version: 1  File: libc.so.6  Cnt: 1
-  0x0030:   Name: GLIBC_2.2.5  Flags: none  Version: 2
-"""
-
-
-def test_what_a_library_wants_is_read_from_readelf() -> None:
-    wanted = stubs.parse(READELF.splitlines())
-    assert wanted.needed == {"libcudart.so.13", "libc.so.6"}
-    assert wanted.versions == {"libcudart.so.13": {"libcudart.so.13"}, "libc.so.6": {"GLIBC_2.2.5"}}
-    assert wanted.missing == {"libcudart.so.13": {"cudaMalloc"}, "": {"ncclSend"}}
-    assert wanted.defined == {"cuda_of_its_own"}
-
-
-def test_a_stand_in_has_what_is_wanted() -> None:
-    source = stubs.c_source({"cudaMalloc", "cudaGetErrorString"})
-    assert "long cudaMalloc(void) { return 100; }" in source
-    assert 'const char *cudaGetErrorString(void) { return "no CUDA"; }' in source
-    script = stubs.version_script({"libcudart.so.13": {"b", "a"}, "unused": set()})
-    assert script == "libcudart.so.13 { global: a; b; };\nunused {  };\n"
 
 
 def test_the_least_possible_time_follows_the_slower_of_disk_and_link() -> None:

@@ -33,17 +33,6 @@ def test_moves_may_need_a_chain_of_hosts() -> None:
     assert sorted(len(own) for own in assign(placed).values()) == [1, 1, 2]
 
 
-@pytest.mark.parametrize(("rate", "budget"), [(0.0, 10), (-1.0, 10), (1.0, 0)])
-def test_rates_and_budget_must_be_positive(rate: float, budget: float) -> None:
-    with pytest.raises(ValueError, match=r"rates above 0|reads nothing"):
-        placement_limit(blocks("ab"), rate, budget)
-
-
-def test_an_empty_file_has_no_limit() -> None:
-    with pytest.raises(ValueError, match="at least one block"):
-        placement_limit([], 1.0, 10)
-
-
 owners = st.text("abcdefgh", min_size=1, max_size=40)
 budgets = st.integers(1, 500)
 rates = st.fixed_dictionaries({host: st.floats(0.5, 50) for host in "abcdefgh"})
@@ -58,24 +47,6 @@ def test_never_above_the_sum_of_rates_nor_below_the_slowest_in_a_row(
     assert rate <= sum(used.values()) * (1 + 1e-6)
     one_after_the_other = sum(10 / used[host] for host in placed)
     assert 10 * len(placed) / rate <= one_after_the_other * (1 + 1e-6)
-
-
-@given(owners, rates, budgets, st.integers(0, 500))
-def test_more_budget_is_never_slower(placed: str, speed: dict[str, float], budget: int, more: int) -> None:
-    file = blocks(placed)
-    assert placement_limit(file, speed, budget + more) >= placement_limit(file, speed, budget) * (1 - 1e-6)
-
-
-@given(owners, rates)
-def test_without_a_window_only_the_fullest_host_counts(placed: str, speed: dict[str, float]) -> None:
-    expected = max(10 * placed.count(host) / speed[host] for host in set(placed))
-    assert 10 * len(placed) / placement_limit(blocks(placed), speed, 1e9) == pytest.approx(expected)
-
-
-@given(st.integers(1, 8), st.integers(1, 20), st.floats(1, 100))
-def test_perfect_round_robin_reaches_every_host(hosts: int, rounds: int, rate: float) -> None:
-    placed = blocks("abcdefgh"[:hosts] * rounds)
-    assert placement_limit(placed, rate, budget=1e6) == pytest.approx(hosts * rate)
 
 
 @given(st.lists(st.sets(st.sampled_from("abcde"), min_size=1, max_size=3), min_size=1, max_size=30))

@@ -7,19 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
 from bench.checkpoint import plan as checkpoint
 from bench.cli import DOCS, main
-from bench.harness import mounts
 from bench.harness.data import GIB, MIB
 from bench.harness.report import Report, insert
 from bench.harness.results import METRICS, Document, Key, Row, Samples
 from bench.read import plan as read
-from bench.read.measure import groups
 from bench.read.measure import summarize as read_summary
 from bench.write import plan as write
 from bench.write.measure import summarize as write_summary
@@ -118,24 +115,6 @@ def test_a_single_case_brings_what_its_ratios_need(bench: str, case: str) -> Non
         if plan.upper.case == case:
             assert plan.lower is None or available(plan.lower, chosen), plan.name
     assert module.choose(whole, []) == whole
-
-
-def test_groups_share_a_file_and_a_rate_and_the_uncapped_one_comes_first() -> None:
-    found = groups(read.runs(FULL))
-    for group in found:
-        assert len({(run.rate, run.file) for run in group}) == 1
-    assert [group[0].rate for group in found] == sorted(group[0].rate for group in found)
-
-
-def test_both_mounts_get_the_same_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits: dict[str, int] = {}
-    for name in ("stripefs", "rclone"):
-        monkeypatch.setattr(mounts, name, lambda *_words, name=name, limit=0: limits.setdefault(name, limit))
-    driver = SimpleNamespace(cluster=None, environment={}, mounted=lambda *_arguments: {})
-    for run in read.runs(FULL):
-        if run.system in ("stripefs_bounded", "rclone_bounded:64"):
-            run.measure(driver, 0)  # type: ignore[arg-type]
-    assert limits == {"stripefs": FULL.budget, "rclone": FULL.budget}
 
 
 def test_reading_takes_the_best_of_a_family_and_the_worst_memory() -> None:

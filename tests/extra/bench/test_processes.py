@@ -1,4 +1,4 @@
-"""The parts of benchmarks that deal with processes, their CPU time and memory, sockets and pages, each by itself."""
+"""The parts of benchmarks that deal with processes, their CPU time and memory, and sockets, each by itself."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from bench.harness import BenchError, delay
 from bench.harness.data import Extent
-from bench.harness.environment import locked
-from bench.harness.processes import PeakMemory, cpu_seconds, pss, tree
-from bench.harness.programs import output, started
-from bench.image.local import pages_in_memory
+from bench.harness.processes import PeakMemory, cpu_seconds
+from bench.harness.programs import started
 from bench.read.driver import cut
 
 _READY = 'import sys; print(\'{"began": 1.0, "ready": 3.5}\', flush=True); sys.stdin.read()'
@@ -61,14 +58,6 @@ def test_the_proxy_passes_on_all_bytes_both_ways_and_the_end_of_each() -> None:
             assert got == sent
 
 
-def test_the_proxy_ends_the_connection_of_a_client_that_is_gone() -> None:
-    with proxied(0.0) as (client, server):
-        client.sendall(b"question")
-        assert server.recv(100) == b"question"
-        client.close()
-        assert server.recv(100) == b""
-
-
 def test_a_start_is_what_the_first_line_says_and_ends_with_its_input() -> None:
     with started([sys.executable, "-c", _READY]) as start:
         assert start.inside == 2.5
@@ -88,34 +77,6 @@ def test_a_start_is_what_the_first_line_says_and_ends_with_its_input() -> None:
 def test_a_start_that_fails_says_why(program: str, message: str) -> None:
     with pytest.raises(BenchError, match=message), started([sys.executable, "-c", program]):
         pass
-
-
-def test_a_start_does_not_outlive_what_goes_wrong_meanwhile() -> None:
-    with pytest.raises(KeyError), started([sys.executable, "-c", _READY]) as start:
-        raise KeyError
-    with pytest.raises(ProcessLookupError):
-        os.kill(start.pid, 0)
-
-
-def test_pages_in_memory_are_those_of_files_just_written(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder/file").write_bytes(b"x" * 10_000)
-    (tmp_path / "empty").touch()
-    (tmp_path / "link").symlink_to("folder/file")
-    os.link(tmp_path / "folder/file", tmp_path / "same")
-    assert pages_in_memory(tmp_path) == 3 * 4096
-
-
-def test_the_work_folder_is_held_once(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(BenchError, match="another benchmark"), locked(tmp_path):
-        pass
-    with locked(tmp_path):
-        pass
-
-
-def test_a_program_that_fails_is_told_with_its_last_line() -> None:
-    with pytest.raises(BenchError, match="failed: last"):
-        output("sh", "-c", "echo first >&2; echo last >&2; exit 3")
 
 
 # Both say "ready" once their work is done and end when their input does.
@@ -148,15 +109,6 @@ def running(program: str) -> Iterator[int]:
 def test_cpu_time_includes_children_that_have_ended() -> None:
     with running(_BUSY_CHILD) as pid:
         assert cpu_seconds(pid) >= 0.38  # 0.3 + 0.1, less two clock ticks
-
-
-def test_the_tree_holds_children_and_not_what_is_gone() -> None:
-    with running(_HOLDS_64_MIB) as pid:
-        assert pid in tree(os.getpid())
-        assert tree(pid) == [pid]
-    assert pid not in tree(os.getpid())
-    assert cpu_seconds(pid) == 0
-    assert pss([pid]) == 0
 
 
 def test_peak_memory_sees_what_a_child_holds() -> None:

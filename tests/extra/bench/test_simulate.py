@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.harness.data import MIB
-from bench.read.simulate import Scenario, SimulatedHost, compare, random_placement, simulate
+from bench.read.simulate import SimulatedHost, random_placement, simulate
 from stripefs.read.planner.hosts import Limits
 
 LIMITS = Limits(budget=256 * MIB, range_size=8 * MIB, threads=32, per_host=3, io_timeout=90.0)
@@ -24,14 +24,6 @@ def test_one_host_gives_what_it_has() -> None:
     assert outcome.fetched == 64 * MIB
 
 
-def test_a_slow_reader_sets_the_pace() -> None:
-    file = random_placement(64 * MIB, 8 * MIB, NAMES, seed=3)
-    hosts = dict.fromkeys(NAMES, SimulatedHost(50 * MIB))
-    outcome = simulate(file, hosts, LIMITS, reader_rate=16 * MIB)
-    assert outcome.throughput == pytest.approx(16 * MIB, rel=0.1)
-    assert outcome.limit == 16 * MIB
-
-
 def test_a_frozen_host_is_got_round_by_its_replicas() -> None:
     file = random_placement(256 * MIB, 8 * MIB, NAMES, replication=2, seed=1)
     hosts = dict.fromkeys(NAMES, SimulatedHost(40 * MIB))
@@ -39,21 +31,6 @@ def test_a_frozen_host_is_got_round_by_its_replicas() -> None:
     frozen = simulate(file, hosts | {"b": SimulatedHost(40 * MIB, frozen_at=whole.seconds / 4)}, LIMITS)
     assert frozen.hedges > 0
     assert whole.seconds < frozen.seconds < math.inf
-
-
-def test_the_comparison_names_every_setting_once() -> None:
-    table = compare(Scenario(size=64 * MIB, hosts=2), seeds=1).splitlines()
-    names = [line[:24].strip() for line in table[1:]]
-    assert names[0] == "as given"
-    assert len(set(names)) == len(names) > 10
-
-
-def test_blocks_are_placed_on_different_hosts_and_repeat_with_the_seed() -> None:
-    file = random_placement(100 * MIB, 8 * MIB, NAMES, replication=3, seed=5)
-    assert file == random_placement(100 * MIB, 8 * MIB, NAMES, replication=3, seed=5)
-    assert all(len(set(extent.hosts)) == 3 for extent in file)
-    assert sum(extent.length for extent in file) == 100 * MIB
-    assert file[-1].length == 4 * MIB
 
 
 @settings(max_examples=25, deadline=None)

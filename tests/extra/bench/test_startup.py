@@ -1,4 +1,4 @@
-"""`bench startup`: its ratios, what it makes of events, the job itself on files of this host."""
+"""`bench startup`: what it makes of events, and the job itself on files of this host."""
 
 from __future__ import annotations
 
@@ -13,23 +13,13 @@ from typing import Any
 
 import pytest
 
-from bench.cli import main
 from bench.harness import BenchError
 from bench.harness.data import MIB, contents
-from bench.harness.programs import run
 from bench.startup import order
-from bench.startup.plan import SIZES, SYSTEMS, chosen
+from bench.startup.plan import SIZES
 from bench.startup.stages import course, read_events
 
 TINY = replace(SIZES["quick"], name="tiny", image_modules=("json",), modules=("numpy",), shards=2, shard_size=16 * MIB)
-
-
-def test_a_second_start_brings_the_first_one_along() -> None:
-    assert [system.name for system in chosen(("all:again",))] == ["all", "all:again"]
-    assert [system.name for system in chosen(())] == list(SYSTEMS)
-
-
-# -- events --------------------------------------------------------------------------------------------------------
 
 
 class Events:
@@ -90,34 +80,14 @@ def test_a_start_whose_events_lack_something_has_no_figures() -> None:
         course(10, [event for event in events if event["stage"] != "ready"])
 
 
-# -- the job -------------------------------------------------------------------------------------------------------
-
-
-DRIVER = """
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-static int ready;
-int cuInit(unsigned flags) { return flags; }
-int cuDeviceGet(int *device, int number) { *device = number; return 0; }
-int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &ready; return device; }
-int cuCtxSetCurrent(void *context) { ready = context == &ready; return 0; }
-int cuMemAlloc_v2(uint64_t *address, size_t size) { *address = (uint64_t)malloc(size); return ready ? 0 : 201; }
-int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) { memcpy((void *)to, from, size); return 0; }
-int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) { memcpy(to, (void *)from, size); return 0; }
-int cuCtxSynchronize(void) { return 0; }
-"""
-"""CUDA's driver for an accelerator whose memory is that of the process."""
-
-
-def started(tmp_path: Path, *, gpu: bool = False) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def started(tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run the job, as it lies in a container, on the shards in `tmp_path`: what it says, and its events."""
-    told = {"install": [sys.executable, "-c", "print('installing')"], "packages": "", "stream": "", "gpu": gpu}
+    told = {"install": [sys.executable, "-c", "print('installing')"], "packages": "", "stream": "", "gpu": False}
     spool = order.lay_out(tmp_path / "job", TINY, [], told)
     text = (tmp_path / "job/order.json").read_text().replace(order.CHECKPOINT, str(tmp_path))
     (tmp_path / "job/order.json").write_text(text)
     command = [sys.executable, str(tmp_path / "job/job.py"), str(tmp_path / "job/order.json")]
-    here = {"BOOTSEER_EVENTS": str(spool), "LD_LIBRARY_PATH": str(tmp_path / "driver")}
+    here = {"BOOTSEER_EVENTS": str(spool)}
     environment = os.environ | order.environment("http://198.51.100.1/simple/", "test") | here
     done = subprocess.run(command, input="", capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
@@ -129,17 +99,6 @@ def shards(tmp_path: Path) -> None:
     for file in TINY.files:
         (tmp_path / file.name).parent.mkdir(exist_ok=True)
         (tmp_path / file.name).write_bytes(b"".join(contents(file, 0, file.size)))
-
-
-def test_the_job_loads_into_the_memory_of_an_accelerator(tmp_path: Path) -> None:
-    shards(tmp_path)
-    (tmp_path / "driver").mkdir()
-    source = tmp_path / "driver/cuda.c"
-    source.write_text(DRIVER)
-    run("gcc", "-shared", "-fPIC", "-o", source.with_name("libcuda.so.1"), source)
-    on_gpu, _ = started(tmp_path, gpu=True)
-    here, _ = started(tmp_path)
-    assert (on_gpu["checksum"], on_gpu["loss"]) == (order.checksum(TINY), here["loss"])
 
 
 def test_the_job_goes_through_all_stages_and_tells_the_checksum_of_its_bytes(tmp_path: Path) -> None:
@@ -161,23 +120,3 @@ def test_the_job_goes_through_all_stages_and_tells_the_checksum_of_its_bytes(tmp
         file.seek(-5, os.SEEK_END)
         file.write(b"\x17")
     assert started(tmp_path)[0]["checksum"] != said["checksum"]
-
-
-# -- all of it -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--quick", "--large"], "--quick and --large are two sizes: choose one"),
-        (["--gpu"], "--gpu needs an accelerator, and this machine has no /dev/nvidia0: leave it out"),
-    ],
-)
-@pytest.mark.root
-@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has an accelerator")
-def test_what_cannot_be_measured_is_told_in_one_line(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["startup", *words]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
