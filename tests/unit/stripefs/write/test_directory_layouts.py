@@ -31,12 +31,6 @@ def store(tmp_path: Path) -> Failing:
     return Failing(bytes(tmp_path))
 
 
-async def test_a_layout_that_cannot_be_read_is_none_of_its_own(store: Failing) -> None:
-    store.error = PermissionDenied("no")
-    with pytest.raises(PermissionDenied):
-        await DirectoryLayouts(store, Executor(5)).for_file(b"/d/f")
-
-
 async def test_the_last_known_layout_holds_while_the_store_fails(store: Failing) -> None:
     layouts = DirectoryLayouts(store, Executor(5))
     await layouts.set(b"/d", b"striped")

@@ -2,13 +2,11 @@
 
 import os
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stripefs.errors import Busy, Exists, NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ServiceDown
+from stripefs.errors import Busy, Exists, NotADirectory, NotFound, PermissionDenied, QuotaExceeded
 from stripefs.format.lock_and_record import LEASE, LockDocument
-from stripefs.store.base import Kind, Status
 from stripefs.store.local import LocalStore
 from stripefs.write import DraftLost
 from stripefs.write.file_lock import acquire, lock_path
@@ -81,20 +79,6 @@ def test_a_file_that_says_it_is_ones_lock_and_was_put_by_nobody_now_is_not(store
             held.check()
 
 
-def test_a_lock_is_let_go_though_the_answer_to_its_renewal_was_lost(tmp_path):
-    class Lossy(LocalStore):
-        def set_attributes(self, path, attributes):
-            super().set_attributes(path, attributes)
-            raise ServiceDown("the answer was lost")
-
-    store = Lossy(bytes(tmp_path))
-    held = acquire(store, b"/file")
-    with pytest.raises(ServiceDown):
-        held.renew()
-    held.release()
-    assert not os.listdir(tmp_path)
-
-
 @pytest.mark.parametrize("further", [False, True])
 def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path, further):
     """Nor does it when the lock was written anew for a further version."""
@@ -158,32 +142,6 @@ def test_a_lock_that_cannot_be_read_runs_out_too(store, tmp_path, left):
     acquire(store, b"/file").check()
 
 
-def test_only_one_takes_over(store, tmp_path):
-    for number in range(10):
-        path = b"/file%d" % number
-        acquire(store, path)
-        age(tmp_path, name=f".file{number}.stripefs-lock")
-
-        def attempt(_, path=path):
-            try:
-                return acquire(store, path)
-            except Busy:
-                return None
-
-        with ThreadPoolExecutor(8) as threads:
-            held = [one for one in threads.map(attempt, range(8)) if one is not None]
-        alive = []
-        for one in held:
-            try:
-                one.check()
-            except DraftLost:
-                continue
-            alive.append(one)
-        assert len(alive) <= 1
-        assert held
-    assert not [name for name in os.listdir(tmp_path) if "lock" not in name]
-
-
 def test_the_next_worker_of_a_mount_takes_over_where_no_name_is_left(tmp_path):
     class OneName(LocalStore):
         def put(self, path, data, *, replace=False, parents=True):
@@ -223,24 +181,6 @@ def test_who_writes_a_file_or_below_a_directory(store, tmp_path, find, at):
     assert "b'/run/deep/.file.stripefs-lock' is being written by somebody whose lock" in find(store, at)
     elsewhere.release()
     assert os.listdir(tmp_path / "run/deep") == [".file.stripefs-lock"]
-
-
-def test_all_names_below_a_directory_are_looked_at(store, tmp_path, monkeypatch):
-    """Also behind more of them than one would like to list."""
-    (tmp_path / "run" / "deep").mkdir(parents=True)
-    held = acquire(store, b"/run/deep/file")
-    scandir = store.scandir
-
-    def crowded(path, after=b""):
-        if path == b"/run":
-            for begin in range(0, 20_000, 1000):
-                yield [Status(b"%d" % number, Kind.FILE, 0, 0) for number in range(begin, begin + 1000)]
-        yield from scandir(path, after)
-
-    monkeypatch.setattr(store, "scandir", crowded)
-    assert find_writer_below(store, b"/run")
-    held.release()
-    assert find_writer_below(store, b"/run") == ""
 
 
 def test_what_cannot_be_told_hinders_nobody(tmp_path):

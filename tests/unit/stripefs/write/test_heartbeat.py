@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import threading
 from collections import Counter
 from pathlib import Path
 
@@ -13,13 +11,12 @@ import trio
 import trio.testing
 
 from stripefs.errors import ServiceDown
-from stripefs.store.base import Attributes, Store
 from stripefs.store.local import LocalStore
 from stripefs.testing.counting import CountingStore
 from stripefs.write import FileUpload
 from stripefs.write.session import Heartbeat
 from stripefs.write.store_ops import ClockReading
-from tests.support.uploads import DEADLINE, until, writing
+from tests.support.uploads import writing
 
 LEASE = 60.0
 
@@ -108,34 +105,3 @@ async def test_without_writers_nothing_is_asked(autojump_clock: trio.testing.Moc
         await heart.run(lambda: begun.append(trio.current_time()))
     await heart.beat()
     assert not begun
-
-
-async def test_a_lock_that_takes_long_to_renew_holds_up_no_other(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate, change = threading.Event(), store.set_attributes
-
-    def gated(path: bytes, attributes: Attributes) -> None:
-        if b"slow" in path:
-            assert gate.wait(DEADLINE)
-        change(path, attributes)
-
-    def renewed(name: str) -> int:
-        return os.stat(tmp_path / f".{name}.stripefs-lock").st_mtime_ns
-
-    monkeypatch.setattr(store, "set_attributes", gated)
-    async with writing(store, lease=0.6) as uploads:
-        slow = await uploads.begin(b"/slow", replacing=None)
-        fast = await uploads.begin(b"/fast", replacing=None)
-        before, times = renewed("slow"), set[int]()
-
-        def often() -> bool:
-            times.add(renewed("fast"))
-            return len(times) > 5
-
-        await until(often)
-        assert renewed("slow") == before
-        gate.set()
-        await until(lambda: renewed("slow") > before)
-        await slow.publish(final=True)
-        await fast.publish(final=True)

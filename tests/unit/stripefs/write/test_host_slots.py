@@ -98,24 +98,18 @@ def test_nobody_waits_for_one_that_was_given_up_with_its_thread(sending):
     assert not third.flows.is_set()
 
 
-def test_one_that_waits_can_be_given_up(sending):
+def test_one_that_waits_can_be_given_up_and_one_that_was_before_does_not_wait(sending):
     first, second, third = line_of(sending, HostSlots(), 2)
     second.attempt.cancel()
     second.over()
     assert isinstance(second.error, Abandoned)
+    late = UploadAttempt(b"/part", "h1", 0.0, first.attempt.slots)
+    late.cancel()
+    with pytest.raises(Abandoned), late.slots.use(late):
+        pass
+    assert third.attempt.waiting
     first.end.set()
     assert third.flows.wait(PATIENCE)
-
-
-def test_one_that_was_given_up_before_it_came_does_not_wait(sending):
-    slots = HostSlots()
-    first = sending(slots)
-    assert first.flows.wait(PATIENCE)
-    late = UploadAttempt(b"/part", "h1", 0.0, slots)
-    late.cancel()
-    with pytest.raises(Abandoned), slots.use(late):
-        pass
-    assert not first.end.is_set()
 
 
 def test_a_host_that_fails_fails_all_that_wait_for_it_at_once(sending):

@@ -102,32 +102,6 @@ def log_on(disk: Disk, names: UploadNames) -> RecordLog:
     return RecordLog(disk, names, disk)  # type: ignore[arg-type]
 
 
-async def fsyncs(count: int) -> tuple[Disk, int]:
-    """The records that `count` fsyncs leave, each after one part; and the longest chain meanwhile."""
-    disk, names = Disk(), UploadNames(b"/file")
-    log = log_on(disk, names)
-    segments: list[RecordSegment] = []
-    longest = 0
-    for number in range(count):
-        segments.append(segment(number))
-        await log.write(saying(names, segments, "same"))
-        disk.clear(log.outdated)
-        log.outdated = []
-        longest = max(longest, len(disk.records()))
-    assert disk.durable() == tuple(segments)
-    return disk, longest
-
-
-def test_bytes_and_calls_grow_with_the_fsyncs_and_not_with_their_square() -> None:
-    each = {}
-    for count in (50, 200, 800):
-        disk, longest = trio.run(fsyncs, count)
-        each[count] = disk.written / count
-        assert disk.calls <= 3 * count
-        assert longest <= count.bit_length()
-    assert each[800] < 2 * each[50]  # 16 times as much when each names all
-
-
 @examples(150)
 @given(
     st.lists(
