@@ -42,7 +42,7 @@ from tests.support.images.stores import images_in
 
 
 @pytest.mark.parametrize("error", [ImportError("socksio"), ValueError("proxy"), OSError(2, "none"), SystemExit(1)])
-async def test_a_client_that_cannot_be_loaded(
+async def test_clients_that_cannot_be_loaded_and_stores_that_are_remembered_as_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     loaded = []
@@ -54,18 +54,15 @@ async def test_a_client_that_cannot_be_loaded(
     monkeypatch.setattr(documents, "prepare", prepare)
     cache = MetadataCache(tmp_path)
     cache.remember("s3://bucket/images", "t", "0" * 64)
+    for number, data in enumerate((b"", b"\xff", b"[]")):
+        (tmp_path / "names" / str(number)).write_bytes(data)
     await Documents(cache, 1.0).prepare()
     assert sorted(loaded) == ["http", "s3"]
-
-
-@pytest.mark.parametrize("kept", [b"", b"\xff", b"[]", b"[" * 100_000, b'{"store": 5}', b'{"store": "what://is/this"}'])
-async def test_a_store_that_is_remembered_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: bytes) -> None:
-    loaded: list[str] = []
-    monkeypatch.setattr(documents, "prepare", loaded.append)
-    (tmp_path / "names").mkdir()
-    (tmp_path / "names" / "0").write_bytes(kept)
-    await Documents(MetadataCache(tmp_path), 1.0).prepare()
-    assert loaded == ["http"]
+    loaded.clear()
+    for data in (b"[" * 100_000, b'{"store": 5}', b'{"store": "what://is/this"}'):
+        (tmp_path / "names/0").write_bytes(data)
+        await Documents(cache, 1.0).prepare()
+    assert loaded == ["http"] * 3
 
 
 class Hanging(PackSource):

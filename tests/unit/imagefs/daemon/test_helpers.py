@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -72,12 +70,6 @@ async def test_one_that_does_not_end_is_killed(program: Any, tmp_path: Path, moc
         with pytest.raises(OSError, match="did not end within 60 s"):
             await run_helper(module, {}, 60)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
-
-
-async def test_a_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(OSError, match="/nowhere/python"):
-        await run_helper("helper", {}, 60)
 
 
 # -- learning --------------------------------------------------------------------------------------------------------
@@ -188,30 +180,23 @@ class Reluctant(Sweeper):
         return set(self.there)
 
 
-@pytest.mark.parametrize("tries", [1, 2, 9])
-async def test_what_cannot_go_yet_is_tried_again(autojump_clock: MockClock, tries: int) -> None:
-    sweeper = Reluctant(tries)
-    with contextlib.suppress(trio.TooSlowError), trio.fail_after(3600):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(sweeper.run)
-            await sweeper.find({"alive"})
-    assert sweeper.there == {"alive"}
-    assert [ids for _, ids in sweeper.tried] == [["first"]] * tries
-    times = [when for when, _ in sweeper.tried]
-    pauses = [after - before for before, after in itertools.pairwise(times)]
-    assert pauses == sorted(pauses)
-    assert max(pauses, default=0) <= 60
-
-
-async def test_what_ends_meanwhile_is_not_kept_waiting(autojump_clock: MockClock) -> None:
+async def test_what_cannot_go_yet_is_tried_again_and_keeps_nothing_else_waiting(autojump_clock: MockClock) -> None:
     sweeper = Reluctant(100)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(sweeper.run)
         await sweeper.find({"alive"})
         await trio.sleep(600)
+        times = [when for when, _ in sweeper.tried]
+        pauses = [after - before for before, after in itertools.pairwise(times)]
+        assert pauses == sorted(pauses)
+        assert len(pauses) > 10
+        assert max(pauses) <= 60
         sweeper.there.add("second")
         sweeper.over("second")
         before = trio.current_time()
         await trio.testing.wait_all_tasks_blocked()
         assert sweeper.tried[-1] == (before, ["first", "second"])
+        await trio.sleep(6000)
+        assert sweeper.there == {"alive"}
+        assert len(sweeper.tried) == 100, "nothing is tried any more"
         nursery.cancel_scope.cancel()

@@ -164,20 +164,14 @@ async def test_many_leases_have_one_mount_until_the_last_is_released(world: Worl
     await trio.sleep(20)
     assert not world.standing
     assert not world.known
-    for name in "ab":
-        await leases.hold(request("one", name))
+    for name, workload in (("a", ""), ("b", "serve")):
+        await leases.hold(request("one", name)._replace(workload=workload))
+    assert [one.workload for one in world.known.values()] == ["default"]
     for name in "ab":
         assert world.standing
         await leases.release(releasing(name, at_once=True))
         await trio.sleep(1)
     assert not world.standing
-
-
-@beside_unmounts
-async def test_a_workload_without_a_name_is_the_default_one(world: World, leases: Leases) -> None:
-    for image, workload in zip(IMAGES, ("", "serve"), strict=True):
-        await leases.hold(request(image, image)._replace(workload=workload))
-    assert [one.workload for one in world.known.values()] == ["default", "serve"]
 
 
 @beside_unmounts
@@ -210,22 +204,6 @@ async def test_snapshots_are_stacked_above_the_image_and_released_with_it(world:
     await trio.sleep(100)
     assert world.standing == {numpy, pool_path(SETTINGS, IMAGES["two"])}
     await leases.release(releasing("d"))
-
-
-def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None:
-    settings = DaemonSettings(runtime=str(tmp_path))
-    for image in IMAGES.values():
-        Path(pool_path(settings, image)).mkdir(parents=True)
-
-    async def main(world: World, _: Leases) -> None:
-        world.standing = {pool_path(settings, image) for image in IMAGES.values()}
-        kept = attachment("1", image=IMAGES["one"])
-        kept.change({"mountpoint": pool_path(settings, IMAGES["one"]), "pooled": True, "kept": True})
-        world.known["1"] = kept
-        await Leases(settings, world).tidy()
-        assert world.standing == {kept.mountpoint}
-
-    run(main)
 
 
 def test_what_is_mounted_anew_meanwhile_stays(tmp_path: Path) -> None:

@@ -90,6 +90,10 @@ async def test_an_attachment_takes_the_answer_to_its_announcement_once(
     assert store.open == 0
     await answers.resolve("a", STORE, "t")
     assert store.asked == 2
+    await announce(answers, "b", f"{URL}#gone")
+    with pytest.raises(NoSuchImage):
+        await answers.resolve("b", STORE, "gone")
+    assert store.asked == 3
 
 
 @pytest.mark.parametrize(
@@ -116,13 +120,6 @@ async def test_the_answer_is_for_its_attachment_alone_and_for_a_moment(
     store.tags = {"t": "2", "u": "2"}
     assert await answers.resolve(identifier, *asked) == (digest, False)
     assert store.asked == int(digest)
-
-
-async def test_an_error_is_the_answer_too(store: Store, answers: EarlyAnswers, clock: MockClock) -> None:
-    await announce(answers, "a", f"{URL}#gone")
-    with pytest.raises(NoSuchImage):
-        await answers.resolve("a", STORE, "gone")
-    assert store.asked == 1
 
 
 @pytest.mark.parametrize("known", [STORE, STORE._replace(proxy="http://proxy")])
@@ -159,11 +156,6 @@ async def test_a_store_that_is_not_known_is_asked_if_it_is_reached_by_the_defaul
     assert store.asked == asked
     assert await answers.resolve("a", StoreSettings(url="http://other/images"), "t") == ("1", False)
     assert store.asked == 1
-
-
-async def test_what_names_no_image_is_refused(answers: EarlyAnswers, clock: MockClock) -> None:
-    with pytest.raises(ConfigError):
-        await announce(answers, "a", "http://store/images#")
 
 
 async def test_announcements_are_bounded(store: Store, answers: EarlyAnswers, clock: MockClock) -> None:

@@ -221,11 +221,6 @@ def test_a_daemon_with_a_folder_keeps_nothing(tmp_path: Path) -> None:
         start = StartEvents(attachment("1", events=who), writer)
         start.instant("first byte")
         assert (start.on, start.take_events()) == (True, {})
+    assert not StartEvents(attachment("2"), None).on
     assert writer.close(30)
     assert [(one.get("run"), one["node"]) for one in events_in(tmp_path)] == [("r7", "here"), (None, "here")]
-
-
-def test_nobody_wants_events() -> None:
-    start = StartEvents(attachment("1"), None)
-    start.instant("first byte")
-    assert (start.on, start.take_events()) == (False, {})

@@ -155,16 +155,10 @@ def test_keys_of_a_newer_client_are_ignored() -> None:
 def test_fields_that_an_older_client_does_not_know_have_their_defaults(absent: dict[str, Any]) -> None:
     older = {"store": {"url": "/s"}, "image": "t", "lease": {"name": "c", "client": "x"}, "namespace": 1, **absent}
     assert decode(HoldRequest, older) == HoldRequest(StoreSettings(url="/s"), "t", Lease("c", "x"), 1)
-
-
-@pytest.mark.parametrize("name", ["snapshot", "hint", "lease"])
-def test_an_empty_object_is_none(name: str) -> None:
-    none: dict[str, Any] = {name: None}
-    assert decode(AttachRequest, MOST.to_json() | {name: {}}) == MOST._replace(**none)
-
-
-def test_a_whole_number_of_seconds_is_a_number() -> None:
-    assert decode(HoldRequest, HOLD.to_json() | {"timeout": 6}) == HOLD
+    assert decode(HoldRequest, HOLD.to_json() | {"timeout": 6}) == HOLD, "a whole number is a number"
+    empty: dict[str, Any] = {"snapshot": {}, "hint": {}, "lease": {}}
+    none: dict[str, Any] = dict.fromkeys(empty)
+    assert decode(AttachRequest, MOST.to_json() | empty) == MOST._replace(**none)
 
 
 # -- wrong requests ----------------------------------------------------------------------------------------------------
@@ -174,28 +168,19 @@ def test_a_whole_number_of_seconds_is_a_number() -> None:
     ("kind", "wrong", "why"),
     [
         (DetachRequest, {}, "id is missing"),
-        (DetachRequest, {"id": None}, "id is missing"),
         (DetachRequest, {"id": 7}, "id is 7 and not a text"),
         (AttachRequest, MOST.to_json() | {"owner": "me"}, "owner is 'me' and not a whole number"),
         (AttachRequest, MOST.to_json() | {"owner": True}, "owner is True and not a whole number"),
-        (AttachRequest, MOST.to_json() | {"owner": 1.5}, "owner is 1.5 and not a whole number"),
         (AttachRequest, MOST.to_json() | {"timeout": "6"}, "timeout is '6' and not a number"),
         (AttachRequest, MOST.to_json() | {"shares": 1}, "shares is 1 and not true or false"),
         (AttachRequest, MOST.to_json() | {"store": "/s"}, "store is '/s' and not an object"),
         (AttachRequest, MOST.to_json() | {"store": {"mirrors": "m"}}, "store.mirrors is 'm' and not a list"),
-        (AttachRequest, MOST.to_json() | {"events": []}, "events is [] and not an object"),
         (AttachRequest, MOST.to_json() | {"snapshot": {"users": [[1, 2]]}}, "snapshot.name is missing"),
         (
             AttachRequest,
             MOST.to_json() | {"snapshot": {"name": "n", "users": [1]}},
             "users[0] is 1 and not a list of 2",
         ),
-        (
-            AttachRequest,
-            MOST.to_json() | {"snapshot": {"name": "n", "users": [[1, "2"]]}},
-            "snapshot.users[0][1] is '2'",
-        ),
-        (HoldRequest, HOLD.to_json() | {"lease": 5}, "lease is 5 and not an object"),
         (HoldRequest, HOLD.to_json() | {"lease": {"name": "c"}}, "a lease has a name and a client"),
         (HoldRequest, HOLD.to_json() | {"above": [{"key": "k"}]}, "above[0].store is missing"),
         (

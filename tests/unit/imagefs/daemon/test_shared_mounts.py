@@ -216,7 +216,10 @@ async def test_a_device_whose_block_is_damaged_or_gone(
 ) -> None:
     error = BlockUnavailable("block 1")
     error.__cause__ = cause
+    away = BlockUnavailable("block 1")
+    away.__cause__ = ServiceDown("away")
     async with running(tmp_path) as shares:
+        shares.failed("a" * 64, away)
         shares.failed("b" * 64, error)
         with pytest.raises(DamagedBlock, match="was damaged or gone"):
             shares.check_undamaged("c" * 64, ["a" * 64, "b" * 64])
@@ -242,14 +245,6 @@ async def test_the_next_worker_knows_of_damaged_devices(mock_clock: MockClock, t
         mock_clock.jump(301)
         shares.check_undamaged("c" * 64, ["a" * 64])
     assert [path.name for path in tmp_path.iterdir()] == ["a" * 64]
-
-
-async def test_a_store_that_is_away_says_nothing_of_its_blocks(tmp_path: Path) -> None:
-    error = BlockUnavailable("block 1")
-    error.__cause__ = ServiceDown("away")
-    async with running(tmp_path) as shares:
-        shares.failed("b" * 64, error)
-        shares.check_undamaged("c" * 64, ["b" * 64])
 
 
 # -- lazy images: one client mounts, and who comes meanwhile waits for that, for a moment ------------------------------

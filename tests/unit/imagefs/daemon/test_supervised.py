@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -12,10 +13,9 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
-from imagefs.blocks import cachefile, eviction, store
-from imagefs.blocks.block_table import BlockTable
+from imagefs.blocks import eviction, store
 from imagefs.blocks.cachefile import LocalDevice
 from imagefs.blocks.eviction import DeviceCache
 from imagefs.blocks.fetcher import Fetcher
@@ -29,18 +29,16 @@ from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
 from imagefs.daemon.open_devices import OpenDevices
-from imagefs.daemon.protocol import Attached, AttachRequest, SnapshotUse
-from imagefs.daemon.record_and_replay import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts
-from imagefs.daemon.state import Attachment, DeviceUse
+from imagefs.daemon.state import Attachment
 from imagefs.daemon.worker import DaemonBackend
 from imagefs.errors import BlockUnavailable
+from imagefs.format.index import BLOCK
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
 from stripefs.fuse.state_memory import MemoryJournal
-from stripefs.settings import StoreSettings
 from tests.support.images.devices import FakeSource, eventually, make, noise, opened, running, settled
-from tests.unit.imagefs.daemon.fake_host import FakeHost, attached, attachment, running_host
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment, running_host
 
 
 class Fails:
@@ -106,13 +104,12 @@ async def test_a_daemon_without_work_rests(tmp_path: Path, journal: MemoryJourna
 
 
 class Uses(FakeHost):
-    """Counts what is done once, and tells of ends."""
+    """Tells of ends."""
 
     def __init__(self, *attachments: Attachment) -> None:
         super().__init__(*attachments)
         self.finished = trio.Event()
         self.left: dict[str, trio.Event] = {one.id: trio.Event() for one in attachments}
-        self.note_use = Fails()  # type: ignore[method-assign]
 
     def finish(self, attachment: Attachment, how: str) -> None:
         attachment.ready = True
@@ -178,122 +175,41 @@ async def test_an_unmount_that_fails_unexpectedly_is_tried_again_and_holds_up_no
     assert sorted(tried) == ["/bad", "/bad", "/good", "/leaving"]
 
 
-async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
-    runs = []
-
-    async def ended(process: int, since: int) -> None:
-        runs.append(process)
-        if len(runs) == 1:
-            raise RuntimeError("injected")
-
-    async def attach() -> Attached:
-        return attached("1")
-
-    monkeypatch.setattr(shared_mounts, "ended", ended)
-    one = attachment("1", snapshot="n", mountpoint="/m", users=[[7, 1]], kept=True)
-    uses = Uses(one)
-    async with trio.open_nursery() as nursery:
-        found = SharedMounts(uses, tmp_path)
-        await nursery.start(found.run)
-        asked = AttachRequest("1", StoreSettings(), "t", snapshot=SnapshotUse("n"))
-        assert await found.use(asked, attach) == attached("1")
-        await eventually(lambda: not one.users)
-        assert uses.note_use.runs == 1
-        nursery.cancel_scope.cancel()
-    assert runs == [7, 7]
-
-
-async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock, journal: MemoryJournal
-) -> None:
-    fetching, learning = Fails(), Fails()
-    monkeypatch.setattr(Sessions, "_fetch", fetching)
-    monkeypatch.setattr(TraceMaker, "make_trace", learning)
-    made = make(noise(1))
-    async with running_host(tmp_path, journal) as host, running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
-        use = DeviceUse("cold", made.index.device_bytes, made.digest)
-        one = attachment("1", devices=(use,))
-        starts = host._sessions
-        starts.begin(one, [device], None)  # type: ignore[arg-type]
-        await wait_all_tasks_blocked()
-        starts.finish(one, "ready")
-        await wait_all_tasks_blocked()
-        assert (fetching.runs, learning.runs) == (1, 1)
-
-
 # -- blocks ------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_fetch_that_fails_unexpectedly_is_an_error_of_its_readers_alone(tmp_path: Path) -> None:
-    bad, good = make(noise(1)), make(noise(1, seed=2))
-    async with running(tmp_path / "blocks") as blocks:
-        read = Fetcher._read
+@pytest.mark.parametrize(
+    ("owner", "name", "first"),
+    [(Fetcher, "_read", 0), (Fetcher, "_take", 0), (WriteBack, "put", 3), (WriteBack, "_write", 0), (store, "seal", 0)],
+)
+async def test_what_fails_unexpectedly_is_at_most_an_error_of_the_reader(
+    tmp_path: Path, clock: MockClock, owner: Any, name: str, first: int
+) -> None:
+    """Blocks that cannot be fetched cost their read, and what cannot be kept, copied or checked costs none."""
+    content, runs = noise(4), []
 
-        async def failing(self: Fetcher[Any], request: Any, run: Any) -> Any:
-            if request.upstream.source is source:
-                raise RuntimeError("injected")
-            return await read(self, request, run)
+    def fail(*_: object, **__: object) -> None:
+        runs.append(name)
+        raise RuntimeError("injected")
 
-        source = FakeSource(bad)
+    part, made = make(content[:1]), make(content)
+    async with opened(tmp_path, part) as (blocks, other):
+        await other.read(0, other.size)
+        await settled(other, blocks)
+        blocks.memory.clear()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Fetcher, "_read", failing)
-            first = await blocks.open(bad.digest, bad.index, source)
-            with pytest.raises(BlockUnavailable, match="injected"):
-                await first.read(0, first.size)
-            second = await blocks.open(good.digest, good.index, FakeSource(good))
-            assert bytes(await second.read(0, second.size)) == good.content
-        assert bytes(await first.read(0, first.size)) == bad.content
-
-
-async def test_blocks_that_cannot_be_kept_for_an_unknown_reason_are_read_all_the_same(tmp_path: Path) -> None:
-    made = make(noise(4))
-    async with opened(tmp_path, made) as (blocks, device):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(WriteBack, "put", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("injected")))
-            assert bytes(await device.read(0, 10)) == made.content[:10]
-        assert bytes(await device.read(0, device.size)) == made.content
-        await settled(device, blocks)
-
-
-async def test_a_batch_that_fails_unexpectedly_gives_its_memory_back(tmp_path: Path, clock: MockClock) -> None:
-    made, work = make(noise(4)), Fails()
-    async with opened(tmp_path, made) as (blocks, device):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(WriteBack, "_write", work)
-            assert bytes(await device.read(0, 10)) == made.content[:10]
-            await eventually(lambda: work.runs == 1 and not blocks.memory.held)
+            patch.setattr(owner, name, fail)
+            device = await blocks.open(made.digest, made.index, FakeSource(made))
+            unread = pytest.raises(BlockUnavailable, match="injected")
+            with unread if name == "_read" else contextlib.nullcontext():
+                assert bytes(await device.read(first * BLOCK, device.size)) == b"".join(content[first:])
+            await eventually(lambda: bool(runs) and not blocks.memory.held)
             assert not blocks.writeback.writing(device._cached, 0)  # type: ignore[arg-type]
+            await trio.sleep(10)
+            assert device.complete == (name == "_take")
         await trio.sleep(100)  # the pause is over
         assert bytes(await device.read(0, device.size)) == made.content
         await eventually(lambda: device.present >= 3)
-
-
-async def test_a_copy_that_fails_unexpectedly_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    block = noise(2)
-    one, other = make(block[:1]), make(block)
-    async with opened(tmp_path, one) as (blocks, first):
-        await first.read(0, first.size)
-        await settled(first, blocks)
-        blocks.memory.clear()
-        taking = Fails()
-        monkeypatch.setattr(Fetcher, "_take", taking)
-        second = await blocks.open(other.digest, other.index, FakeSource(other))
-        assert bytes(await second.read(0, second.size)) == other.content
-        assert taking.runs == 1
-
-
-async def test_a_check_that_fails_unexpectedly_leaves_the_device_unmarked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock
-) -> None:
-    made, checking = make(noise(2)), Fails()
-    monkeypatch.setattr(store, "seal", checking)
-    async with opened(tmp_path, made) as (_, device):
-        await device.read(0, device.size)
-        await eventually(lambda: checking.runs == 1)
-        await trio.sleep(10)
-        assert not device.complete
-        assert bytes(await device.read(0, device.size)) == made.content
 
 
 # -- a disk that is slow or does not answer: nobody waits for it for good, and the daemon's thread never ---------------
@@ -327,24 +243,6 @@ def hanging() -> Iterator[Callable[..., Hanging]]:
     yield make_one
     for one in made:
         one.answer.set()
-
-
-async def test_other_tasks_run_while_the_table_of_a_device_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hanging: Callable[..., Hanging]
-) -> None:
-    made, table = make(noise(2)), hanging(BlockTable)
-    monkeypatch.setattr(cachefile, "BlockTable", table)
-
-    async def turn() -> None:
-        for _ in range(1000):
-            await trio.lowlevel.checkpoint()
-        table.answer.set()
-
-    async with running(tmp_path / "blocks") as blocks, trio.open_nursery() as nursery:
-        nursery.start_soon(turn)
-        device = await blocks.open(made.digest, made.index, FakeSource(made))
-        assert device.local is not None
-        assert bytes(await device.read(0, device.size)) == made.content
 
 
 async def test_a_device_whose_disk_hangs_is_read_through_and_taken_up_later(
