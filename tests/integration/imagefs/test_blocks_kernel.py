@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,17 +61,3 @@ async def test_a_mounted_device_is_left_alone_also_by_the_next_daemon(
         await intruder.read(0, intruder.size)
         await settled(intruder, blocks)
         assert blocks.snapshot()["evicted"] > 0
-
-
-async def test_a_file_system_that_is_smaller_than_the_limit(tmp_path: Path, target: str) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", target], check=True)
-    made = make(noise(40))
-    for _ in range(2):
-        async with running(Path(target) / "blocks") as blocks:
-            device = await blocks.open(made.digest, made.index, FakeSource(made))
-            for _ in range(2):
-                assert bytes(await device.read(0, device.size)) == made.content
-                await settled(device, blocks)
-            assert 0 < device.present < 24
-            assert blocks.snapshot()["disk_errors"] > 0
-    assert blocks.snapshot()["hits"]["disk"] > 0

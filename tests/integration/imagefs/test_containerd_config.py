@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from imagefs.doctor.services import containerd_facts, judge_containerd
-from imagefs.snapshotter.containerd_config import V1_CRI_PLUGIN, Wanted, containerd_config, parse_version
+from imagefs.snapshotter.containerd_config import Wanted, containerd_config, parse_version
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.root]
@@ -40,14 +39,6 @@ def containerd(configuration: Path) -> Iterator[Path]:
             yield configuration.parent / "containerd.sock"
         finally:
             process.terminate()
-
-
-def test_containerd_reads_the_block(configuration: Path) -> None:
-    dumped = subprocess.run(["containerd", "-c", str(configuration), "config", "dump"], capture_output=True, check=True)
-    config = tomllib.loads(dumped.stdout.decode())
-    assert config["proxy_plugins"]["imagefs"]["address"] == str(configuration.parent / "snapshotter.sock")
-    cri = config["plugins"][V1_CRI_PLUGIN]["containerd"]
-    assert (cri["snapshotter"], cri["disable_snapshot_annotations"]) == ("imagefs", False)
 
 
 def test_containerd_starts_with_the_plugin(containerd: Path) -> None:

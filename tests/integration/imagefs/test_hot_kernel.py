@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,19 +36,13 @@ def optimized(nasty_tree: Path, images: Images) -> OptimizeReport:
     return optimize(images, digest, [found], tag="app")
 
 
-@pytest.fixture(scope="module")
-def local(images: Images, optimized: OptimizeReport, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalImage]:
-    with contextlib.closing(LocalImage(images, optimized.digest, tmp_path_factory.mktemp("local") / "image")) as image:
-        yield image
-
-
-def test_the_kernel_shows_the_tree_that_was_scanned(nasty_tree: Path, local: LocalImage) -> None:
-    local.mount()
-    assert nasty.differences(local.mountpoint, nasty_tree) == {}
-
-
-def test_fsck_accepts_it(local: LocalImage) -> None:
-    assert not local.fsck()
+def test_the_kernel_shows_the_tree_that_was_scanned_and_fsck_accepts_it(
+    nasty_tree: Path, images: Images, optimized: OptimizeReport, tmp_path: Path
+) -> None:
+    with contextlib.closing(LocalImage(images, optimized.digest, tmp_path / "image")) as local:
+        assert not local.fsck()
+        local.mount()
+        assert nasty.differences(local.mountpoint, nasty_tree) == {}
 
 
 def test_what_was_touched_is_read_from_the_hot_device(

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -129,26 +127,9 @@ async def test_hosts_that_start_together_fetch_each_byte_once(
     assert not any("Range" in one.headers for one in tags)  # from the store itself
 
 
-FAULTS: tuple[Fault, ...] = (
-    *("short", "stuck", "silent", "reset", "reset-body", "closed", "garbage", "whole", "shifted", "fewer", "more"),
-    *("unmarked", "encoded", "401", "403", "404", "407", "416", "418", "429", "500", "503"),
-)  # fmt: skip
-
-
-async def read_all(source: PackSource, place: Place, folder: Path) -> dict[str, Any]:
-    """Read the image, whose bytes must be right, and answer the figures."""
-    digest, index = await trio.to_thread.run_sync(index_of, source, place)
-    async with running(folder) as blocks:
-        device = await blocks.open(digest, index, source)
-        assert place.content in await whole(device)
-        snapshot = blocks.snapshot()
-        assert snapshot["failures"] == 0
-        return snapshot
-
-
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["short", "silent", "reset", "whole", "404"])
 async def test_a_mirror_that_misbehaves_is_left(place: Place, tmp_path: Path, fault: Fault) -> None:
-    """The mirror misbehaves from the start or, since its documents are right, from the first pack on."""
+    """From the first pack on."""
     with WebServer(place.root) as mirror, source_of(str(place.store), f"{mirror.url}/images", timeout=0.3) as source:
         digest, index = index_of(source, place)
         right = mirror.count("GET")
@@ -160,26 +141,14 @@ async def test_a_mirror_that_misbehaves_is_left(place: Place, tmp_path: Path, fa
         assert (snapshot["failures"], snapshot["upstreams"]["store"]) == (0, place.packs)
         assert snapshot["mirrors"][0]["reason"]
         assert mirror.count("GET") - right <= 2  # of a connection that broke, once more
-    with WebServer(place.root) as mirror, source_of(str(place.store), f"{mirror.url}/images", timeout=0.3) as source:
-        if fault not in ("whole", "shifted", "fewer", "unmarked"):  # which say something of ranges
-            mirror.fail(fault, 100)
-            assert index_of(source, place)[0] == digest
-            assert mirror.count("GET") <= 2
-
-
-async def test_a_redirect_is_followed(place: Place, tmp_path: Path) -> None:
-    with WebServer(place.root) as behind, WebServer(tmp_path) as mirror:
-        names = ["/" + str(path.relative_to(place.root)) for path in place.store.rglob("*") if path.is_file()]
-        mirror.redirects |= {name: behind.url + name for name in names}
-        with source_of(str(place.store), f"{mirror.url}/images") as source:
-            snapshot = await read_all(source, place, tmp_path / "blocks")
-            assert snapshot["upstreams"]["store"] == 0
 
 
 async def test_a_proxy_is_asked_for_the_urls_of_the_store(place: Place, server: WebServer, tmp_path: Path) -> None:
     with WebServer(place.root) as proxy, source_of(f"{server.url}/images", f"proxy+{proxy.url}") as source:
-        snapshot = await read_all(source, place, tmp_path / "blocks")
-        assert snapshot["upstreams"][f"proxy+{proxy.url}"] == place.packs
+        digest, index = await trio.to_thread.run_sync(index_of, source, place)
+        async with running(tmp_path / "blocks") as blocks:
+            assert place.content in await whole(await blocks.open(digest, index, source))
+            assert blocks.snapshot()["upstreams"][f"proxy+{proxy.url}"] == place.packs
         assert {one.path for one in server.seen} == {"/images/tags/t"}
         assert all(one.path.startswith(f"{server.url}/images/") for one in proxy.seen)
 
@@ -212,17 +181,3 @@ def test_a_mount_whose_cache_is_killed(place: Place, server: WebServer, cache: N
     assert blocks["upstreams"]["store"] + blocks["upstreams"][cache.url] == place.packs
     assert f"not from {cache.url}" in service.ok("status")
     service.ok("umount", str(target))
-
-
-@pytest.mark.parametrize("wrong", ["other bytes", "half", "nothing", "circle"])
-async def test_a_mirror_that_has_the_wrong_files_is_left(place: Place, tmp_path: Path, wrong: str) -> None:
-    shutil.copytree(place.store, tmp_path / "web/images")
-    with WebServer(tmp_path / "web") as mirror, source_of(str(place.store), f"{mirror.url}/images") as source:
-        for path in (tmp_path / "web/images").glob("packs/*/*"):
-            content = path.read_bytes()
-            path.write_bytes({"other bytes": bytes(len(content)), "half": content[: len(content) // 2]}.get(wrong, b""))
-            if wrong == "circle":
-                name = "/" + str(path.relative_to(tmp_path / "web"))
-                mirror.redirects[name] = name
-        snapshot = await read_all(source, place, tmp_path / "blocks")
-        assert snapshot["upstreams"]["store"] == place.packs

@@ -12,7 +12,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from stripefs.fuse import kernel
 from stripefs.settings import StoreSettings
-from tests.support.images.faults import ensure, make_image, mount_here, mounts_below, sums, umount_here
+from tests.support.images.faults import ensure, make_image, mount_here, sums, umount_here
 from tests.tools.containers import fill
 from tests.tools.imagefs_daemon import Service, built, eventually
 
@@ -31,15 +31,24 @@ def test_mounts_and_leases_show_one_file_system(service: Service, tmp_path: Path
     targets = [service.mountpoint(f"m{number}") for number in range(4)]
     mount_here(service, store, targets[0])
     mount_here(service, store, targets[1], rw=True)
-    held = Client(service.settings).hold(StoreSettings(url=str(store)), "t", Lease("1", "containerd"))
+    client, settings = Client(service.settings), StoreSettings(url=str(store))
+    held = client.hold(settings, "t", Lease("1", "containerd", "training"))
     mount_here(service, store, targets[2], backing="loop")
     assert device(targets[0]) == device(held.lowerdir) != device(targets[2])
     umount_here(service, targets[0])
+    assert client.hold(settings, held.image, Lease("2", "containerd")).lowerdir == held.lowerdir
     service.kill_worker()
     mount_here(service, store, targets[3])
     assert device(targets[3]) == device(held.lowerdir)
-    Client(service.settings).release(Lease("1", "containerd"), at_once=True)
-    eventually(lambda: kernel.find_mount(held.lowerdir) is None, "the end of the lease's mount")
+    assert [one.lease.name for one in client.leases("containerd")] == ["1", "2"]
+    (shown,) = [one for one in service.status()["images"] if one["mountpoint"] == held.lowerdir]
+    assert shown["holders"][0] == {"kind": "lease", "name": "1", "client": "containerd", "label": "training"}
+    assert "lease 1 of containerd (training) and lease 2 of containerd" in service.ok("status")
+    client.release(Lease("1", "containerd"), at_once=True)
+    assert sums(Path(held.lowerdir)) == sums(tree)
+    client.release(Lease("2", "containerd"), at_once=True)
+    assert client.leases() == []
+    eventually(lambda: kernel.find_mount(held.lowerdir) is None, "the end of the leases' mount")
     for target in targets[1:]:
         assert {name: sums(target)[name] for name in sums(tree)} == sums(tree)
         umount_here(service, target)
@@ -73,39 +82,3 @@ def test_containers_that_start_together_show_one_file_system(service: Service, t
     for process in (processes[2], later):
         assert process.communicate("\n", timeout=60) == (number, "")
     eventually(lambda: service.status()["blocks"]["devices"] == [], "the devices to be closed")
-
-
-@pytest.mark.slow
-def test_all_who_use_an_image_look_at_one_file_system(service: Service, image: tuple[Path, Path]) -> None:
-    """But for those who write, and for loop devices, which are nobody else's. It outlives the worker."""
-    tree, store = image
-    name = f"{store}#t"
-    service.environment["IMAGEFS_BACKGROUND_RATE"] = "1GB/s"
-    service.ok("mount", name, str(service.mountpoint()))
-    service.ok("ready", str(service.mountpoint()))
-
-    def whole() -> bool:
-        (one,) = service.status()["images"]
-        return all(device["complete"] for device in one["devices"])
-
-    eventually(whole, "the image to be whole")
-    service.ok("umount", str(service.mountpoint()))
-    loop = ["--erofs-backing", "loop"]
-    kinds = {"plain": [], "file": ["--erofs-backing", "file"], "writable": ["--rw"], "loop": loop, "other loop": loop}
-    targets = {kind: service.mountpoint(kind) for kind in [*kinds, "later"]}
-    for kind, options in kinds.items():
-        service.ok("mount", name, str(targets[kind]), *options)
-    service.kill_worker()
-    service.ok("mount", name, str(targets["later"]))
-    numbers = {kind: os.stat(target).st_dev for kind, target in targets.items()}
-    assert numbers["plain"] == numbers["file"]
-    assert len({numbers[kind] for kind in kinds}) == 4
-    for target in targets.values():
-        assert sums(target) == sums(tree)
-    (targets["writable"] / "new").write_text("new")
-    assert not (targets["plain"] / "new").exists()
-    with pytest.raises(OSError, match="Read-only"):
-        (targets["plain"] / "new").write_text("new")
-    for target in targets.values():
-        service.ok("umount", str(target))
-    assert mounts_below(service) == [service.settings.devices]

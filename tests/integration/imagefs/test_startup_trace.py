@@ -17,7 +17,7 @@ import pytest
 
 from imagefs.startup import processes
 from imagefs.startup.processes import Watcher
-from stripefs.startup_events import ProcessIdentity, Writer, identity
+from stripefs.startup_events import ProcessIdentity, Writer
 from tests.contract.commands import program
 from tests.integration.mount.conftest import mounts
 from tests.support.start_events import TRACE, events
@@ -184,12 +184,6 @@ until("exit sh")
     assert [event["event"] for event in tracing.of("checkpoint", str(model))] == ["begin", "end"]
 
 
-def test_a_traceparent_that_is_none_is_not_handed_on(tracing: Tracing) -> None:
-    code, out, _ = tracing.run("sh", "-c", "echo $TRACEPARENT", TRACEPARENT="x" * 60)
-    assert code == 0
-    assert identity({"TRACEPARENT": out.strip()}).trace == tracing.of("setup", "sh")[0]["trace"]
-
-
 @pytest.mark.mount
 def test_any_file_of_a_stripefs_mount_is_a_checkpoint(tracing: Tracing, mounts: Mounts, tmp_path: Path) -> None:
     (tmp_path / "shards").mkdir()
@@ -199,13 +193,6 @@ def test_any_file_of_a_stripefs_mount_is_a_checkpoint(tracing: Tracing, mounts: 
     code, _, err = tracing.python(f"with open({str(file)!r}, 'rb') as file:\n    file.read()\n    until('shard-0\"')")
     assert (code, err) == (0, "")
     assert [event["event"] for event in tracing.of("checkpoint", str(file))] == ["begin", "end"]
-
-
-def test_the_start_is_over_when_the_file_appears(tracing: Tracing, tmp_path: Path) -> None:
-    text = f"{SEEN}\nopen({str(tmp_path / 'ready')!r}, 'w')\nuntil('\"ready\"')"
-    options = ("--ready-file", str(tmp_path / "ready"))
-    assert tracing.run(sys.executable, "-c", text, options=options) == (0, "", "")
-    assert [event["event"] for event in events(tracing.spool) if event["stage"] == "ready"] == ["instant"]
 
 
 def test_a_file_of_an_earlier_start_says_nothing(tracing: Tracing, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from imagefs.progress import Progress
 from imagefs.repository.images import Images
 from stripefs.fuse import kernel
 
-__all__ = ["FileImage", "LocalImage", "build_layout", "device_bytes"]
+__all__ = ["LocalImage", "build_layout", "device_bytes"]
 
 
 def build_layout(path: Path, images: Images, temporary: Path, tag: str = "app") -> str:
@@ -23,12 +23,18 @@ def build_layout(path: Path, images: Images, temporary: Path, tag: str = "app") 
         return build(tree.root, tree.contents, images, tag=tag, source=tree.digest, config=tree.config).digest
 
 
-class FileImage:
-    """Metadata and devices as files; its tree is at `mountpoint`, which is made, once it is mounted."""
+class LocalImage:
+    """An image of a store, brought to `folder`, which is made. Its tree is at `mountpoint` once it is mounted."""
 
-    def __init__(self, metadata: Path, devices: list[Path], mountpoint: Path) -> None:
-        self.metadata, self.devices, self.mountpoint = metadata, devices, mountpoint
-        mountpoint.mkdir()
+    def __init__(self, images: Images, digest: str, folder: Path) -> None:
+        folder.mkdir()
+        manifest = images.manifest(digest)
+        self.metadata, self.mountpoint = folder / "meta.erofs", folder / "mnt"
+        self.mountpoint.mkdir()
+        self.metadata.write_bytes(images.metadata(manifest.metadata))
+        self.devices = [folder / one.tag for one in manifest.devices]
+        for path, device in zip(self.devices, manifest.devices, strict=True):
+            path.write_bytes(device_bytes(images, images.index(device.index)))
 
     def fsck(self) -> str:
         """Errors that fsck.erofs finds, "" for none."""
@@ -42,18 +48,6 @@ class FileImage:
     def close(self) -> None:
         while kernel.find_mount(str(self.mountpoint)) is not None:
             kernel.unmount(str(self.mountpoint), kernel.MNT_DETACH)
-
-
-class LocalImage(FileImage):
-    """One of a store, brought to `folder`, which is made."""
-
-    def __init__(self, images: Images, digest: str, folder: Path) -> None:
-        folder.mkdir()
-        manifest = images.manifest(digest)
-        (folder / "meta.erofs").write_bytes(images.metadata(manifest.metadata))
-        super().__init__(folder / "meta.erofs", [folder / one.tag for one in manifest.devices], folder / "mnt")
-        for path, device in zip(self.devices, manifest.devices, strict=True):
-            path.write_bytes(device_bytes(images, images.index(device.index)))
 
 
 def device_bytes(images: Images, index: Index) -> bytes:
