@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import click
 import pytest
 from cliref import man, markdown
 from cliref.model import REFERENCES, CommandEntry, Reference
@@ -63,20 +62,6 @@ def test_no_line_of_help_begins_with_a_clause_without_its_subject(program: Refer
     assert headless("How HDFS is read.")
 
 
-@PROGRAM
-def test_man_pages_have_each_command_with_each_flag(program: Reference) -> None:
-    pages = man.pages(program, __version__)
-    for command in commands(program):
-        text = pages[f"{program.name}-{command.path.split(' ')[1]}.1"]
-        assert man.escaped(command.usage) in text
-        for flag in command.flags:
-            assert man.escaped(flag.names) in text, (command.path, flag.names)
-    overview = pages[f"{program.name}.1"]
-    for option in program.options.all:
-        assert man.escaped(option.flag) in overview
-        assert man.escaped(option.variable) in overview
-
-
 def test_the_page_of_the_helper_of_mount_has_what_the_helper_takes() -> None:
     page = man.helper(STRIPEFS, __version__).replace("\\-", "-").replace("\\e", "\\")
     flags, words = page.partition(".SH OPTIONS")[2].split(".SH MOUNT OPTIONS")
@@ -96,35 +81,3 @@ def test_the_page_of_the_helper_of_mount_has_what_the_helper_takes() -> None:
     raised = [ConfigError("a"), OSError(), ValueError(), KeyboardInterrupt(), MountError("b")]
     codes = {0, *map(mount_helper.exit_code, raised)}
     assert {int(code) for code in re.findall(r"^\\fB(\d+)\\fR$", exits, re.MULTILINE)} == codes
-
-
-def test_a_command_that_was_used_alone_before_is_described_as_below_its_program() -> None:
-    @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-    def app() -> None:
-        pass
-
-    @app.command()
-    def run() -> None:
-        pass
-
-    run.get_params(click.Context(run))  # as a program of its own, which has no -h
-    (entry,) = Reference("app", app, REFERENCES[0].options).root().commands
-    assert [flag.names for flag in entry.flags] == ["-h, --help"]
-
-
-def test_text_cannot_be_taken_for_a_request_of_roff() -> None:
-    assert man.escaped(".SH NAME") == "\\&.SH NAME"
-    assert man.escaped("a\\b `-x`") == "a\\eb \\-x"
-
-
-def test_the_default_in_a_help_text_becomes_a_value_of_its_own() -> None:
-    run = {
-        flag.names: flag
-        for program in REFERENCES
-        for each in commands(program)
-        if each.path == "imagefs run"
-        for flag in each.flags
-    }
-    assert (run["--deps-python"].default, run["--deps-python"].help[-1]) == ("python3", ".")
-    assert run["--plane"].values == ("auto", "erofs", "tree")
-    assert run["--plane"].default == "auto"

@@ -10,9 +10,7 @@ import shutil
 import subprocess
 import tomllib
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import click
 import kubernetes_validate
@@ -37,34 +35,13 @@ def _schemas_are_read_once() -> Iterator[None]:
         yield
 
 
-def keys(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The path of each field of a manifest, without fields whose names the user chooses."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield (*above, key)
-            if key not in ("labels", "annotations", "matchLabels", "nodeSelector", "data", "requests", "limits"):
-                yield from keys(inner, (*above, key))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from keys(inner, (*above, number))
-
-
 PODS = [name for name, document in MANIFESTS.items() if document["kind"] in ("Pod", "DaemonSet")]
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_a_manifest_is_one_of_kubernetes_and_no_field_may_be_misspelt(name: str) -> None:
-    document = MANIFESTS[name]
+def test_a_manifest_is_one_of_kubernetes(name: str) -> None:
     for version in (OLDEST, NEWEST):
-        assert kubernetes_validate.validate(document, version, strict=True)
-    for where in keys(document):
-        wrong = deepcopy(document)
-        place = wrong
-        for step in where[:-1]:
-            place = place[step]
-        place[f"{where[-1]}x"] = place.pop(where[-1])
-        with pytest.raises((kubernetes_validate.ValidationError, KeyError)):  # KeyError: of kind or apiVersion
-            kubernetes_validate.validate(wrong, OLDEST, strict=True)
+        assert kubernetes_validate.validate(MANIFESTS[name], version, strict=True)
 
 
 @pytest.mark.parametrize("name", PODS)
@@ -80,13 +57,6 @@ def test_only_privileged_containers_hand_mounts_on(name: str) -> None:
     for container in containers(MANIFESTS[name]):
         if any(mount.get("mountPropagation") == "Bidirectional" for mount in container.get("volumeMounts", [])):
             assert container["securityContext"]["privileged"] is True
-
-
-@pytest.mark.parametrize("name", PODS)
-def test_resources_are_those_that_every_node_has(name: str) -> None:
-    for container in containers(MANIFESTS[name]):
-        for amounts in container.get("resources", {}).values():
-            assert amounts.keys() <= {"cpu", "memory", "ephemeral-storage"}
 
 
 @pytest.mark.parametrize("name", PODS)

@@ -57,14 +57,6 @@ def test_locks_hold_the_versions_that_are_tested(lock: str) -> None:
     assert {name: tested.get(name) for name in found} == found
 
 
-def test_the_lock_of_the_demo_is_small() -> None:
-    groups = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["dependency-groups"]
-    tools = {canonicalize_name(Requirement(one).name) for group in ("test", "lint") for one in groups[group]}
-    wanted = {canonicalize_name(Requirement(one).name) for one in groups["demo"]}
-    assert wanted <= pinned("demo").keys()
-    assert pinned("demo").keys().isdisjoint(tools - wanted)
-
-
 def test_the_changelog_has_a_section_for_the_version() -> None:
     section = "Unreleased" if ".dev" in stripefs.__version__ else stripefs.__version__
     assert re.search(rf"^## \[{re.escape(section)}\]", (CHECKOUT / "CHANGELOG.md").read_text(), re.MULTILINE)

@@ -37,31 +37,3 @@ def test_sentences_have_subjects(place: str) -> None:
             found += [f"{path.relative_to(CHECKOUT)}:{line}: {one}" for one in sentences(text) if headless(one)]
     assert looked_at
     assert found == []
-
-
-def test_clauses_are_found(tmp_path: Path) -> None:
-    file = tmp_path / "module.py"
-    file.write_text('''\
-"""Why it fails. It ends:
-
-- What it has stays.
-"""
-# Plain, over
-# two lines. Nobody reads it.
-SIZE = 5  # whose bytes are kept
-"""Of what was read."""
-NAME = "What is no docstring"
-KIND = 1  # which is the default
-
-
-def call() -> None:
-    """Answers what it has. Whose is it?"""
-''')
-    read = list(texts(file))
-    assert [line for line, _ in read] == [1, 5, 7, 8, 10, 14]
-    assert [one for _, text in read for one in sentences(text) if headless(one)] == [
-        "Why it fails.", "What it has stays.", "Nobody reads it.", "whose bytes are kept", "Of what was read.",
-    ]  # fmt: skip
-    other = tmp_path / "program"
-    other.write_text("#!/bin/sh\n# How it\n# runs.\nrun # what ends\n")
-    assert list(texts(other)) == [(2, "How it\nruns."), (4, "what ends")]
