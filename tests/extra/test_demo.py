@@ -62,13 +62,3 @@ def test_an_interrupted_job_leaves_nothing(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (130, "")
     assert left(tmp_path) == []
-
-
-def test_a_part_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    process = demo(tmp_path, "jobs")
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert (
-        errors.splitlines()[-1]
-        == "./scripts/demo: error: there is no part jobs: name some of read, save, image, deps, job"
-    )
