@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.cli.deps import begin, install
-from imagefs.cli.deps.begin import FORMS, INSTALL, command_of, plain_deps, setup_of
+from imagefs.cli.deps.begin import FORMS, INSTALL, plain_deps
 from imagefs.config import IMAGEFS
 
 FLAGS = [f"--{flag.name}" for flag in INSTALL] + [f"--{option.name}" for option in IMAGEFS.all]
@@ -58,39 +58,18 @@ def test_what_is_read_plainly_is_what_click_reads(begun: Any, form: str, argumen
     assert begun[0] == begun[1]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["pip", "--target", "/opt/deps", "-r", "requirements.txt", "--no-index"],
-        ["uv", "--target=/opt/deps", "--wait", "--store", "/srv/deps", "numpy==1.26.4"],
-        ["run", "--target", "/opt/deps", "--keep", "--", "pip", "install", "--target", "/opt/deps", "x"],
-    ],
-    ids=" ".join,
-)
-def test_usual_lines_are_read_without_click(arguments: list[str]) -> None:
-    assert plain_deps(arguments) is not None
+USUAL = [
+    "pip --target /opt/deps -r requirements.txt --no-index",
+    "uv --target=/opt/deps --wait --store /srv/deps numpy==1.26.4",
+    "run --target /opt/deps --keep -- pip install --target /opt/deps x",
+]
+REST = ["ls", "pip", "pip --help", "pip -r x -h", "run --tarket x y"]
+REST += ["pip --bytecode some x", "pip x --target", "pip --keep=1 x", ""]
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [[], ["ls"], ["pip"], ["pip", "--help"], ["pip", "-r", "x", "-h"], ["run", "--tarket", "x", "y"],
-     ["pip", "--bytecode", "some", "x"], ["pip", "x", "--target"], ["pip", "--keep=1", "x"]],
-    ids=" ".join,
-)  # fmt: skip
-def test_the_rest_is_for_click(arguments: list[str]) -> None:
-    assert plain_deps(arguments) is None
-
-
-def test_what_the_forms_run() -> None:
-    words = ["-r", "a b.txt"]
-    assert command_of("run", words, "/t", "") == words
-    assert command_of("pip", words, "/t", "") == ["python3", "-m", "pip", "install", "--target", "/t", *words]
-    assert command_of("uv", words, "/t", "/p") == ["uv", "pip", "install", "--python", "/p", "--target", "/t", *words]
-    assert command_of("venv", words, "/t", "/p") == [
-        *("/p", "-m", "pip", "--python", "/t/bin/python", "install", *words)
-    ]
-    assert setup_of("venv", "/t", "/p") == ["/p", "-m", "venv", "--without-pip", "/t"]
-    assert setup_of("pip", "/t", "/p") == ()
+@pytest.mark.parametrize("line", [*USUAL, *REST])
+def test_usual_lines_are_read_without_click_and_the_rest_by_it(line: str) -> None:
+    assert (plain_deps(line.split()) is not None) == (line in USUAL)
 
 
 def test_click_is_not_loaded_before_the_daemon_is_asked(tmp_path: Path) -> None:

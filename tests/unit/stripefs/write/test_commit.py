@@ -217,7 +217,7 @@ async def test_a_file_that_was_renamed_while_it_was_written_is_fenced_under_its_
 ) -> None:
     (tmp_path / "d").mkdir()
     async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(b"/before", replacing=None)
+        upload = await uploads.begin(folder + b"/before", replacing=None)
         await upload.write(0, content(size))
         await upload.sync()
         async with upload.moving(b"/file"):

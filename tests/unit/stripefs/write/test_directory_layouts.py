@@ -31,30 +31,30 @@ def store(tmp_path: Path) -> Failing:
     return Failing(bytes(tmp_path))
 
 
-async def test_the_last_known_layout_holds_while_the_store_fails(store: Failing) -> None:
-    layouts = DirectoryLayouts(store, Executor(5))
-    await layouts.set(b"/d", b"striped")
-    assert await layouts.for_file(b"/d/f") == "striped"
-    store.error = PermissionDenied("no")
-    layouts.forget()
-    assert await layouts.for_file(b"/d/f") == "striped"
-    store.error = None
-    await layouts.remove(b"/d")
-    assert await layouts.for_file(b"/d/f") == ""
+@pytest.mark.parametrize("damage", [None, b"", b"strip", b"stripfd\n", b"\xff\n"])
+async def test_a_layout_that_cannot_be_read_is_the_last_known_and_else_none(
+    store: Failing, tmp_path: Path, damage: bytes | None
+) -> None:
+    """None: the store does not answer. Else it is damaged."""
 
+    def spoil() -> None:
+        if damage is None:
+            store.error = PermissionDenied("it names no layout", hint="setfattr")
+        else:
+            (tmp_path / "d/..stripefs-layout").write_bytes(damage)
 
-@pytest.mark.parametrize("content", [b"", b"strip", b"stripfd\n", b"\xff\n"])
-async def test_a_damaged_layout_is_none_of_its_own(store: Failing, tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "d/..stripefs-layout").write_bytes(content)
     layouts = DirectoryLayouts(store, Executor(5))
+    spoil()
     with pytest.raises(StoreError, match="names no layout") as raised:
         await layouts.for_file(b"/d/f")
     assert "setfattr" in raised.value.hint
+    store.error = None
     await layouts.set(b"/d", b"striped")
     assert await layouts.for_file(b"/d/f") == "striped"
-    (tmp_path / "d/..stripefs-layout").write_bytes(content)
+    spoil()
     layouts.forget()
     assert await layouts.for_file(b"/d/f") == "striped"
+    store.error = None
     await layouts.remove(b"/d")
     assert await layouts.for_file(b"/d/f") == ""
 

@@ -26,7 +26,7 @@ class Disk:
 
     def __init__(self, look: Callable[[], None] = lambda: None) -> None:
         self.files: dict[bytes, bytes] = {}
-        self.calls = self.written = 0
+        self.taken = 0
         self.lost = ""
         self._later: list[tuple[bytes, bytes]] = []
         self._look = look
@@ -42,15 +42,13 @@ class Disk:
 
     async def take(self, document: bytes) -> bytes:
         self._prepared = None
-        self.calls += 1
-        self.written += len(document)
-        path = b"/part%d" % self.calls
+        self.taken += 1
+        path = b"/part%d" % self.taken
         self.files[path] = document
         self._look()
         return path
 
     async def rename_over(self, source: bytes, target: bytes, length: int) -> None:
-        self.calls += 1
         assert len(self.files[source]) == length
         lost, self.lost = self.lost, ""
         if lost == "later":
@@ -70,7 +68,6 @@ class Disk:
 
     def clear(self, paths: Sequence[bytes]) -> None:
         for path in paths:
-            self.calls += path in self.files
             self.files.pop(path, None)
             self._look()
 
