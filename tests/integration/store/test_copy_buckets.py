@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,19 +58,6 @@ def test_a_tree_to_a_bucket_and_back(
     assert server.client.get_object(Bucket=BUCKET, Key="new/other")["Body"].read() == DATA
     assert run("rm", "-r", server.url("new/place"), server.url("new/other")) == (0, "", "")
     assert "Contents" not in server.client.list_objects_v2(Bucket=BUCKET, Prefix="new/place/")
-
-
-def test_one_that_was_broken_off_goes_on(
-    server: Server, source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (source / "lost").symlink_to("nowhere")
-    words = ["cp", "-r", "--json", str(source), server.url("broken")]
-    code, out, _ = said(PROGRAM, capsys, words)
-    assert (code, json.loads(out)["copied"]) == (3, 2)
-    (source / "lost").unlink()
-    code, out, _ = said(PROGRAM, capsys, words)
-    assert (code, json.loads(out)["copied"], json.loads(out)["skipped"]) == (0, 0, 2)
-    assert os.listdir(tmp_path / "home/.cache/bootseer/copies") == []
 
 
 def test_from_a_web_server(

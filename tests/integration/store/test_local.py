@@ -298,12 +298,3 @@ def test_a_folder_without_permission(store: LocalStore, tmp_path: Path, monkeypa
     monkeypatch.setattr(os, "open", refuse)  # root, as whom the tests may run, is refused nothing
     with pytest.raises(PermissionDenied, match="/file"):
         store.open(b"/file")
-
-
-def test_a_root_that_is_to_be_made(tmp_path: Path) -> None:
-    for _ in range(2):
-        store = LocalStore(os.fsencode(tmp_path / "new/root"), make=True)
-        store.close()
-    (tmp_path / "file").write_text("")
-    with pytest.raises(NotADirectory):
-        LocalStore(os.fsencode(tmp_path / "file"), make=True)

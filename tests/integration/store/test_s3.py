@@ -100,13 +100,6 @@ def test_a_root_that_is_to_be_made_may_be_empty(server: Server) -> None:
         open_store(StoreSettings(url=server.url("fresh/prefix/a/file")), make=True)
 
 
-def test_a_whole_bucket(server: Server, store: Store, request: pytest.FixtureRequest) -> None:
-    whole = open_store(StoreSettings(url=server.url("")))
-    assert request.node.name.encode() in [status.name for status in listing(whole, b"/")]
-    assert whole.url == server.url("")
-    whole.close()
-
-
 def test_roots_that_cannot_be_used(server: Server, store: Store, request: pytest.FixtureRequest) -> None:
     with pytest.raises(NotFound):
         open_store(StoreSettings(url=server.url("nothing/here")))

@@ -10,8 +10,8 @@ import pytest
 from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.local import LocalStore
-from stripefs.store.url import open_store, parse_url
-from stripefs.testing import CountingStore, FaultyStore, ThrottledStore
+from stripefs.store.url import open_store
+from stripefs.testing import CountingStore, ThrottledStore
 from tests.support.stores import listing
 
 
@@ -45,24 +45,6 @@ def test_wrappers_nest_from_left_to_right(tmp_path: Path) -> None:
     assert isinstance(store.inner, ThrottledStore)
     assert isinstance(store.inner.inner, LocalStore)
     assert [host.name for host in store.hosts()] == ["h0", "h1", "h2"]
-
-
-def test_parameters_of_several_layers(tmp_path: Path) -> None:
-    store = opened(f"faulty+throttled+file://{tmp_path}?throttled.seed=1&faulty.seed=2&hosts=2&kinds=host,wrong")
-    assert isinstance(store, FaultyStore)
-    assert (store._seed, store._kinds) == (2, ("host", "wrong"))
-    assert isinstance(store.inner, ThrottledStore)
-    assert store.inner._seed == 1
-
-
-def test_the_time_out_of_the_settings_reaches_throttled_hosts(tmp_path: Path) -> None:
-    url = f"throttled+file://{tmp_path}"
-    store = open_store(StoreSettings(url=url, host_timeout=1.5))
-    assert isinstance(store, ThrottledStore)
-    assert store.hosts_control._timeout == 1.5
-    store = open_store(StoreSettings(url=f"{url}?host-timeout=2s", host_timeout=1.5))
-    assert isinstance(store, ThrottledStore)
-    assert store.hosts_control._timeout == 2
 
 
 @pytest.mark.parametrize(
@@ -111,17 +93,6 @@ def test_urls_that_mean_nothing(url: str, says: str) -> None:
 )
 def test_secrets_are_not_shown(url: str, shown: str) -> None:
     assert redact(url) == shown
-
-
-def test_the_url_that_a_store_shows(tmp_path: Path) -> None:
-    url = f"throttled+file://{tmp_path}?rate=1MB/s"
-    assert open_store(StoreSettings(url=url)).url == url
-
-
-def test_parts() -> None:
-    url = parse_url("throttled+hdfs://nn:8020/a%20b?hosts=2")
-    assert (url.wrappers, url.scheme, url.authority, url.path) == (("throttled",), "hdfs", "nn:8020", b"/a b")
-    assert (url.inner, url.parameters) == ("hdfs://nn:8020/a%20b", {"hosts": "2"})
 
 
 @pytest.mark.parametrize(("url", "loaded"), [("file:///", "[]"), ("counting+file:///", "['stripefs.testing']")])

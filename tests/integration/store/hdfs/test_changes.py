@@ -206,19 +206,6 @@ def test_a_directory_that_may_have_got_its_name_is_taken_back(calls: FakeCalls) 
         assert not isinstance(found.value, Transient)
 
 
-def test_a_rename_of_a_known_file_asks_only_when_its_answer_is_lost(calls: FakeCalls) -> None:
-    fill(calls)
-    asked: list[str] = []
-    look = calls.stat
-    calls.stat = lambda path: (asked.append(path), look(path))[1]  # type: ignore[method-assign]
-    Namespace(calls).rename("/a", "/new", replace=False, moving=calls.entries["/a"])
-    assert asked == []
-    calls.faults = [done_but_lost]
-    Namespace(calls).rename("/new", "/newer", replace=False, moving=calls.entries["/new"])
-    assert asked
-    assert "/newer" in calls.entries
-
-
 def test_another_file_that_took_the_place_of_the_one_that_was_seen_stays(calls: FakeCalls) -> None:
     """Also where it does so right before the NameNode makes the change."""
     fill(calls)
@@ -284,18 +271,6 @@ def test_the_namenodes_may_take_a_while_to_tell(calls: FakeCalls) -> None:
     calls.faults = [lost_and_away]
     Namespace(calls).rename("/a", "/new", replace=False)
     assert calls.asked == ["rename"]
-
-
-def test_what_became_of_a_change_may_stay_unknown(calls: FakeCalls) -> None:
-    fill(calls)
-
-    def gone_for_good(act: Callable[[], None]) -> None:
-        calls.away = 10**9
-        raise LOST
-
-    calls.faults = [gone_for_good]
-    with pytest.raises(ServiceDown, match="not known whether it was done"):
-        Namespace(calls, settle=0.05).rename("/a", "/new", replace=False)
 
 
 def test_a_change_that_is_never_answered(calls: FakeCalls) -> None:

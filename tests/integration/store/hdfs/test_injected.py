@@ -305,12 +305,3 @@ def test_hosts_that_may_come_back_are_no_corruption() -> None:
         for datanode in cluster.datanodes:
             datanode.manner = lambda request, wanted: request.answer(200, wanted)
         assert handle.read(0, 10) == DATA[:10]
-
-
-def test_one_host_that_breaks_off_between_answers_is_no_corruption() -> None:
-    with running(breaks_off, lambda request, wanted: request.answer(200, wanted)) as (_, store):
-        pinned = pinning(store, Corrupt("not asked"))
-        handle = store.open(b"/file")
-        for _ in range(3):
-            assert handle.read(0, 10) == DATA[:10]
-        assert pinned.reads == 0

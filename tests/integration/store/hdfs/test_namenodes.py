@@ -101,13 +101,6 @@ def test_a_namenode_slow_to_greet() -> None:
         assert not silences
 
 
-def test_a_namenode_that_is_silent() -> None:
-    with running(good) as (cluster, store):
-        cluster.namenode.operations["GETFILESTATUS"] = lambda request: threading.Event().wait(4 * TIMEOUT)
-        with pytest.raises(ServiceDown, match="no answer within"):
-            store.stat(b"/file")
-
-
 def test_jmx_may_be_closed_to_us() -> None:
     with running(good, good) as (cluster, store):
         assert store.hosts() == []
@@ -349,14 +342,6 @@ def test_without_one_the_namenodes_defaults_hold() -> None:
         ("134217728", "3"),
         ("134217728", "1"),
     ]
-
-
-def test_a_namenode_that_tells_no_defaults() -> None:
-    with running(good) as (cluster, store):
-        taking = Taking(cluster)
-        del cluster.namenode.operations["GETSERVERDEFAULTS"]
-        create(store)
-    assert "blocksize" not in taking.queries[0]
 
 
 def test_a_store_without_webhdfs_to_datanodes_refuses_by_name() -> None:

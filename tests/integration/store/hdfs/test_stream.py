@@ -60,18 +60,6 @@ def test_a_read_elsewhere_is_a_request_of_its_own() -> None:
         eventually(lambda: flow.open_now == 0, "the end of the connections")
 
 
-def test_reads_that_begin_together_go_in_line() -> None:
-    flow = Flow(hold_at=RANGE // 2)
-    with world(flow) as one:
-        reads = []
-        for offset in (0, RANGE, 2 * RANGE):
-            reads.append(one.begin(offset))
-            eventually(lambda: in_line(one, offset + RANGE), "the place in line")  # noqa: B023  # asked at once
-        flow.go.set()
-        assert all(read.result(30) for read in reads)
-        assert one.asked == [(0, len(DATA))]
-
-
 def test_a_read_that_came_too_early_waits_for_those_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_streams, "ORDER", 30.0)
     with world(Flow()) as one:
@@ -178,6 +166,7 @@ def test_those_in_line_show_that_bytes_come(monkeypatch: pytest.MonkeyPatch) -> 
         assert first.result(30)
         assert second.result(30)
         assert watch.received[-1] == RANGE
+        assert one.asked == [(0, len(DATA))]
 
 
 def test_cancelling_who_takes_ends_the_stream_alone() -> None:
@@ -264,7 +253,7 @@ def test_a_datanode_that_fails_on_the_way(then: Manner, stalled: bool) -> None:
         assert len(one.asked) == 2
 
 
-def test_closing_a_file_ends_its_streams_and_no_others() -> None:
+def test_closing_a_file_ends_its_streams_and_closing_the_store_all() -> None:
     flow = Flow()
     with world(flow) as one:
         other = one.store.open(b"/file")
@@ -274,7 +263,8 @@ def test_closing_a_file_ends_its_streams_and_no_others() -> None:
         assert one.open == 1
         assert other.read_on(RANGE, RANGE, MIB, host=one.node.name) == DATA[RANGE : 2 * RANGE]
         assert len(one.asked) == 2
-        other.close()
+        one.store.close()
+        assert one.open == 0
         eventually(lambda: flow.open_now == 0, "the end of the connections")
 
 
@@ -287,14 +277,4 @@ def test_closing_a_file_that_is_read() -> None:
         with pytest.raises(HostFailed):
             taking.result(30)
         flow.go.set()
-        eventually(lambda: flow.open_now == 0, "the end of the connections")
-
-
-def test_closing_the_store_ends_all() -> None:
-    flow = Flow()
-    with world(flow) as one:
-        assert one.read(0)
-        assert one.read(12 * MIB)
-        one.store.close()
-        assert one.open == 0
         eventually(lambda: flow.open_now == 0, "the end of the connections")

@@ -128,11 +128,6 @@ def test_any_pieces_become_the_file(
     assert not bench.discarded
 
 
-def test_a_large_piece_goes_in_packets(bench: Bench) -> None:
-    assert bench.sink().complete([DATA]).length == len(DATA)
-    assert bench.written == DATA
-
-
 def test_the_chunks_of_checksums(bench: Bench) -> None:
     """Those that the NameNode wants, but for a file that nobody else reads and whose blocks are whole longer ones."""
     for private, block_size in ((False, 1 << 20), (True, 1 << 20), (True, 512 * 9)):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +22,7 @@ from stripefs.errors import (
 )
 from stripefs.fuse.store_worker import StoreBackend
 from stripefs.settings import Settings, StoreSettings
-from stripefs.store.base import Handle, Kind, Store
+from stripefs.store.base import Handle, Store
 from stripefs.store.url import open_store
 from tests.contract.reading import StoreConformance
 from tests.integration.store.http.opening import SIZE, opened
@@ -123,13 +121,6 @@ def test_a_proxy_that_is_named_takes_the_place_of_the_environment_s(
         open_store(StoreSettings(url=url, proxy="socks9://me:word@h"))
 
 
-def test_the_status_of_a_file(store: Store, tmp_path: Path) -> None:
-    status, found = store.stat(b"/file"), (tmp_path / "file").stat()
-    assert (status.kind, status.length, status.mode) == (Kind.FILE, SIZE, 0o444)
-    assert status.mtime_ns == int(found.st_mtime) * 1_000_000_000
-    assert status.file_id.startswith('"')
-
-
 def test_redirects_are_followed_each_time(server: WebServer, tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(content(SIZE, 2))
     (tmp_path / "elsewhere").mkdir()
@@ -221,13 +212,3 @@ def test_nothing_can_be_written(store: Store) -> None:
         store.put(b"/new", [b"x"])
     with pytest.raises(Unsupported):
         store.remove(b"/file")
-
-
-def test_nothing_is_said_at_exit(server: WebServer) -> None:
-    program = (
-        "import sys; from stripefs.store.url import open_store; from stripefs.settings import StoreSettings;"
-        "handle = open_store(StoreSettings(url=sys.argv[1])).open(b'/file'); print(len(handle.read(0, 10)))"
-    )
-    command = [sys.executable, "-X", "dev", "-W", "error", "-W", "ignore::ResourceWarning", "-c", program, server.url]
-    done = subprocess.run(command, capture_output=True, check=True, text=True)
-    assert (done.stdout, done.stderr) == ("10\n", "")

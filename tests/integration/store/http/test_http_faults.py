@@ -87,7 +87,11 @@ def test_a_server_that_falls_silent(server: WebServer, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind"), [("503", ServiceDown), ("404", NotFound), ("403", PermissionDenied), ("418", StoreError)]
+    ("fault", "kind"),
+    [
+        *(("503", ServiceDown), ("404", NotFound), ("403", PermissionDenied), ("418", StoreError)),
+        ("encoded", Unsupported),
+    ],
 )
 def test_a_status_that_fails(server: WebServer, store: Store, fault: Fault, kind: type[StoreError]) -> None:
     server.fail(fault, method="HEAD")
@@ -112,12 +116,6 @@ def test_a_file_of_unknown_length(server: WebServer, store: Store) -> None:
     server.lengths = False
     with pytest.raises(Unsupported, match="length"):
         store.open(b"/file")
-
-
-def test_a_file_that_comes_only_encoded(server: WebServer, store: Store) -> None:
-    server.fail("encoded", method="HEAD")
-    with pytest.raises(Unsupported, match="gzip"):
-        store.stat(b"/file")
 
 
 def test_nobody_listens() -> None:

@@ -38,12 +38,6 @@ def test_faults_depend_on_the_seed_and_not_on_the_order(filled: LocalStore) -> N
     assert set(failed) == {HostFailed.__name__, ServiceDown.__name__, Transient.__name__, RuntimeError.__name__}
 
 
-def test_a_second_try_draws_again(filled: LocalStore) -> None:
-    for store in (FaultyStore(filled, rate=0.5, seed=1), ShortStore(filled, rate=0.5)):
-        tries = {outcomes(store, [0])[0] for _ in range(40)}
-        assert tries > {"right"}
-
-
 def test_a_short_answer_becomes_an_error(filled: LocalStore) -> None:
     handle = ShortStore(filled, rate=1).open(b"/file")
     with pytest.raises(HostFailed, match="where 100 were asked for"):
