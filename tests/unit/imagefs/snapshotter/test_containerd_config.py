@@ -13,7 +13,6 @@ from imagefs.cli.main import PROGRAM
 from imagefs.snapshotter.containerd_config import (
     IMAGES_PLUGIN,
     RUNTIME_PLUGIN,
-    TRANSFER_PLUGIN,
     V1_CRI_PLUGIN,
     Wanted,
     containerd_config,
@@ -28,32 +27,14 @@ def block(major: int, wanted: Wanted = WANTED) -> dict[str, Any]:
     return tomllib.loads(containerd_config(major, wanted))
 
 
-@pytest.mark.parametrize("major", [1, 2])
-@pytest.mark.parametrize("runtime_class", [False, True])
-def test_the_proxy_plugin_leads_to_the_socket_and_names_the_folder(major: int, runtime_class: bool) -> None:
-    made = block(major, WANTED._replace(runtime_class=runtime_class))
-    plugin = made["proxy_plugins"]["imagefs"]
-    assert (plugin["type"], plugin["address"]) == ("snapshot", WANTED.socket)
-    assert plugin["exports"]["root"] == WANTED.root
-    assert made["version"] == major + 1
-
-
-def test_of_containerd_2_cri_and_the_transfer_service_use_it() -> None:
-    made = block(2)
-    images = made["plugins"][IMAGES_PLUGIN]
-    assert images == {"snapshotter": "imagefs", "disable_snapshot_annotations": False, "discard_unpacked_layers": False}
-    assert made["proxy_plugins"]["imagefs"]["exports"]["enable_remote_snapshot_annotations"] == "true"
-    unpack = made["plugins"][TRANSFER_PLUGIN]["unpack_config"]
-    assert [one["snapshotter"] for one in unpack] == ["imagefs", "overlayfs"]
-    assert {one["platform"] for one in unpack} == {"linux/arm64"}
-
-
 def test_with_a_runtime_class_only_its_handler_uses_it() -> None:
     wanted = WANTED._replace(runtime_class=True, systemd_cgroup=False)
     cri = block(1, wanted)["plugins"][V1_CRI_PLUGIN]["containerd"]
     assert "snapshotter" not in cri
     assert cri["runtimes"]["imagefs"]["snapshotter"] == "imagefs"
     assert "snapshotter" not in cri["runtimes"]["runc"], "the default handler, which 1.x forgets where others are given"
+    plugin = block(2, wanted)["proxy_plugins"]["imagefs"]
+    assert (plugin["address"], plugin["exports"]["root"]) == (WANTED.socket, WANTED.root)
     plugins = block(2, wanted)["plugins"]
     assert "snapshotter" not in plugins[IMAGES_PLUGIN]
     assert plugins[IMAGES_PLUGIN]["runtime_platforms"]["imagefs"]["snapshotter"] == "imagefs"

@@ -64,7 +64,3 @@ def test_a_filter_that_does_not(text: str) -> None:
 def test_text_that_is_no_filter(text: str) -> None:
     with pytest.raises(InvalidArgument, match="filter"):
         compile_filters([text])
-
-
-def test_no_filter_matches_all() -> None:
-    assert compile_filters([])(FIELDS)
