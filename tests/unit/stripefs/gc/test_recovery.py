@@ -172,33 +172,31 @@ async def test_a_file_that_was_moved_while_it_was_written(store: Store, tmp_path
     assert load(store, b"/b/renamed") == data
 
 
-@pytest.mark.parametrize("carrier", ["part", "draft"])
-async def test_a_crash_while_parts_are_joined(store: Store, tmp_path: Path, carrier: str) -> None:
-    data = content(SIZE)
-    await synced(store, b"/model", data)
-    (found,) = tmp_path.rglob("*-record")
-    record = Record.from_bytes(found.read_bytes())
-    first, second, *_ = (segment.parts[0].path for segment in record.segments)
-    store.concat(first, [second])
-    if carrier == "draft":
-        store.rename(first, f"/.model.stripefs-{record.version}-draft".encode())
-    assert run(store, b"/model").complete
-    assert load(store, b"/model") == data
-
-
-@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.PLAIN])
-async def test_a_crash_after_what_came_later_was_joined_too(store: Store, tmp_path: Path, layout: Layout) -> None:
-    """It is as durable as what the record names."""
+@pytest.mark.parametrize(
+    ("layout", "carrier", "later"),
+    [
+        (Layout.CONCAT, "part", b""),
+        (Layout.CONCAT, "draft", b""),
+        (Layout.CONCAT, "part", b"later"),
+        (Layout.PLAIN, "part", b"later"),
+    ],
+)
+async def test_a_crash_while_parts_are_joined(
+    store: Store, tmp_path: Path, layout: Layout, carrier: str, later: bytes
+) -> None:
+    """What came later and was joined too is as durable as what the record names."""
     data = content(SIZE)
     await synced(store, b"/model", data, layout=layout)
     (found,) = tmp_path.rglob("*-record")
-    first, *others = (s.parts[0].path for s in Record.from_bytes(found.read_bytes()).segments)
-    later = first + b"0"
-    store.put(later, [b"later"])
-    store.concat(first, [*others, later])
+    record = Record.from_bytes(found.read_bytes())
+    first, second, *others = (segment.parts[0].path for segment in record.segments)
+    store.put(first + b"0", [later])
+    store.concat(first, [second, *others, first + b"0"] if later else [second])
+    if carrier == "draft":
+        store.rename(first, f"/.model.stripefs-{record.version}-draft".encode())
     recovered = run(store, b"/model")
-    assert (recovered.complete, recovered.length) == (True, SIZE + 5)
-    assert load(store, b"/model") == data + b"later"
+    assert (recovered.complete, recovered.length) == (True, SIZE + len(later))
+    assert load(store, b"/model") == data + later
 
 
 async def test_a_second_recovery_after_a_crash(store: Store, tmp_path: Path) -> None:
