@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from imagefs.cli.main import PROGRAM
 from imagefs.housekeeping.verify import verify
 from stripefs.format.reserved_names import is_hidden
 from tests.support.images.layers import file, layer, layout
-from tests.support.images.stores import age, build_tree, files, images_at, images_in, put_counter, write_tree
+from tests.support.images.stores import build_tree, files, images_at, images_in, put_counter, write_tree
 from tests.tools.s3_server import Server, s3_server
 
 SMALL_PACKS = """
@@ -64,16 +63,6 @@ def test_a_build_that_is_killed_publishes_nothing_and_the_next_stores_nothing_tw
     assert made["built"]["new_bytes"] == made["built"]["stored_bytes"] - sum(path.stat().st_size for path in before)
     assert verify(images_in(store)).damage == []
     assert answer("build", f"dir:{source}", tmp_path / "other", "-t", "app")["digest"] == made["digest"]
-
-
-def test_a_killed_build_of_layers_leaves_a_folder_that_the_next_takes_away(tmp_path: Path) -> None:
-    data = random.Random(1).randbytes(1 << 20)
-    folder = layout(tmp_path / "layout", [layer(file("a", data)), layer(file("b", data[::-1]))])
-    killed = imagefs("build", f"oci:{folder}", tmp_path / "store", die_after=1, tmp=tmp_path / "tmp")
-    assert killed.returncode == -signal.SIGKILL
-    assert len(list((tmp_path / "tmp").glob("build-*/*.tar"))) == 2
-    answer("build", f"oci:{folder}", tmp_path / "store", tmp=tmp_path / "tmp")
-    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 @pytest.fixture
@@ -143,14 +132,3 @@ def test_an_object_in_a_bucket_is_looked_for_before_it_is_sent(server: Server, t
         written = put_counter(images.repository.store)  # type: ignore[attr-defined]
         assert build_tree(source, images).digest == report.digest
         assert [path for path in written if not is_hidden(path[1:])] == [f"/images/{report.digest}".encode()]
-
-
-def test_gc_beside_a_build_that_was_interrupted_long_ago(tmp_path: Path) -> None:
-    source = write_tree(tmp_path / "source", **{f"f{seed}": seed for seed in range(6)})
-    store = tmp_path / "store"
-    imagefs("build", f"dir:{source}", store, "-t", "app", die_after=3)
-    age(files(store), 25)
-    assert len(answer("gc", store, "--dry-run")["removed"]) == 3
-    answer("build", f"dir:{source}", store, "-t", "app")
-    assert answer("gc", store)["removed"] == []
-    assert verify(images_in(store)).damage == []

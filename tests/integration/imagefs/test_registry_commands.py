@@ -25,7 +25,7 @@ from imagefs.housekeeping.verify import verify
 from imagefs.reference import Platform
 from imagefs.repository.images import Images
 from imagefs.repository.registry import RegistryRepository
-from imagefs.repository.traces import KEEP, Traces
+from imagefs.repository.traces import Traces
 from stripefs.errors import StoreError
 from tests.support.images.layers import directory, file, layer
 from tests.support.images.stores import age, build_tree, files, images_at, images_in, write_tree
@@ -157,19 +157,6 @@ def test_old_packs_that_an_image_holds_are_not_sent_again(
     assert verify(images_in(store)).damage == []
 
 
-def test_a_pack_that_is_missing_ends_the_copy(
-    registry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    store, url = tmp_path / "store", new_url(registry)
-    build_tree(write_tree(tmp_path / "source", a=41), images_in(store), "app")
-    (pack,) = files(store, "packs")
-    pack.unlink()
-    assert PROGRAM.main(["push", f"{store}#app", url]) == 5
-    assert f"lacks packs/{pack.name}" in capsys.readouterr().err
-    with images_at(url) as there:
-        assert (there.tags(), there.images()) == ({}, {})
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -238,7 +225,7 @@ def test_a_container_image_of_several_platforms(registry: str, imagefs: Callable
     for platform in ("amd64", "arm64"):
         data, kind = manifest_of(registry, name, platform)
         digest = "sha256:" + hashlib.sha256(data).hexdigest()
-        described = {"os": "linux", "architecture": platform}
+        described = {"os": "linux", "architecture": platform} | ({"variant": "v8"} if platform == "arm64" else {})
         entries.append({"mediaType": kind, "digest": digest, "size": len(data), "platform": described})
     kind = "application/vnd.oci.image.index.v1+json"
     index = json.dumps({"schemaVersion": 2, "mediaType": kind, "manifests": entries}).encode()
@@ -255,6 +242,8 @@ def test_a_container_image_of_several_platforms(registry: str, imagefs: Callable
             there.by_source(entries[1]["digest"])
         if Platform.current().fits(entries[0]["platform"]):
             assert there.resolve("1") == made["digest"]
+        other = imagefs("convert", f"docker://{registry}/{name}:1", "--plain-http", "--platform", "linux/arm64")
+        assert there.manifest(other["digest"]).config["variant"] == "v8", "only the index tells it"
 
 
 @pytest.mark.mount
@@ -370,19 +359,6 @@ def test_an_image_goes_a_day_after_a_newer_one_took_its_place(
         assert imagefs("gc", url, "--force")["removed"] == [f"images/{second}"]
         assert images.images().keys() == {tagged, newest}
         assert verify(images).damage == []
-
-
-def test_traces_beyond_those_that_are_kept(
-    registry: str, imagefs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = new_url(registry)
-    with images_at(url) as images:
-        digest = build_tree(write_tree(tmp_path / "source", a=91), images, "app").digest
-        traces = Traces(images.repository)
-        with hours_ago(30, monkeypatch):
-            names = [traces.put(trace_of(digest, float(number))) for number in range(KEEP + 2)]
-        assert len(imagefs("gc", url)["removed"]) == 2
-        assert traces.names(digest, "default") == names[2:]
 
 
 def test_a_registry_that_lets_nothing_be_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,27 +130,6 @@ def test_a_blob_is_linked_with_a_token_for_both_repositories(
         assert there.repository.read(PACK) == DATA
 
 
-@pytest.mark.mount
-@pytest.mark.root
-def test_a_mount_reads_on_while_tokens_end(
-    proxy: BrokenRegistry, request: pytest.FixtureRequest, tmp_path: Path, service: Service
-) -> None:
-    authfile = tmp_path / "auth.json"
-    log_in(authfile, proxy.address)
-    url = url_at(proxy.address, request, authfile=str(authfile))
-    source = write_tree(tmp_path / "source", **{f"f{number}": number for number in range(20)})
-    with images_at(url) as images:
-        build_tree(source, images, "app")
-    proxy.token_uses = 2
-    target = service.mountpoint()
-    service.ok("mount", url.replace("?", ":app?"), str(target))
-    before = len(proxy.tokens)
-    for path in sorted(source.iterdir()):
-        assert (target / path.name).read_bytes() == path.read_bytes()
-    assert len(proxy.tokens) > before
-    service.ok("umount", str(target))
-
-
 def test_credentials_are_not_sent_where_a_blob_lies(
     proxy: BrokenRegistry, registry: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from imagefs.housekeeping.listing import list_images, remove_image
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.snapshots import NOTES, Snapshots
-from imagefs.repository.traces import Traces
+from imagefs.repository.traces import KEEP, Traces
 from stripefs.errors import Exists, NotFound
 from tests.support.images.stores import build_tree, images_at, write_tree
 
@@ -134,9 +134,12 @@ def test_traces_and_plans(images: Images, tmp_path: Path) -> None:
         traces.put_plan(Plan(base, "serve", 1, [PlanRun(1, 0, blocks)]))
     assert traces.plan(base, "serve") == Plan(base, "serve", 1, [PlanRun(1, 0, 4)])
     assert (traces.plans(), traces.plan(base, "other")) == ([(base, "serve")], None)
+    several = [traces.put(made(base, float(number), "serve")) for number in range(2, KEEP + 3)]
+    assert len(collect(images, older_than=0).removed) == 2
+    assert traces.names(base, "serve") == several[1:]
     assert verify(images).damage == []
     remove_image(images, "app")
-    assert len([path for path in collect(images, older_than=0).removed if path[:6] in ("traces", "plans/")]) == 3
+    assert len([path for path in collect(images, older_than=0).removed if path[:6] in ("traces", "plans/")]) == KEEP + 2
     assert (traces.names(base, "default"), traces.names(base, "serve"), traces.plans()) == ([], [], [])
 
 

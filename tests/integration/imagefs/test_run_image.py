@@ -5,14 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from imagefs.jobs.job import IMAGEFS_COMMAND
 from stripefs.fuse import kernel
-from tests.support.mount_namespace import unshared
 from tests.tools.containers import fill
 from tests.tools.imagefs_daemon import Service, built, eventually
 
@@ -38,18 +35,6 @@ def test_a_container_from_nothing(host: Service, store: Path, plane: str) -> Non
     assert host.ok("run", "--plane", plane, f"{store}#small") == "hello from blue\n"
     done = host.run("run", "--plane", plane, "--rw", f"{store}#small", "--", "sh", "-c", "echo x > /new; exit 7")
     assert done.returncode == 7, done.stderr
-    assert host.status()["images"] == []
-
-
-def test_a_worker_that_dies_does_not_end_a_container(host: Service, store: Path) -> None:
-    script = "echo begun; read line; cat /large | md5sum; exit 3"
-    process = host.start("run", f"{store}#small", "--", "sh", "-c", script, stdin=-1)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    host.kill_worker()
-    out, err = process.communicate("go on\n", timeout=60)
-    assert process.returncode == 3, err
-    assert out.endswith("  -\n")
     assert host.status()["images"] == []
 
 
@@ -175,30 +160,6 @@ def test_limits_are_in_force(host: Service, store: Path, runtime: str) -> None:
     finally:
         for group in cgroups(parent):
             group.rmdir()
-
-
-def test_a_limit_that_cannot_be_kept_is_said_in_one_line(host: Service, store: Path) -> None:
-    done = without_controller("memory", host, "run", "--memory", "64MiB", f"{store}#small")
-    assert (done.returncode, done.stderr) == (
-        125,
-        "imagefs: --memory cannot be kept: the cgroups of this machine have no controller memory; "
-        "mount it below /sys/fs/cgroup, or leave the limit out\n",
-    )
-    assert host.status()["images"] == []
-
-
-def without_controller(name: str, host: Service, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`imagefs ARGUMENTS` where that controller is not mounted."""
-    mounts = [one for one in kernel.mounts() if one.fstype == "cgroup2" or name in one.super_options.split(",")]
-    hide = " && ".join(f"umount -l {one.path}" for one in reversed(mounts))
-    return subprocess.run(
-        unshared(host.folder, *IMAGEFS_COMMAND, *arguments, prepare=hide),
-        env=host.environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def cgroups(parent: str) -> list[Path]:

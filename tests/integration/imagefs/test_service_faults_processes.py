@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ from tests.support.images.faults import (
     drop_pages,
     ensure,
     kill_supervisor,
-    make_image,
     mount_here,
     mounts_below,
     start_reader,
@@ -132,23 +130,6 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-@pytest.mark.parametrize("options", [("--rw",), ("--plane", "tree")], ids=str)
-def test_runs_that_are_killed(service: Service, containers: Path, options: tuple[str, ...]) -> None:
-    begun = time.monotonic()
-    process = service.start("run", *options, f"{containers}#t")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "begun\n"
-    whole = time.monotonic() - begun
-    process.kill()
-    process.communicate()
-    until_nothing_is_left(service)
-    for part in (0.6, 0.9):
-        kill_after(whole * part, service, "run", *options, f"{containers}#t")
-    service.ok("run", f"{containers}#t", "--", "sh", "-c", "exit 0")  # sweeps away what was written
-    until_nothing_is_left(service)
-    assert os.listdir(Path(service.settings.runtime, "imagefs/runs")) == [".lock"]
-
-
 def test_a_container_outlives_the_daemon(service: Service, containers: Path) -> None:
     """The next one serves what it reads through the tree plane, and leaves what it needs where it is."""
     script = "echo begun; read line; touch $IMAGEFS_READY && cat /bin/* > /dev/null && echo done"
@@ -229,72 +210,6 @@ def test_workers_killed_at_random_moments(host: Service, new_image: tuple[Path, 
     assert [device["handles"] for device in mounted["devices"]] == [1]
     umount_here(host, target)
     eventually(lambda: client.status()["blocks"]["devices"] == [], "the device to be closed")
-
-
-def test_requests_while_workers_are_killed(host: Service, new_image: tuple[Path, Path]) -> None:
-    """A request that is sent twice is executed once: in the end everything is as if nothing had happened."""
-    source, store = new_image
-    first = host.mountpoint("first")
-    mount_here(host, store, first)
-    client, over, chance = Client(host.settings), threading.Event(), random.Random(6)
-    before = client.status()["restarts"]
-    failures: list[BaseException] = []
-
-    def kill() -> None:
-        try:
-            for _ in range(4):
-                os.listdir(host.settings.devices)  # three deaths with no answer in between would be the end
-                time.sleep(chance.random() / 2)
-                os.kill(client.status()["worker_pid"], signal.SIGKILL)
-        finally:
-            over.set()
-
-    def use(number: int) -> None:
-        target = host.mountpoint(f"mnt{number}")
-        while not over.is_set():
-            done = host.run("mount", f"{store}#t", str(target))
-            failures.extend([] if done.returncode == 0 else [AssertionError(done.stderr)])
-            failures.extend([] if sums(target) == sums(source) else [AssertionError("wrong bytes")])
-            done = host.run("umount", str(target))
-            failures.extend([] if done.returncode == 0 else [AssertionError(done.stderr)])
-
-    killer = threading.Thread(target=kill)
-    users = [threading.Thread(target=use, args=(number,)) for number in range(4)]
-    for thread in (killer, *users):
-        thread.start()
-    for thread in (*users, killer):
-        thread.join(100)
-    assert failures == []
-    eventually(lambda: len(client.status()["images"]) == 1, "the uses to end")
-    status = client.status()
-    assert status["restarts"] - before == 4
-    assert status["images"][0]["mountpoint"] == str(first)
-    assert mounts_below(host) == sorted([str(first), host.settings.devices])
-    umount_here(host, first)
-
-
-def test_a_worker_finds_its_index_gone(service: Service, image: tuple[Path, Path], tmp_path: Path) -> None:
-    """It is fetched anew; and while the store is away too, readers of that image alone wait, and get EIO."""
-    source, store = image
-    elsewhere, other = make_image(tmp_path / "other", seed=2)
-    service.environment["IMAGEFS_IO_TIMEOUT"] = "2"
-    first, second = service.mountpoint("first"), service.mountpoint("second")
-    ensure(service)
-    mount_here(service, store, first)
-    mount_here(service, other, second)
-    status = service.status()
-    index = status["images"][1]["devices"][0]["index"]
-    (Path(service.settings.cache) / "indexes" / index).unlink()
-    other.rename(tmp_path / "away")
-    os.kill(status["worker_pid"], signal.SIGKILL)
-    assert sums(first) == sums(source)
-    with pytest.raises(OSError, match="Input/output error"):
-        (second / "large").read_bytes()
-    assert [image["mountpoint"] for image in service.status()["images"]] == [str(first), str(second)]
-    (tmp_path / "away").rename(other)
-    assert sums(second) == sums(elsewhere)
-    for target in (first, second):
-        umount_here(service, target)
 
 
 def test_a_daemon_that_dies_under_all_kinds_of_mounts(service: Service, image: tuple[Path, Path]) -> None:

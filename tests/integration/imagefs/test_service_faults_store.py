@@ -20,14 +20,12 @@ from tests.support.images.faults import (
     DAMAGE,
     FickleServer,
     ensure,
-    flip,
     make_image,
     mount_here,
     objects,
     replace,
     sums,
     umount_here,
-    until_nothing_is_left,
 )
 from tests.support.images.stores import images_in
 from tests.tools.imagefs_daemon import Service, eventually
@@ -74,21 +72,6 @@ def test_a_store_that_is_away_when_an_image_is_mounted(
         mount_here(hasty, server.url, target)
         assert sums(target) == sums(new_image[0])
         umount_here(hasty, target)
-
-
-def test_a_store_that_dies_between_two_documents(hasty: Service, new_image: tuple[Path, Path]) -> None:
-    """The time-out is that of the whole mount, not of each of its steps."""
-
-    class Dying(FickleServer):
-        def next_fault(self, method: str) -> Fault | None:
-            asked = [one.path for one in self.seen]
-            return "silent" if any("/metadata/" in path or "/indexes/" in path for path in asked) else None
-
-    with Dying(new_image[1]) as server:
-        code, line = refused(hasty, "mount", f"{server.url}#t", str(hasty.mountpoint()))
-        assert code == 3
-        assert f"{server.url}: no answer within 1 s" in line
-    until_nothing_is_left(hasty)
 
 
 def test_a_store_that_goes_away_mid_start(service: Service, new_image: tuple[Path, Path]) -> None:
@@ -192,36 +175,6 @@ def start(service: Service, store: Path, target: Path) -> None:
         file.read(1 << 20)
     Client(service.settings).ready(str(target))
     umount_here(service, target)
-
-
-def planned(service: Service) -> bool:
-    """Tells whether the daemon that runs has told of a plan from one trace. Then nothing is left to be done for that
-    start."""
-    return '"plan_traces": 1' in service.log()
-
-
-def test_damaged_plans_traces_and_extents(service: Service, tmp_path: Path) -> None:
-    """A start goes on without what taught it, and what can still be learned is."""
-    _, store = make_image(tmp_path / "image")
-    target = service.mountpoint()
-    ensure(service)
-    start(service, store, target)
-    eventually(lambda: planned(service), "the plan")
-    service.stop()
-    for kind in ("plans", "traces"):
-        for path in objects(store, kind):
-            flip(path)
-    ensure(service)
-    start(service, store, target)
-    eventually(lambda: planned(service), "a plan from the next trace alone")
-    assert len(objects(store, "traces")) == 2
-    service.stop()
-    for path in objects(store, "extents"):
-        flip(path)
-    ensure(service)
-    start(service, store, target)
-    eventually(lambda: "leaves no trace" in service.log(), "the trace to be given up")
-    eventually(lambda: not list(Path(service.settings.cache, "traces").glob("*.raw")), "what was recorded to be gone")
 
 
 def test_plans_that_are_of_no_use(host: Service, new_image: tuple[Path, Path]) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from imagefs.startup_cache.key import FOLDER
 from stripefs.fuse import kernel
-from tests.support.images.faults import flip, objects, until_nothing_is_left
+from tests.support.images.faults import objects, until_nothing_is_left
 from tests.tools.containers import fill
 from tests.tools.imagefs_daemon import Service, built, eventually
 
@@ -116,18 +116,6 @@ def test_a_start_elsewhere_has_what_the_first_one_compiled(
         assert os.listdir(Path(host.settings.cache, "upper")) == []
 
 
-def test_commands_for_snapshots_look_after_them(hosts: list[Service], store: Path) -> None:
-    key = publish(hosts[0], store)
-    where = ("--store", str(store))
-    assert FOLDER in hosts[0].ok("deps", "ls", *where)
-    assert '"caches"' in hosts[0].ok("deps", "inspect", *where, key[:12], "--json")
-    hosts[0].ok("deps", "verify", *where, key[:12])
-    hosts[0].ok("gc", "--untagged", "--force", str(store))
-    assert Job(hosts[1], store, LOOK).end()[0] == "compiled\n"
-    hosts[0].ok("deps", "rm", *where, key[:12])
-    assert published(store) == []
-
-
 def test_another_user_may_write_and_execute_there(hosts: list[Service], store: Path) -> None:
     fill_as_ann = "cd $TRITON_CACHE_DIR; cat /bin/busybox >echo; chmod 755 echo;"
     publish(hosts[0], store, fill_as_ann, "--user", "ann")
@@ -143,15 +131,6 @@ def test_what_is_not_published(hosts: list[Service], store: Path) -> None:
     assert published(store) == []
     assert "not published" in errors
     assert "triton/a/kernel.so in the caches is setuid" in errors
-
-
-def test_a_variable_that_is_set_is_left_alone(hosts: list[Service], store: Path) -> None:
-    script = "echo $TRITON_CACHE_DIR $CUDA_CACHE_PATH"
-    out, errors = Job(hosts[0], store, script, "--env", "TRITON_CACHE_DIR=/tmp/own").end()
-    assert out == f"/tmp/own {FOLDER}/cuda\n"
-    assert "left alone: TRITON_CACHE_DIR\n" in errors
-    out, errors = Job(hosts[0], store, script, "--env", "TRITON_CACHE_DIR=", caches="triton").end()
-    assert (out, "miss" in errors) == ("\n", False)
 
 
 def test_one_of_those_that_compile_the_same_publishes(hosts: list[Service], store: Path) -> None:
@@ -181,16 +160,6 @@ def test_a_store_that_is_damaged_costs_no_job(hosts: list[Service], store: Path)
     eventually(lambda: published(store)[0].read_text() != "{", "the caches to be published again")
     assert job.end()[0] == "nothing\n"
     assert Job(hosts[0], store, LOOK).end()[0] == "compiled\n"
-
-
-def test_metadata_that_is_damaged_is_not_mounted(hosts: list[Service], store: Path) -> None:
-    before = objects(store, "metadata")
-    publish(hosts[0], store)
-    (made,) = {*objects(store, "metadata")} - {*before}
-    flip(made)
-    out, errors = Job(hosts[1], store, LOOK).end()
-    assert out == "nothing\n"
-    assert "imagefs run: miss" in errors
 
 
 def test_a_store_of_snapshots_that_is_away(

@@ -86,12 +86,6 @@ def test_a_container(host: Service, store: Path, spool: Path, record: list[str])
     assert [one["name"] for one in events if one["event"] == "instant" and one["stage"] == "image"][-1] == "on demand"
 
 
-def test_a_command_that_cannot_be_executed(host: Service, store: Path, spool: Path) -> None:
-    assert host.run("run", f"{store}#small", "--", "nothing").returncode == 127
-    executed = pairs(events_in(spool))["container", "exec"]
-    assert executed[1]["facts"] == {"error": "CommandNotFound"}
-
-
 def test_a_job_whose_file_says_that_it_is_ready(host: Service, store: Path, spool: Path, tmp_path: Path) -> None:
     """The daemon looks for the file."""
     script = [

@@ -164,15 +164,6 @@ def test_other_users_may_what_the_image_says(tree: TreeMount, twin: Path, plane:
     assert done.stdout.strip() == "['security.capability']"
 
 
-def test_attributes_that_are_not_there_or_do_not_fit(tree: TreeMount) -> None:
-    file = tree.path / "files/65537"
-    with pytest.raises(OSError, match="No data available"):
-        os.getxattr(file, "user.none")
-    with pytest.raises(OSError, match="No data available"):
-        os.getxattr(tree.path, "system.posix_acl_default")
-    assert len(os.getxattr(file, "user.long")) == 2000
-
-
 def test_nothing_can_be_changed(tree: TreeMount) -> None:
     file, folder = tree.path / "files/100", tree.path / "empty"
     attempts: list[Callable[[], object]] = [

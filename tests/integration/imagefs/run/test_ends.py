@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from imagefs.run import bundle
-from imagefs.run.options import Bind
 from tests.integration.imagefs.run.material import TRAPS, both
 from tests.support.images.small_image import loops
 from tests.tools.containers import Containers, wait_for
@@ -92,27 +91,6 @@ def test_a_parent_that_is_killed_while_it_mounts(containers: Containers, tmp_pat
     running.end()
     assert wait_for(lambda: not containers.processes())
     assert wait_for(lambda: containers.run("true")[0] == 0 and not containers.names())  # a run sweeps
-
-
-def test_several_at_once(containers: Containers) -> None:
-    script = "echo ready; touch /tmp/{0} /srv/{0}; until [ -e /go/now ]; do sleep 0.02; done; ls /tmp /srv; exit {0}"
-    go = containers.folder / "go"
-    go.mkdir()
-    binds = [Bind(str(go), "/go")]
-    started = [
-        containers.start(
-            "sh", "-c", script.format(number), writable=True, binds=binds, runtime=("crun", "runc")[number % 2]
-        )
-        for number in (1, 2, 3)
-    ]
-    for running in started:
-        running.says("ready")
-    assert len(containers.names()) == 3
-    (go / "now").touch()
-    assert [running.end() for running in started] == [1, 2, 3]
-    assert [running.output.split()[1:] for running in started] == [
-        ["/srv:", str(number), "data", "/tmp:", str(number)] for number in (1, 2, 3)
-    ]
 
 
 @both

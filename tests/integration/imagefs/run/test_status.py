@@ -37,16 +37,6 @@ def test_a_command_that_cannot_be_run(
     assert said in errors
 
 
-@both
-@pytest.mark.parametrize("where", ["Cmd", "Env"])
-def test_arguments_that_are_too_long_for_the_kernel(containers: Containers, runtime: str, where: str) -> None:
-    long = "A=" + "x" * (130 << 10)
-    config = {"config": {"Entrypoint": ["/bin/echo"], where: [long]}}
-    status, output, errors = containers.run(config=config, runtime=runtime)
-    assert (status, output) == (126, "")
-    assert "CommandNotExecutable the arguments and variables of /bin/echo are longer than the kernel takes" in errors
-
-
 def test_an_image_for_another_machine_is_told(containers: Containers) -> None:
     status, _, errors = containers.run("true", config={"architecture": "s390x"})
     assert status == 0
