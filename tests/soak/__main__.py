@@ -45,7 +45,7 @@ def main() -> int:
                 raise
             finally:
                 complaints = place.close()
-    except (ReaderFailed, SoakFailed, WriterFailed, AssertionError, TimeoutError) as error:
+    except (ReaderFailed, SoakFailed, WriterFailed, AssertionError) as error:
         _say(f"failed with seed {seed}: {error}")
         return 1
     except KeyboardInterrupt:

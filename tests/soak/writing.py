@@ -73,7 +73,7 @@ def soak_writers(
 
     age: called before gc, to make what is there old; else that is waited for.
 
-    Raises WriterFailed, TimeoutError or AssertionError.
+    Raises WriterFailed or AssertionError.
     """
     place.forgive(*_EXPECTED)
     begun = time.monotonic()
@@ -176,9 +176,10 @@ class _Trial:
             return found if found in allowed else None
 
         try:
-            reached: Outcome = eventually(find, f"one of {allowed}", 30)
+            reached = eventually(find, f"one of {allowed}", patience=30)
+            assert reached is not None
             return reached
-        except TimeoutError:
+        except AssertionError:
             found = Outcome(self._read(FILE) or 0, self._read(f"{FILE}.tmp"))
             raise WriterFailed(f"{found} stands where it must be one of {allowed}") from None
 
@@ -261,7 +262,7 @@ def _collect(place: Place, source: str, say: Callable[[str], None]) -> None:
         return not set(report["kept"]) - {"referenced"}
 
     removed: list[int] = []
-    eventually(nothing_young, "the end of what gc spares", _YOUNG)
+    eventually(nothing_young, "the end of what gc spares", patience=_YOUNG)
     say(f"gc removed {sum(removed)} things")
     again = _gc(place, source, "--force", "--dry-run")
     if again["removed"] or again["recoverable"]:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stripefs.fuse import kernel
 from stripefs.fuse.control import find_mounts, query
+from tests.support import waiting
 from tests.support.mount_copies import until_unpinned
 from tests.support.waiting import gone
 
@@ -27,15 +28,7 @@ REPLACED = "the worker ended with SIGKILL; the next one takes over"
 
 Done = subprocess.CompletedProcess[str]
 
-
-def eventually(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    """The first truthy answer of `condition`. Raises TimeoutError when none comes."""
-    deadline = time.monotonic() + patience
-    while not (answer := condition()):
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited in vain for: {what}")
-        time.sleep(0.05)
-    return answer
+eventually = functools.partial(waiting.eventually, patience=PATIENCE)
 
 
 class Place:
@@ -151,8 +144,8 @@ class Live:
         workers = self.workers()
         if not self.ended():
             self.terminate()
-        with contextlib.suppress(TimeoutError):
-            eventually(self.ended, "the supervisor's end", 30)
+        with contextlib.suppress(AssertionError):
+            eventually(self.ended, "the supervisor's end", patience=30)
         willing = self.ended()
         if not willing:
             os.kill(self.supervisor, signal.SIGKILL)
