@@ -16,7 +16,6 @@ __all__ = [
     "holes",
     "mapping",
     "one_large_write",
-    "sed_in_place",
     "seeking_back",
     "shell",
     "single_bytes",
@@ -57,12 +56,6 @@ def appending(place: Place) -> Expected:
             file.write(more)
             big += more
     return {"log": b"one\ntwo\nthree\n", "grown": big}
-
-
-def sed_in_place(place: Place) -> Expected:
-    (place.folder / "text").write_bytes(b"old line\n" * 1000)
-    place.run("sed", "-i", "s/old/new/", place.folder / "text")
-    return {"text": b"new line\n" * 1000}
 
 
 def single_bytes(place: Place) -> Expected:

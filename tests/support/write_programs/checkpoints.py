@@ -22,7 +22,6 @@ __all__ = [
     "numpy_savez",
     "safetensors",
     "torch_save",
-    "torch_save_seeking",
 ]
 
 
@@ -99,20 +98,6 @@ def torch_save(place: Place) -> Expected:
         for name, data in members:
             assert archive.read(name) == data
     return {"model.pt": b"".join(pieces)}
-
-
-def torch_save_seeking(place: Place) -> Expected:
-    """torch.save into Python's zipfile, as older checkpoints were: member by member, each header patched afterwards."""
-    with zipfile.ZipFile(place.folder / "old.pt", "w", zipfile.ZIP_STORED) as archive:
-        for number in range(4):
-            with archive.open(f"archive/data/{number}", "w", force_zip64=True) as member:
-                for piece in range(3):
-                    member.write(payload(f"{number}.{piece}", 700_001))
-    with zipfile.ZipFile(place.folder / "old.pt") as archive:
-        assert archive.testzip() is None
-        for number in range(4):
-            assert archive.read(f"archive/data/{number}")[700_001:1_400_002] == payload(f"{number}.1", 700_001)
-    return {"old.pt": (place.folder / "old.pt").read_bytes()}
 
 
 def distributed_checkpoint(place: Place) -> Expected:

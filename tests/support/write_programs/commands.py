@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.support.write_programs.place import MIB, Expected, Place, payload
 
-__all__ = ["cp", "cp_sparse", "dd", "dd_in_the_middle", "rsync", "rsync_in_place", "sqlite", "tar", "zip_command"]
+__all__ = ["cp", "dd", "rsync", "rsync_in_place", "sqlite", "tar", "zip_command"]
 
 
 def tree_to_copy(place: Place) -> Expected:
@@ -47,15 +47,6 @@ def cp(place: Place) -> Expected:
         **{f"kept/{name}": data for name, data in contents.items()},
         "plain/b/big": contents["a/one"],
     }
-
-
-def cp_sparse(place: Place) -> Expected:
-    data = bytearray(payload("sparse", 2 * MIB))
-    data[300_000:1_500_000] = bytes(1_200_000)
-    data += bytes(500_000)
-    (place.aside / "sparse").write_bytes(data)
-    place.run("cp", "--sparse=always", place.aside / "sparse", place.folder / "sparse")
-    return {"sparse": bytes(data)}
 
 
 def rsync(place: Place) -> Expected:
@@ -132,15 +123,3 @@ def dd(place: Place) -> Expected:
         limit = {"fdatasync": 500 * 4096, "sync": 20 << 16}.get(name, len(data))
         expected[name] = data[:limit]
     return expected
-
-
-def dd_in_the_middle(place: Place) -> Expected:
-    """Into an existing file, past its end, and at its end by O_APPEND without truncating."""
-    data = bytearray(payload("base", 9 * MIB))
-    (place.folder / "middle").write_bytes(data)
-    patch = payload("patch", 8192)
-    place.run("dd", f"of={place.folder}/middle", "bs=8k", "seek=5", "conv=notrunc", "status=none", stdin=patch)
-    data[5 * 8192 : 6 * 8192] = patch
-    place.run("dd", f"of={place.folder}/middle", "bs=1M", "seek=10", "conv=notrunc", "status=none", stdin=patch)
-    data += bytes(MIB) + patch
-    return {"middle": bytes(data)}
