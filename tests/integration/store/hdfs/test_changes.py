@@ -309,23 +309,9 @@ def test_bits_that_hdfs_does_not_keep(calls: FakeCalls) -> None:
     assert calls.entries["/d"].mode == 0o1777
 
 
-def test_commas_in_the_names_of_joined_files(calls: FakeCalls) -> None:
-    calls.add("/a,b")
-    calls.add("/c,d", 4)
-    calls.entries["/e,f"] = _directory(9)
-    calls.add("/e,f/1")
-    calls.add("/e,f/2")
-    Namespace(calls).concat("/a,b", ["/c,d"])
-    assert calls.entries["/a,b"].length == 5
-    assert all("," not in asked for asked in calls.asked if asked.startswith("concat"))
-    with pytest.raises(Unsupported, match="comma"):
-        Namespace(calls).concat("/e,f/1", ["/e,f/2"])
-
-
 def test_a_join_that_fails_puts_names_with_commas_back(calls: FakeCalls) -> None:
-    calls.add("/a")
-    calls.add("/.c,d.stripefs-0-1")
-    calls.add("/e,f")
+    for path in ("/a", "/.c,d.stripefs-0-1", "/e,f", "/e,f/1", "/e,f/2"):
+        calls.add(path)
 
     def fail(_: Callable[[], None]) -> None:
         assert "/.c~d.stripefs-0-1" in calls.entries
@@ -334,9 +320,14 @@ def test_a_join_that_fails_puts_names_with_commas_back(calls: FakeCalls) -> None
     calls.faults = [lambda act: act(), lambda act: act(), fail]
     with pytest.raises(Transient):
         Namespace(calls).concat("/a", ["/.c,d.stripefs-0-1", "/e,f"])
-    assert set(calls.entries) == {"/", "/a", "/.c,d.stripefs-0-1", "/e,f"}
+    assert set(calls.entries) == {"/", "/a", "/.c,d.stripefs-0-1", "/e,f", "/e,f/1", "/e,f/2"}
     Namespace(calls).concat("/a", ["/.c,d.stripefs-0-1", "/e,f"])
-    assert set(calls.entries) == {"/", "/a"}
+    assert set(calls.entries) == {"/", "/a", "/e,f/1", "/e,f/2"}
+    assert calls.entries["/a"].length == 3
+    assert all("," not in asked for asked in calls.asked if asked.startswith("concat"))
+    calls.entries["/e,f"] = _directory(9)
+    with pytest.raises(Unsupported, match="comma"):
+        Namespace(calls).concat("/e,f/1", ["/e,f/2"])
 
 
 def test_joins_that_say_what_stands_in_the_way(calls: FakeCalls) -> None:

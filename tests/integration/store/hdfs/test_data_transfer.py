@@ -233,22 +233,6 @@ def test_reads_that_are_not_granted(transfer: DataTransfer, port: TransferPort, 
     assert read(transfer, port, 0, 131_072) == DATA[:131_072]
 
 
-def refused_read(transfer: DataTransfer, port: TransferPort) -> Refused:
-    """A read that is refused, whose bytes then came by WebHDFS."""
-    with pytest.raises(Refused) as caught:
-        read(transfer, port, 0, 1000)
-    transfer.refusals.refused(port.address, caught.value.message, of_connection=caught.value.of_connection)
-    return caught.value
-
-
-def test_blocks_that_were_moved_do_not_end_it(transfer: DataTransfer, port: TransferPort) -> None:
-    read(transfer, port, 0, 1000)
-    port.manners = [_refusing] * 5
-    for _ in range(5):
-        refused_read(transfer, port)
-    assert not transfer.refusals.reason(port.address)
-
-
 def test_a_port_where_nothing_listens(transfer: DataTransfer, port: TransferPort) -> None:
     port.address, real = closed_port(), port.address
     with pytest.raises(Refused, match="nothing listens there"):

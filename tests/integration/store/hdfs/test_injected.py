@@ -83,19 +83,13 @@ def test_a_datanode_that_fails(failure: str) -> None:
         assert (caught.value.host, caught.value.stalled) == (name, failure.startswith("silent"))
 
 
-def test_a_datanode_that_is_not_there() -> None:
+def test_a_datanode_that_is_not_there_or_has_no_web_port() -> None:
     with running(good) as (cluster, store):
-        cluster.namenode.replicas[0]["infoPort"] = int(closed_port().rpartition(":")[2])
-        with pytest.raises(HostFailed, match="nothing listens there") as caught:
-            store.open(b"/file").read(0, 10)
-        assert not caught.value.stalled
-
-
-def test_a_datanode_without_a_web_port() -> None:
-    with running(good) as (cluster, store):
-        cluster.namenode.replicas[0]["infoPort"] = 0
-        with pytest.raises(HostFailed, match="no http address"):
-            store.open(b"/file").read(0, 10)
+        for port, why in ((0, "no http address"), (int(closed_port().rpartition(":")[2]), "nothing listens there")):
+            cluster.namenode.replicas[0]["infoPort"] = port
+            with pytest.raises(HostFailed, match=why) as caught:
+                store.open(b"/file").read(0, 10)
+            assert not caught.value.stalled
 
 
 @pytest.mark.parametrize(
@@ -164,28 +158,21 @@ def test_one_question_for_all_of_a_file() -> None:
         assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS"]
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_a_checked_file_that_is_shorter_goes_while_it_is_read_or_is_not_there() -> None:
     with running(good) as (cluster, store):
+        with pytest.raises(StaleVersion):
+            store.open_checked(b"/file", len(DATA) + 1).locate(0, len(DATA) + 1)
+        handle = store.open_checked(b"/file", len(DATA))
+        assert handle.read(0, 10) == DATA[:10]
+        cluster.datanodes[0].manner = lambda request, _: request.refuse("java.io.FileNotFoundException", "gone", 404)
+        with pytest.raises(NotFound):
+            handle.read(10, 10)
         handle = store.open_checked(b"/file", len(DATA))
         cluster.namenode.exists = False
         with pytest.raises(NotFound):
             handle.locate(0, 1)
         with pytest.raises(NotFound):
             handle.read(0, 10)
-
-
-def test_a_file_that_goes_while_it_is_read() -> None:
-    with running(good) as (cluster, store):
-        handle = store.open_checked(b"/file", len(DATA))
-        assert handle.read(0, 10) == DATA[:10]
-        cluster.datanodes[0].manner = lambda request, _: request.refuse("java.io.FileNotFoundException", "gone", 404)
-        with pytest.raises(NotFound):
-            handle.read(10, 10)
-
-
-def test_a_file_that_is_shorter() -> None:
-    with running(good) as (_, store), pytest.raises(StaleVersion):
-        store.open_checked(b"/file", len(DATA) + 1).locate(0, len(DATA) + 1)
 
 
 def test_a_host_that_fails_and_a_namenode_that_is_away() -> None:

@@ -220,27 +220,6 @@ def test_a_port_that_speaks_something_else() -> None:
             thread.join()
 
 
-def test_a_connection_that_outlives_the_store_is_closed() -> None:
-    namenode = FakeNameNode(DATA)
-    asked, go_on = threading.Event(), threading.Event()
-
-    def slow(request: Request) -> None:
-        asked.set()
-        go_on.wait(10)
-        request.document({"FileStatus": namenode.status()})
-
-    with serving(namenode):
-        rest = NameNodeRest([namenode.address], "me", 10)
-        namenode.operations["GETFILESTATUS"] = slow
-        asking = threading.Thread(target=rest.ask, args=("GETFILESTATUS", "/file"))
-        asking.start()
-        asked.wait(10)
-        rest.close()
-        go_on.set()
-        asking.join()
-        assert not any(rest._idle._idle.values())
-
-
 def test_an_answer_that_ends_in_the_middle_leaves_no_socket() -> None:
     namenode = FakeNameNode(DATA)
 

@@ -24,19 +24,15 @@ def test_reads_that_follow_one_another_are_one_request() -> None:
         eventually(lambda: flow.open_now == 0, "the end of the connections")
 
 
-def test_a_request_ends_where_its_reader_is_expected_to() -> None:
+def test_a_request_ends_where_its_reader_is_expected_to_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with world(Flow()) as one:
         assert one.read(0, ahead=0)
         assert one.asked == [(0, RANGE)]
         assert all(one.read(RANGE + n * RANGE, ahead=3 * RANGE - n * RANGE) for n in range(4))
         assert one.asked[1:] == [(RANGE, 4 * RANGE)]
-
-
-def test_no_request_is_without_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stripefs.store.hdfs.handle.STREAM", 2 * RANGE)
-    with world(Flow()) as one:
-        assert one.read(0)
-        assert one.asked == [(0, 3 * RANGE)]
+        monkeypatch.setattr("stripefs.store.hdfs.handle.STREAM", 2 * RANGE)
+        assert one.read(16 * MIB)
+        assert one.asked[2:] == [(16 * MIB, 3 * RANGE)]
 
 
 def test_every_range_is_confirmed() -> None:
@@ -91,24 +87,17 @@ def test_the_first_of_several_comes_last() -> None:
 
 def test_an_idle_stream_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_streams, "IDLE", 0.05)
-    flow = Flow()
-    with world(flow) as one:
-        assert one.read(0)
-        eventually(lambda: one.open == 0 and flow.open_now == 0, "the end of the connections")
-        assert one.read(RANGE)
-        assert len(one.asked) == 2
-
-
-def test_one_that_is_taken_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_streams, "IDLE", 0.05)
     flow = Flow(hold_at=RANGE // 2)
     with world(flow) as one:
         slow = one.begin(0)
         assert flow.held.wait(30)
         time.sleep(0.2)  # several looks of the one that closes
         flow.go.set()
-        assert slow.result(30)
+        assert slow.result(30), "one that is taken is not idle"
         assert len(one.asked) == 1
+        eventually(lambda: one.open == 0 and flow.open_now == 0, "the end of the connections")
+        assert one.read(RANGE)
+        assert len(one.asked) == 2
 
 
 def test_no_more_than_so_many_are_open(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -197,35 +197,25 @@ def test_a_block_that_fails_fails_the_file(bench: Bench, manner: Any, message: s
     assert not bench.other.data
 
 
-def test_the_replica_that_failed_is_the_one_that_is_named(bench: Bench) -> None:
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_replica_that_failed_or_is_silent_is_the_one_that_is_named(bench: Bench, silent: bool) -> None:
     bench.placer = FakePlacer([bench.port.address, "other:1"])
-    bench.port.manners = [fails_at(0, 1)]
-    with pytest.raises(HostFailed) as caught:
-        bench.sink().complete([DATA])
-    assert caught.value.host == "other:1"
-
-
-def test_the_silent_one_of_a_pipeline_is_the_one_that_is_named(bench: Bench) -> None:
-    bench.placer = FakePlacer([bench.port.address, "other:1"])
-    bench.pipelines.dead = ["other:1"]
-    bench.port.manners = [says_nothing_more]
+    bench.pipelines.dead = ["other:1"] if silent else []
+    bench.port.manners = [says_nothing_more if silent else fails_at(0, 1)]
     with pytest.raises(HostFailed) as caught:
         bench.sink(patience=100).complete([DATA])
-    assert (caught.value.host, caught.value.stalled) == ("other:1", True)
+    assert (caught.value.host, caught.value.stalled) == ("other:1", silent)
 
 
-def test_a_block_is_begun_without_a_replica_that_cannot_be_reached(bench: Bench) -> None:
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_block_is_begun_without_a_replica_that_cannot_be_reached(bench: Bench, silent: bool) -> None:
     bench.placer = FakePlacer([bench.port.address, "bad:1", "good:1"])
-    bench.port.manners = [lambda writing: writing.accept(1, "bad:1")]
+    if silent:  # which is known
+        bench.pipelines.any_silent, bench.pipelines.down = True, ["bad:1"]
+    else:
+        bench.port.manners = [lambda writing: writing.accept(1, "bad:1")]
     bench.sink().complete([DATA])
     assert bench.written == DATA
-    assert bench.placer.calls == ["create", "add", "abandon", "add", "complete"]
-
-
-def test_a_block_is_begun_without_one_that_is_known_to_be_silent(bench: Bench) -> None:
-    bench.placer = FakePlacer([bench.port.address, "silent:1"])
-    bench.pipelines.any_silent, bench.pipelines.down = True, ["silent:1"]
-    bench.sink().complete([DATA])
     assert bench.placer.calls == ["create", "add", "abandon", "add", "complete"]
 
 

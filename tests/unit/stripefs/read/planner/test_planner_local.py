@@ -64,22 +64,6 @@ def test_a_local_host_that_comes_back_is_used_again() -> None:
     assert fetched_from(back, LOCAL) > length // 4
 
 
-@pytest.mark.parametrize("choose_host", [True, False])
-@pytest.mark.parametrize("hosts", [(LOCAL,), (LOCAL, "h1", "h2")])
-def test_where_the_client_chooses_it_does_so_when_the_local_host_fails(
-    hosts: tuple[str, ...], choose_host: bool
-) -> None:
-    tried = World(
-        limits(local_hosts=frozenset((LOCAL,)), choose_host=choose_host),
-        {LOCAL: Host(1e8, dead=True), "": Host(1e8), **eight()},
-    )
-    client = tried.client(tried.open([Block(0, 64 * MIB, hosts)]), sequential(64 * MIB))
-    tried.run()
-    assert not client.errors
-    chosen_by_client = not choose_host or hosts == (LOCAL,)
-    assert fetched_from(tried, "") == (64 * MIB if chosen_by_client else 0)
-
-
 def test_hosts_are_slow_by_the_pace_of_their_own_kind() -> None:
     table = HostTable(per_host=3, total=32, local=(LOCAL,))
     for _ in range(20):

@@ -84,27 +84,6 @@ def test_behind_one_that_hangs_the_others_are_answered(library: Library) -> None
     assert [path for path, _ in library.asked] == ["/a", "/hangs", "/b", "/c"]
 
 
-def test_one_that_is_given_up_asks_for_nothing_more(library: Library) -> None:
-    end, over = threading.Event(), threading.Event()
-
-    def hang() -> Reader:
-        end.wait()
-        over.set()
-        return Reader(b"late")
-
-    library.files = {"/a": b"a", "/hangs": hang, "/b": b"b"}
-    reads = native._SmallReads(library, ["/a", "/hangs", "/b"], 10)  # type: ignore[arg-type]  # a client of ours
-    asking = threading.Thread(target=reads.make)
-    asking.start()
-    while len(library.asked) < 2:
-        pass
-    assert reads.give_up() == [b"a"]
-    end.set()
-    asking.join()
-    assert over.is_set()
-    assert [path for path, _ in library.asked] == ["/a", "/hangs"]
-
-
 def test_a_namenode_that_goes_away_is_not_asked_for_the_rest(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone() -> Reader:
         def refused(address: str, timeout: float) -> None:
