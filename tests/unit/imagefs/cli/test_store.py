@@ -102,6 +102,10 @@ def test_ls(imagefs: Command, store: str, tmp_path: Path) -> None:
     ]
     (Path(store) / "images" / digests[1]).write_text("{}")
     assert "holds other bytes" in imagefs("ls", store).splitlines()[-1]
+    (Path(store) / "tags/bad").write_text("nonsense")
+    assert imagefs.run("ls", store)[0] == 5
+    assert imagefs("rm", f"{store}#bad") == "tag bad\n"
+    imagefs("ls", store)
 
 
 def test_inspect(imagefs: Command, store: str, tmp_path: Path) -> None:
@@ -150,28 +154,12 @@ def test_rm_and_gc(imagefs: Command, store: str, tmp_path: Path) -> None:
     assert "4 objects" in listed[-1]
     assert imagefs.json("gc", store)["removed"] == listed[:-1]
     assert files(Path(store)) == []
-
-
-def test_gc_by_force(imagefs: Command, store: str, tmp_path: Path) -> None:
-    source = write_tree(tmp_path / "source", a=1)
-    imagefs("build", f"dir:{source}", store)
-    assert len(imagefs.json("gc", store, "--untagged", "--force", "--older-than", "1h")["removed"]) == 0
-    assert len(imagefs.json("gc", store, "--untagged", "--force")["removed"]) == 5
-
-
-def test_rm_by_digest_takes_all_tags(imagefs: Command, store: str, tmp_path: Path) -> None:
-    source = write_tree(tmp_path / "source", a=1)
     for tag in ("a", "b"):
-        digest = imagefs("build", f"dir:{source}", store, "-t", tag, "-q").strip()
+        imagefs("build", f"dir:{source}", store, "-t", tag)
     assert imagefs("rm", f"{store}#{digest[:16]}") == f"tag a\ntag b\nimage {digest}\n"
-
-
-def test_a_tag_that_names_nothing_can_be_removed(imagefs: Command, store: str, tmp_path: Path) -> None:
-    imagefs("build", f"dir:{write_tree(tmp_path / 'source', a=1)}", store, "-t", "app")
-    (Path(store) / "tags/bad").write_text("nonsense")
-    assert imagefs.run("ls", store)[0] == 5
-    assert imagefs("rm", f"{store}#bad") == "tag bad\n"
-    imagefs("ls", store)
+    imagefs("build", f"dir:{source}", store)
+    assert imagefs.json("gc", store, "--untagged", "--force", "--older-than", "1h")["removed"] == []
+    assert len(imagefs.json("gc", store, "--untagged", "--force")["removed"]) == 5
 
 
 def test_sigterm_takes_away_what_was_unpacked(

@@ -53,7 +53,8 @@ def test_what_is_printed_for_a_version_is_right_for_it(version: tuple[int, int, 
 def test_of_1_6_kubelet_finds_the_folder_only_by_a_link(tmp_path: Path) -> None:
     root = tmp_path / "snapshotter"
     root.mkdir()
-    known = facts((1, 6, 20), {**config(1), "root": str(tmp_path)})
+    made = {**config(1), "root": str(tmp_path)}
+    known = facts((1, 6, 20), made)
     link = tmp_path / "io.containerd.snapshotter.v1.imagefs"
 
     def room() -> tuple[str, str]:
@@ -63,6 +64,9 @@ def test_of_1_6_kubelet_finds_the_folder_only_by_a_link(tmp_path: Path) -> None:
     assert room() == ("warn", f"ln -s {root} {link}")
     link.symlink_to(root)
     assert room() == ("ok", "")
+    assert against(known._replace(version=(1, 5, 11)))["version"] == "fail"
+    del made["plugins"][V1_CRI_PLUGIN]["containerd"]["disable_snapshot_annotations"]
+    assert against(known)["annotations"] == "fail", "they are off unless the file says otherwise"
 
 
 def test_without_containerd_there_is_one_finding() -> None:
@@ -108,21 +112,11 @@ def test_parallel_unpacks_want_a_containerd_that_asks_which_layers_are_lazy(
     assert against(facts(version, made)) == against_it
 
 
-def test_annotations_are_off_unless_the_file_says_otherwise() -> None:
-    made = config(1)
-    del made["plugins"][V1_CRI_PLUGIN]["containerd"]["disable_snapshot_annotations"]
-    assert against(facts((1, 7, 27), made)) == {"annotations": "fail"}
-
-
 @pytest.mark.parametrize(
     ("plugins", "state"), [(None, "warn"), ({}, "fail"), ({"imagefs": "error"}, "fail"), ({"imagefs": "ok"}, "ok")]
 )
 def test_the_containerd_that_runs_may_have_another_configuration(plugins: dict[str, str] | None, state: str) -> None:
     assert states(facts((2, 1, 4), config(2))._replace(plugins=plugins))["running"] == state
-
-
-def test_an_old_containerd_is_refused() -> None:
-    assert against(facts((1, 5, 11), {**config(1), "root": "/nonexistent"}))["version"] == "fail"
 
 
 def test_a_file_without_its_program_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

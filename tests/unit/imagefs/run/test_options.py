@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
-import click
 import pytest
 
-from imagefs.cli.main import PROGRAM
 from imagefs.errors import RunError
 from imagefs.run import host
 from imagefs.run.options import ImageConfig, ResourceLimits, User, parse_cgroup, parse_signal, resolve_user
-from stripefs.cli.commands import group
 from stripefs.errors import ConfigError
 from stripefs.fuse import kernel
 from stripefs.fuse.kernel import MountPoint
@@ -59,11 +52,6 @@ def test_users(wanted: str, expected: User) -> None:
 def test_users_that_are_not_listed(wanted: str) -> None:
     with pytest.raises(RunError, match="the image has no"):
         resolve_user(wanted, PASSWD, GROUP)
-
-
-def test_an_image_without_users() -> None:
-    assert resolve_user("", b"", b"") == User(0, 0, [], "/")
-    assert resolve_user("12:13", b"\xff\0", b"\xff:::") == User(12, 13, [], "/")
 
 
 def test_image_configs() -> None:
@@ -126,7 +114,6 @@ def hierarchy(controllers: str, version: str = "cgroup") -> MountPoint:
         ({}, ResourceLimits()),
         ({"memory": "64MiB"}, ResourceLimits(memory=64 << 20)),
         ({"memory": "1.5g"}, ResourceLimits(memory=3 << 29)),
-        ({"memory": "20000000"}, ResourceLimits(memory=20_000_000)),
         ({"cpus": "1.5"}, ResourceLimits(cpus=1.5)),
         ({"cpus": "0.01"}, ResourceLimits(cpus=0.01)),
         ({"processes": "100"}, ResourceLimits(processes=100)),
@@ -141,12 +128,9 @@ def test_limits(given: dict[str, str], expected: ResourceLimits) -> None:
     ("given", "message"),
     [
         ({"memory": "much"}, "--memory: 'much' is not a size such as 8MiB, 512M or 1GB"),
-        ({"memory": "-1"}, "--memory: '-1' is not a size such as 8MiB, 512M or 1GB"),
         ({"memory": "1"}, "--memory: 1 is outside 6 MiB to 1024 TiB"),
-        ({"cpus": "two"}, "--cpus: 'two' is not a number of processors such as 2 or 1.5"),
         ({"cpus": "nan"}, "--cpus: 'nan' is not a number of processors such as 2 or 1.5"),
         ({"cpus": "inf"}, "--cpus: inf is outside 0.01 to 8192"),
-        ({"cpus": "-1"}, "--cpus: -1 is outside 0.01 to 8192"),
         ({"cpus": "0.001"}, "--cpus: 0.001 is outside 0.01 to 8192"),
         ({"processes": "many"}, "--pids-limit: 'many' is not a whole number"),
         ({"processes": "-1"}, "--pids-limit: -1 is outside 0 to 4194304"),
@@ -172,40 +156,7 @@ def test_a_place_that_is_no_cgroup(given: str) -> None:
         parse_cgroup(given)
 
 
-def test_memory_on_the_page_of_run_is_the_containers() -> None:
-    commands = group(PROGRAM)
-    context = click.Context(commands)
-    memory = {}
-    for name in ("run", "mount"):
-        command = commands.get_command(context, name)
-        assert command is not None
-        (found,) = [one for one in command.params if "--memory" in one.opts]
-        memory[name] = found.get_help_record(context)
-    assert memory["run"] == ("--memory SIZE", "Most memory of the container.  [no limit]")
-    assert memory["mount"] == ("--memory SIZE", "Most memory for blocks on their way.  [64MiB]")
-
-
-def test_a_shell_offers_the_flags() -> None:
-    """Asked as the completion script asks, which gives the command no arguments."""
-    asking = {"_IMAGEFS_COMPLETE": "bash_complete", "COMP_WORDS": "imagefs run --", "COMP_CWORD": "2"}
-    done = subprocess.run(
-        [Path(sys.executable).with_name("imagefs")],
-        env=os.environ | asking,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    flags = {"--memory", "--cpus", "--pids-limit", "--cgroup-parent"}
-    assert {f"plain,{flag}" for flag in flags} <= set(done.stdout.split())
-
-
 # Controllers
-
-
-def test_controllers_of_version_1() -> None:
-    mounts = [TOP, hierarchy("cpu,cpuacct"), hierarchy("pids"), hierarchy("memory", version="cgroup2")]
-    assert {"cpu", "pids"} <= host.controllers(mounts)
-    assert "memory" not in host.controllers(mounts)
 
 
 def test_controllers_of_version_2(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +170,8 @@ def test_controllers_of_version_2(tmp_path: object, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_limit_that_nothing_enforces_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "mounts", lambda: [TOP, hierarchy("cpu")])
+    table = [TOP, hierarchy("cpu,cpuacct"), hierarchy("memory", version="cgroup2")]
+    monkeypatch.setattr(kernel, "mounts", lambda: table)
     host.check_limits(ResourceLimits())
     host.check_limits(ResourceLimits(cpus=1))
     for limits, flag, name in (

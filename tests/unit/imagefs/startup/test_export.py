@@ -125,17 +125,6 @@ def test_otlp_is_that_of_the_schema_and_gives_the_events_back(
     assert sorted(map(plain, imported.events)) == sorted(map(plain, events))
 
 
-def test_numbers_that_json_lacks_stay_what_they_are() -> None:
-    facts = {"a": math.inf, "b": math.nan, "c": 1 << 70}
-    event = {"v": 1, "wall_ns": ZERO, "event": "instant", "stage": "ready", "facts": facts}
-    (line,) = to_otlp([event])
-    (span,) = json_format.Parse(line, TracesData()).resource_spans[0].scope_spans[0].spans
-    values = {one.key.rpartition(".")[2]: one.value for one in span.attributes}
-    assert values["a"].double_value == math.inf
-    assert math.isnan(values["b"].double_value)
-    assert values["c"].string_value == str(1 << 70)
-
-
 def test_stages_marked_several_times_are_paired_in_order() -> None:
     """Marks of one stage share a span; each begin is by a process of its own."""
     one = {"v": 1, "stage": "checkpoint", "name": "x", "span": "00f067aa0ba902b7", "run": "r", "node": "n", "boot": "b"}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from imagefs.cli.startup import command
 from imagefs.startup.importers import KINDS, Given, read
-from imagefs.startup.importers.events import duration_ns, time_ns
+from imagefs.startup.importers.events import time_ns
 from imagefs.startup.importers.text import hosts
 from stripefs.errors import ConfigError, StripefsError
 from tests.support.checkout import CHECKOUT
@@ -117,15 +117,6 @@ def test_bad_requests_get_one_line(arguments: list[str], words: str) -> None:
         run(*arguments)
     assert "\n" not in str(caught.value)
     assert caught.value.exit_code == (2 if isinstance(caught.value, ConfigError) else 4)
-
-
-@pytest.mark.parametrize(
-    ("text", "nanoseconds"),
-    [("1m2s", 62 * S), ("796ms", 796 * 10**6), ("49.18401355s", 49184013550), ("1h0m0.5s", 3600 * S + S // 2),
-     ("1min 2.125s", 62125 * 10**6), ("313µs", 313000), ("2d 3h", 51 * 3600 * S)],
-)  # fmt: skip
-def test_durations(text: str, nanoseconds: int) -> None:
-    assert duration_ns(text) == nanoseconds
 
 
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1)), st.integers(0, 999_999_999), st.sampled_from("T "))

@@ -7,6 +7,7 @@ import gzip
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -127,9 +128,7 @@ def test_places_that_cannot_be_read_are_told(tmp_path: Path, monkeypatch: pytest
     [
         ({"rank": -5}, {"bad field"}),
         ({"rank": 1 << 62}, {"bad field"}),
-        ({"pid": (1 << 63) - 1}, {"bad field"}),
         ({"mono_ns": -(1 << 63)}, {"bad field", "no monotonic clock"}),
-        ({"wall_ns": (1 << 63) - 1}, {"not an event"}),
         ({"wall_ns": -1}, {"not an event"}),
         ({"facts": {"wait_ns": 1 << 62}}, {"bad field"}),
     ],
@@ -139,14 +138,6 @@ def test_numbers_out_of_range_cost_themselves_alone(fields: dict[str, object], k
     made = report(span(0, 10, "model"), span(0, 20, "model", node="b"), bad)
     assert {one.kind for one in made.problems} == kinds
     assert made.starts[0].total_s == 20
-
-
-def test_a_start_whose_node_nobody_names() -> None:
-    (start,) = report(span(0, 10, "image", node=None, rank=None), span(10, 12, "model", node=None, rank=None)).starts
-    assert [(step.node, step.stage, step.seconds) for step in start.critical_path] == [
-        ("", "image", 10),
-        ("", "model", 2),
-    ]
 
 
 def test_an_end_that_names_another_start_makes_none() -> None:
@@ -230,8 +221,9 @@ def test_events_without_a_run_belong_to_the_start_that_ended_next() -> None:
 
 
 def test_events_with_a_wall_clock_only() -> None:
-    lines = span(0, 5, "queue", mono_ns=None, boot=None) + span(5, 9, "first_step", mono_ns=None, boot=None)
-    made = report(lines)
+    fields: dict[str, Any] = {"mono_ns": None, "boot": None, "node": None}
+    made = report(span(0, 5, "queue", **fields) + span(5, 9, "first_step", **fields))
+    assert [step.node for step in made.starts[0].critical_path] == ["", ""], "nobody names its node"
     assert made.starts[0].total_s == 9
     assert made.starts[0].held_s == 4
     assert counts(made) == {"no monotonic clock": 4}

@@ -118,11 +118,8 @@ def test_a_node_with_accelerators(tmp_path: Path) -> None:
     assert node_facts(tmp_path) == found
     (tmp_path / "proc/cpuinfo").write_text(files["proc/cpuinfo"].replace("b a", "a"))
     assert node_facts(tmp_path).cpu != found.cpu
-
-
-def test_this_node() -> None:
-    assert node_facts().cpu["instructions"]
     assert node_facts(Path("/nonexistent")) == NodeFacts({}, [], "")
+    assert node_facts().cpu["instructions"], "of this node"
 
 
 # Capture
@@ -197,37 +194,26 @@ def test_a_file_that_changes_while_it_is_copied_is_left_out(
 def test_nothing_outside_of_the_folder_is_captured(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that puts a link in the place of a directory, and back, has nothing of the host read."""
+    """A job that puts a link in the place of a directory or of a file has nothing of the host read."""
     (folder / "triton/kept").mkdir()
     (folder / "triton/kept/file").write_text("of the host, meanwhile")
     (folder / "triton/kept/link").symlink_to("file")
     (folder / "triton/kept/below").mkdir()
+    (folder / "triton/other").write_text("a link later")
     look = publisher.inventory.take
 
     def taken(top: str) -> Any:
         found = look(top)
         (folder / "triton/kept").rename(tmp_path / "host")
         (folder / "triton/kept").symlink_to(tmp_path / "host")
+        (folder / "triton/other").unlink()
+        (folder / "triton/other").symlink_to("kernel.so")
         return found
 
     monkeypatch.setattr(publisher.inventory, "take", taken)
     copy = tmp_path / "copy"
     with captured(str(folder), str(copy)):
         assert {str(path.relative_to(copy)) for path in copy.rglob("*")} == {"triton", "triton/kernel.so"}
-
-
-def test_a_file_that_became_a_link_is_left_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "triton/other").write_text("whole too")
-    look = publisher.inventory.take
-
-    def taken(top: str) -> Any:
-        found = look(top)
-        (folder / "triton/other").unlink()
-        (folder / "triton/other").symlink_to("kernel.so")
-        return found
-
-    monkeypatch.setattr(publisher.inventory, "take", taken)
-    assert names(folder, tmp_path / "copy") == {"triton/kernel.so"}
 
 
 @pytest.mark.parametrize("mode", [stat.S_ISUID | 0o755, stat.S_ISGID | 0o755])
@@ -268,21 +254,6 @@ def test_they_are_published_as_a_snapshot_of_their_kind(folder: Path, tmp_path: 
 # The process that publishes
 
 
-def test_a_job_that_failed_has_nothing_published(folder: Path, tmp_path: Path) -> None:
-    """Nor does anything wait for a store that does not answer."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/store"
-        job = Publication({"url": url}, str(tmp_path / "cache"), {"salt": "x"}, key.FOLDER, 0.0)
-        said: list[str] = []
-        publishing = Publishing(job, str(folder), str(tmp_path / "copy"), said.append)
-        publishing.begin()
-        eventually(lambda: (tmp_path / "copy/triton/kernel.so").exists(), "the copy")
-        publishing.end(failed=True)
-    assert said == ["the start-up caches are not published, since the run has ended"]
-    assert not (tmp_path / "copy").exists()
-    publishing.end(failed=True)  # nothing is left to end
-
-
 def test_each_run_tells_how_its_own_publishing_ended(folder: Path, tmp_path: Path) -> None:
     """Also where another one of the same key began after that."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -296,9 +267,11 @@ def test_each_run_tells_how_its_own_publishing_ended(folder: Path, tmp_path: Pat
         second.begin()
         eventually(lambda: (tmp_path / "copy2/triton/kernel.so").exists(), "the copy")
         first.end(failed=False)
-        second.end(failed=True)
+        second.end(failed=True)  # which waits for no store
     assert "cannot be looked at" in said[0]
     assert said[1:] == ["the start-up caches are not published, since the run has ended"]
+    assert not (tmp_path / "copy2").exists()
+    second.end(failed=True)  # nothing is left to end
 
 
 def test_a_run_that_never_was_ready_has_nothing_to_end(folder: Path, tmp_path: Path) -> None:
