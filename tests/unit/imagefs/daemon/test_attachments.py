@@ -124,11 +124,6 @@ async def test_one_id_is_one_use_whoever_asks(tmp_path: Path, store: Path, open_
         answers.append(await host.attach(asked))
         assert len(host.state.attachments) == 1
         assert len({str(answer) for answer in answers}) == 1
-    async with running_host(tmp_path, open_journal()) as host:
-        assert (await host.attach(asked)).metadata == answers[0].metadata
-        assert len(host.state.attachments) == 1
-        await host.mounted(MountedRequest(asked.id, "erofs"))
-        await host.mounted(MountedRequest(asked.id, "erofs"))
         await host.detach(DetachRequest(asked.id))
         with pytest.raises(MountError, match="does not know this mount"):
             await host.mounted(MountedRequest(asked.id, "erofs"))

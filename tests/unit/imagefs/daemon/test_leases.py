@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from imagefs.daemon import leases as module
@@ -25,7 +23,6 @@ from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
-from tests.support.examples import examples
 from tests.unit.imagefs.daemon.fake_host import FakeHost, attached, attachment
 
 SETTINGS = DaemonSettings(runtime="/run/nothing")
@@ -230,6 +227,50 @@ def test_what_is_mounted_anew_meanwhile_stays(tmp_path: Path) -> None:
 
 
 @beside_unmounts
+async def test_a_lease_waits_for_the_end_of_a_mount_or_an_unmount(world: World, leases: Leases) -> None:
+    """A mount that failed leaves nothing, and can be asked for again; one that cannot be unmounted is joined."""
+    held: list[HeldImage] = []
+
+    async def ask(name: str) -> None:
+        held.append(await hold(leases, request("one", name)))
+
+    async def asked_while_a_helper_runs(*names: str) -> None:
+        waiting = world.slow
+        assert waiting is not None
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(ask, name)
+            await trio.sleep(3)
+            assert (held, len(waiting)) == ([], 1)
+            world.slow = None
+            waiting[0].set()
+        assert {one.lowerdir for one in held} == world.standing == {pool_path(SETTINGS, IMAGES["one"])}
+        held.clear()
+
+    world.broken = "mount"
+    with pytest.raises(MountError):
+        await leases.hold(request("one", "a"))
+    assert (world.known, world.standing) == ({}, set())
+    world.broken, world.slow = "", []
+    await asked_while_a_helper_runs("a", "b")
+    world.slow = []
+    for name in "ab":
+        await leases.release(releasing(name, at_once=True))
+    await trio.sleep(3)
+    await asked_while_a_helper_runs("c")
+    world.broken = "unmount"
+    await leases.release(releasing("c", at_once=True))
+    await trio.sleep(3)
+    mounts = world.mounts
+    assert (await hold(leases, request("one", "d"))).lowerdir in world.standing
+    assert world.mounts == mounts
+    world.broken = ""
+    await leases.release(releasing("d", at_once=True))
+    await trio.sleep(30)
+    assert (world.known, world.standing) == ({}, set())
+
+
+@beside_unmounts
 async def test_where_no_lease_can_be_had(world: World, leases: Leases) -> None:
     with pytest.raises(MountError, match="another mount namespace"):
         await leases.hold(request("one", "c")._replace(namespace=2))
@@ -238,65 +279,3 @@ async def test_where_no_lease_can_be_had(world: World, leases: Leases) -> None:
         patch.setattr(os, "geteuid", lambda: 1000)
         with pytest.raises(MountError, match="root"):
             await leases.hold(request("one", "c"))
-
-
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("hold"), st.tuples(st.sampled_from(["one", "two"]), st.sampled_from("xyz"))),
-        st.tuples(st.just("release"), st.sampled_from("xyz")),
-        st.tuples(st.just("pass"), st.sampled_from([0.3, 30.0, 70.0])),
-        st.tuples(st.just("helpers"), st.sampled_from(["slow", "quick", "mount fails", "unmount fails"])),
-        st.tuples(st.just("step"), st.just(0)),
-    ),
-    max_size=25,
-)
-
-
-@examples(60)
-@given(STEPS)
-def test_what_a_lease_holds_is_mounted(steps: list[tuple[str, Any]]) -> None:
-    async def main(world: World, leases: Leases) -> None:
-        held: dict[str, str] = {}
-        busy: set[str] = set()
-
-        async def ask(image: str, name: str) -> None:
-            try:
-                held[name] = (await hold(leases, request(image, name))).lowerdir
-            except MountError:
-                pass
-            finally:
-                busy.discard(name)
-
-        def step() -> None:
-            for event in world.slow or ():
-                event.set()
-
-        async with trio.open_nursery() as nursery:
-            for kind, value in steps:
-                match kind:
-                    case "hold" if value[1] not in busy:
-                        busy.add(value[1])
-                        nursery.start_soon(ask, *value)
-                    case "release" if value not in busy:
-                        held.pop(value, None)
-                        await leases.release(releasing(value))
-                    case "pass":
-                        await trio.sleep(value)
-                    case "helpers":
-                        step()
-                        world.slow = [] if value == "slow" else None
-                        failing = value.partition(" ")
-                        world.broken = failing[0] if failing[2] else ""
-                    case "step":
-                        step()
-                await wait_all_tasks_blocked()
-                assert set(held.values()) <= world.standing
-            step()
-            world.slow, world.broken = None, ""
-        for name in "xyz":
-            await leases.release(releasing(name))
-        await trio.sleep(200)
-        assert not world.standing
-        assert not world.known
-
-    run(main)

@@ -257,31 +257,8 @@ class Lazy(FakeHost):
         return one
 
 
-async def test_others_wait_for_the_first_and_copy_its_mount(autojump_clock: MockClock) -> None:
-    uses = Lazy()
-    mounts = ClientMounts(uses)
-    first = uses.add("1")
-    assert await mounts.of(first) is None
-    found: list[MountedTree | None] = []
-
-    async def ask(name: str) -> None:
-        found.append(await mounts.of(uses.add(name)))
-
-    async with trio.open_nursery() as nursery:
-        for name in "23":
-            nursery.start_soon(ask, name)
-        await trio.sleep(0.5)
-        assert found == []
-        await mounts.shown(ShownRequest("1", "/proc/7/fd/8", "0:9"))
-    assert found == 2 * [MountedTree("/proc/7/fd/8", "0:9")]
-    assert trio.current_time() == 0.5
-    await mounts.shown(ShownRequest("3", "/proc/9/fd/8", "0:9"))
-    assert await mounts.of(uses.add("4")) == MountedTree("/proc/9/fd/8", "0:9")
-    del uses.known["3"]
-    assert await ClientMounts(uses).of(uses.add("5")) == MountedTree("/proc/7/fd/8", "0:9")  # the next worker
-
-
-async def test_when_the_first_gives_up_the_next_one_mounts(autojump_clock: MockClock) -> None:
+async def test_others_wait_for_the_first_that_mounts_and_copy_its_mount(autojump_clock: MockClock) -> None:
+    """When it gives up, the next one mounts."""
     uses = Lazy()
     mounts = ClientMounts(uses)
     first = uses.add("1")
@@ -302,6 +279,10 @@ async def test_when_the_first_gives_up_the_next_one_mounts(autojump_clock: MockC
         nursery.start_soon(ask, "3")
     assert found == [None, MountedTree("/2", "0:1")]
     assert trio.current_time() == 0.2
+    await mounts.shown(ShownRequest("3", "/proc/9/fd/8", "0:9"))
+    assert await mounts.of(uses.add("4")) == MountedTree("/proc/9/fd/8", "0:9")
+    del uses.known["3"]
+    assert await ClientMounts(uses).of(uses.add("5")) == MountedTree("/2", "0:1")  # the next worker
 
 
 async def test_nobody_waits_long_or_for_something_else(autojump_clock: MockClock) -> None:
