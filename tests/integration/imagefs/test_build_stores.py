@@ -15,9 +15,8 @@ import pytest
 
 from imagefs.cli.main import PROGRAM
 from imagefs.housekeeping.verify import verify
-from stripefs.format.reserved_names import is_hidden
 from tests.support.images.layers import file, layer, layout
-from tests.support.images.stores import build_tree, files, images_at, images_in, put_counter, write_tree
+from tests.support.images.stores import files, images_at, images_in, write_tree
 from tests.tools.s3_server import Server, s3_server
 
 SMALL_PACKS = """
@@ -122,13 +121,3 @@ def test_a_bucket(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[
         removed = answer("gc", url, "--force")["removed"]
         assert {path.partition("/")[0] for path in removed} == {"packs", "indexes", "metadata", "extents"}
         assert list(images.files(b"/packs")) == []
-
-
-def test_an_object_in_a_bucket_is_looked_for_before_it_is_sent(server: Server, tmp_path: Path) -> None:
-    source = write_tree(tmp_path / "source", a=1)
-    with images_at(server.url("images/again")) as images:
-        report = build_tree(source, images)
-        images.remove(report.digest)  # so that the next build does not know of the pack
-        written = put_counter(images.repository.store)  # type: ignore[attr-defined]
-        assert build_tree(source, images).digest == report.digest
-        assert [path for path in written if not is_hidden(path[1:])] == [f"/images/{report.digest}".encode()]

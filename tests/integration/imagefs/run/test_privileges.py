@@ -148,22 +148,23 @@ def test_a_profile_of_the_users_own(containers: Containers, runtime: str, tmp_pa
 
 @both
 def test_capabilities(containers: Containers, runtime: str) -> None:
-    for added, dropped, effective in (
-        (["CAP_NET_ADMIN"], [], "00000000a80435fb"),
-        ([], ["CAP_CHOWN", "CAP_MKNOD"], "00000000a00425fa"),
-        (["CAP_KILL"], [ALL], "0000000000000020"),
-        ([], [ALL], "0" * 16),
+    usual = "00000000a80425fb"
+    for options, effective, bounding in (
+        ({"user": "root"}, usual, usual),
+        ({"user": "ann"}, "0" * 16, usual),
+        ({"added": ["CAP_NET_ADMIN"], "dropped": ["CAP_MKNOD"]}, "00000000a00435fb", "00000000a00435fb"),
+        ({"added": ["CAP_KILL"], "dropped": [ALL]}, "0000000000000020", "0000000000000020"),
+        ({"added": [ALL]}, *[status_of(Path("/proc/self/status").read_text())["CapBnd"]] * 2),
     ):
-        status, output, errors = containers.run(
-            "cat", "/proc/self/status", runtime=runtime, added=added, dropped=dropped
-        )
+        status, output, errors = containers.run("cat", "/proc/self/status", runtime=runtime, **options)
         assert status == 0, errors
-        known = dict(line.split(":\t", 1) for line in output.splitlines())
-        assert (known["CapEff"], known["CapBnd"]) == (effective, effective)
-    status, output, errors = containers.run("cat", "/proc/self/status", runtime=runtime, added=[ALL])
-    assert status == 0, errors
-    bounding = dict(line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines())["CapBnd"]
-    assert f"CapEff:\t{bounding}" in output
+        known = status_of(output)
+        assert (known["CapEff"], known["CapBnd"], known["NoNewPrivs"]) == (effective, bounding, "0")
+        assert (known["SigBlk"], known["SigIgn"]) == ("0" * 16, "0" * 16)
+
+
+def status_of(text: str) -> dict[str, str]:
+    return dict(line.split(":\t", 1) for line in text.splitlines())
 
 
 @both
