@@ -10,7 +10,7 @@ import pytest
 
 import stripefs
 from stripefs.api import engine
-from stripefs.fsspec import HttpFileSystem, StripefsFileSystem
+from stripefs.fsspec import HttpFileSystem
 from tests.support.stores import content
 from tests.tools.s3_server import BUCKET, Server
 from tests.tools.web_server import WebServer
@@ -47,19 +47,6 @@ def test_a_bucket(server: Server, caplog: pytest.LogCaptureFixture) -> None:
 def _write_and_fail(file: stripefs.WriteFile) -> None:
     file.write(DATA)
     raise KeyError
-
-
-def test_a_bucket_through_fsspec(server: Server) -> None:
-    stripefs.connect(server.url("")).mkdir("spec")
-    fs = StripefsFileSystem(root=server.url("spec"))
-    fs.pipe({"a/one": b"1", "a/two": b"2"})
-    assert fs.find("") == ["a/one", "a/two"]
-    assert fs.cat(["a/one", "a/two"]) == {"a/one": b"1", "a/two": b"2"}
-    fs.mv("a/one", "b/one")
-    fs.mv("a", "c", recursive=True)
-    assert fs.find("") == ["b/one", "c/two"]
-    fs.rm("b", recursive=True)
-    assert fs.find("") == ["c/two"]
 
 
 def test_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -345,13 +345,6 @@ def test_a_read_that_is_cancelled(transfer: DataTransfer, port: TransferPort) ->
     assert port.connections == 2
 
 
-def test_progress_is_told(here: DataTransfer, port: TransferPort) -> None:
-    watch = RecordingWatch()
-    read(here, port, 0, len(DATA), watch)
-    assert watch.received[-1] == len(DATA)
-    assert len(watch.received) >= 3
-
-
 # The store that chooses between this and WebHDFS.
 
 

@@ -139,17 +139,6 @@ def test_an_open_does_not_wait_for_its_first_sign_of_a_datanode(
         assert library.begun == 1
 
 
-def test_files_without_a_replica_there_are_read_as_ever(library: Library) -> None:
-    with silent_first(good, good) as (cluster, store):
-        assert read_manifest(store) == DOCUMENT
-        eventually(lambda: store.health.reason(cluster.datanodes[0].name), "the silent one to be noted")
-        library.answers.set()
-        del cluster.namenode.replicas[0]
-        begun = library.begun
-        assert read_manifest(store) == DOCUMENT
-        assert library.begun == begun + 1
-
-
 @pytest.mark.parametrize("read", [read_manifest, read_sums, read_document])
 def test_the_only_replica_is_waited_for(library: Library, read: type[read_manifest]) -> None:
     with silent_first() as (cluster, store):

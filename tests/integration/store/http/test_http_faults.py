@@ -100,20 +100,13 @@ def test_a_status_that_fails(server: WebServer, store: Store, fault: Fault, kind
     assert type(failure.value) is kind
 
 
-def test_an_answer_of_unannounced_length(server: WebServer, handle: Handle) -> None:
+def test_answers_that_are_whole_or_of_unannounced_length(server: WebServer, store: Store, handle: Handle) -> None:
     server.fail("chunked")
     assert bytes(handle.read(5, 50_000)) == content(SIZE)[5:50_005]
-    server.lengths = False
-    assert bytes(handle.read(5, 50_000)) == content(SIZE)[5:50_005]
-
-
-def test_the_whole_file_is_taken_where_it_was_wanted(server: WebServer, handle: Handle) -> None:
     server.fail("whole")
     assert bytes(handle.read(0, SIZE)) == content(SIZE)
-
-
-def test_a_file_of_unknown_length(server: WebServer, store: Store) -> None:
     server.lengths = False
+    assert bytes(handle.read(5, 50_000)) == content(SIZE)[5:50_005]
     with pytest.raises(Unsupported, match="length"):
         store.open(b"/file")
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from stripefs.errors import StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store
 from tests.contract.listing import ListingConformance
@@ -42,11 +40,3 @@ class TestAllAtOnce(WriteConformance, PutConformance, ListingConformance, StoreC
     def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         query = "?throttled.rate=1GB/s&block-size=50000&delay=10us&faulty.rate=0&short.rate=0"
         yield from wrapped(tmp_path_factory, "counting+short+faulty+delayed+throttled", query)
-
-
-def test_wrappers_close_and_describe_what_they_wrap(tmp_path: Path) -> None:
-    store = open_store(StoreSettings(url=f"counting+throttled+file://{tmp_path}?rate=1MB/s"))
-    assert {"transport", "root", "throttled", "counted"} <= store.describe().keys()
-    store.close()
-    with pytest.raises(StoreError):
-        store.stat(b"/")

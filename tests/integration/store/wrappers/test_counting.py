@@ -5,13 +5,10 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stripefs.errors import Exists, HostFailed
 from stripefs.store.local import LocalStore
 from stripefs.testing import CountingStore, ThrottledStore
-from stripefs.testing.counting import _Covered
 from tests.integration.store.wrappers.material import MIB, spread
 from tests.support.stores import RecordingWatch, listing
 
@@ -51,16 +48,6 @@ def test_counting_sees_how_many_read_at_once(filled: LocalStore) -> None:
             read.result()
     assert store.counts.peak == store.counts.peak_by_host["h0"] == 5
     assert store.counts.refetched == 40
-
-
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=30))
-def test_covered_ranges_agree_with_a_set(ranges: list[tuple[int, int]]) -> None:
-    covered, model = _Covered(), set[int]()
-    for start, end in ranges:
-        added = set(range(start, end))
-        assert covered.add(start, end) == len(added & model)
-        model |= added
-        assert sorted(covered._edges) == covered._edges
 
 
 def test_what_is_written_is_counted(local: LocalStore) -> None:

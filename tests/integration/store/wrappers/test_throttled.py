@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.errors import ConfigError, HostFailed
+from stripefs.errors import HostFailed
 from stripefs.store.base import Block, Buffer, Store, Watch
 from stripefs.store.local import LocalStore
 from stripefs.testing import ThrottledStore
@@ -121,13 +121,6 @@ def test_a_control_file_moves_hosts_from_outside(filled: LocalStore, tmp_path: P
         read = pool.submit(one.read)
         control.unlink()
         assert bytes(read.result()) == content(MIB)
-
-
-@pytest.mark.parametrize("line", ["h99 dead", "h1 asleep", "h1", "h1 0MB/s"])
-def test_a_control_file_that_says_nothing(filled: LocalStore, tmp_path: Path, line: str) -> None:
-    (tmp_path / "control").write_text(line)
-    with pytest.raises(ConfigError):
-        ThrottledStore(filled, control=str(tmp_path / "control"))
 
 
 @pytest.mark.parametrize("placement", ["random", "even", "one"])

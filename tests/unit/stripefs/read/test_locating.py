@@ -7,7 +7,6 @@ import pytest
 import trio
 
 from stripefs.errors import PermissionDenied, ServiceDown
-from stripefs.format.blocks import Block
 from stripefs.store.local import LocalStore
 from tests.support.waiting import PATIENCE
 from tests.unit.stripefs.read.reading import MIB, LocatedStore, opened
@@ -60,16 +59,6 @@ async def test_blocks_are_asked_for_in_growing_steps(sparse):
             assert await file.read(offset * MIB, 1) == bytes(1)
     asked = [step for step in asked if step[1] > 1]  # the wrapper asks for each read too
     assert asked == [(0, 256), (256, 256), (512, 512), (1024, 1024), (2048, 1024)]
-
-
-async def test_blocks_may_be_told_anew_in_as_many_pieces(local, content):
-    """As a cache does, which tells what it has apart, and has more or less of it each time."""
-
-    def changing(_locate, offset, length):
-        return [Block(0, offset + MIB, ("h0",))]
-
-    async with opened(LocatedStore(local, changing, hosts=1, block_size=16 * MIB)) as (_, file):
-        assert await file.read(0, 16 * MIB) == content[: 16 * MIB]
 
 
 async def test_locating_waits_for_a_service_that_is_away(local, content):

@@ -209,10 +209,6 @@ def test_where_datanodes_fail_hdfs_native_writes_it(cluster):
     writer_of(cluster).put("/lock", [b"x"], replace=False)
     assert cluster.by_native == [("/lock", b"x", False)]
     assert sorted(name for name, *_ in cluster.tried) == ["dn1", "dn2"]
-
-
-def test_without_hdfs_native_the_failure_is_told(cluster):
-    cluster.down = {"dn1", "dn2"}
     with pytest.raises(HostFailed, match="is down"):
         writer_of(cluster, native=False).put("/lock", [b"x"], replace=False)
 
