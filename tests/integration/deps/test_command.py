@@ -4,32 +4,17 @@ differ, as of another interpreter, or that change meanwhile."""
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from stripefs.fuse import kernel
 from tests.integration.deps.commanding import ARGUMENTS, UV_ARGUMENTS, deps, names, value
 from tests.integration.deps.conftest import Job
-from tests.support.deps.wheels import uv, venv, wheel
-from tests.tools.imagefs_daemon import Service, eventually
+from tests.support.deps.wheels import uv, wheel
+from tests.tools.imagefs_daemon import Service
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
-
-
-def test_a_short_form(service: Service, folder: Path, target: Path, jobs: list[Job]) -> None:
-    told = deps(service, "uv", "--wait", "--target", target, *UV_ARGUMENTS)
-    assert "miss" in told
-    assert value(sys.executable, target) == "15"
-    (name,) = names(folder)
-    shutil.rmtree(target)
-    told = deps(service, "uv", "--target", target, "--owner", jobs[0].pid, *UV_ARGUMENTS)
-    assert f"imagefs deps: hit {name[:12]}: mounted at {target}" in told
-    assert value(sys.executable, target) == "15"
-    jobs[0].end()
-    eventually(lambda: kernel.find_mount(str(target)) is None, "the end of the mount")
 
 
 def test_a_command_that_installs_elsewhere(service: Service, folder: Path, target: Path, tmp_path: Path) -> None:
@@ -73,21 +58,6 @@ def test_misuse(service: Service, folder: Path, target: Path) -> None:
     del service.environment["IMAGEFS_STORE"]
     assert "IMAGEFS_STORE" in deps(service, "pip", "--target", target, *ARGUMENTS, code=2)
     assert not target.exists()
-
-
-def test_another_patch_of_python(service: Service, folder: Path, target: Path) -> None:
-    """An interpreter that was brought up to date where it is: what was installed for the one before is not for it."""
-    python = venv(folder / "env")
-    (site,) = (folder / "env").glob("lib/*/site-packages")
-    arguments = ("--python", python, "--target", target, *UV_ARGUMENTS)
-    deps(service, "uv", "--wait", *arguments)
-    shutil.rmtree(target)
-    (site / "sitecustomize.py").write_text("import platform\nplatform.python_version = lambda: '3.11.99'\n")
-    ask = "import platform; print(platform.python_version())"
-    assert subprocess.run([python, "-I", "-c", ask], capture_output=True).stdout == b"3.11.99\n"
-    assert "miss" in deps(service, "uv", "--wait", *arguments)
-    assert value(sys.executable, target) == "15"
-    assert len(names(folder)) == 2
 
 
 def test_another_umask(service: Service, folder: Path, target: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.deps.commanding import deps, names, value
-from tests.support.deps.wheels import editable, sdist, wheel
+from tests.support.deps.wheels import wheel
 from tests.tools.imagefs_daemon import Service
 from tests.tools.package_index import Index, serving
 
@@ -87,22 +87,6 @@ def test_a_miss_downloads_each_file_once(
     assert [path.name for path in (tmp_path / "temporary").iterdir() if path.name.startswith("imagefs-")] == []
 
 
-def test_an_answer_is_believed_for_a_while_by_all_hosts(
-    service: Service, folder: Path, target: Path, index: Index
-) -> None:
-    service.environment["IMAGEFS_RESOLVE_AGE"] = "1h"
-    arguments = ("uv", "--wait", "--target", target, "-r", "requirements.txt")
-    assert "published" in deps(service, *arguments)
-    anew(service, target)
-    publish(index.folder, "light", "1.1", 9)
-    index.asked.clear()
-    assert "mounted at" in deps(service, *arguments)
-    service.ok("umount", str(target))
-    shutil.rmtree(Path(service.settings.cache, "deps/locks"))
-    assert "mounted at" in deps(service, *arguments)  # by what the store has
-    assert index.asked == []
-
-
 def test_an_answer_that_does_not_hold_any_more(service: Service, folder: Path, target: Path, index: Index) -> None:
     """The index has taken away a file that was resolved to, so it is installed without that, and not kept."""
     service.environment["IMAGEFS_RESOLVE_AGE"] = "1h"
@@ -131,15 +115,3 @@ def test_an_index_without_digests(service: Service, folder: Path, target: Path, 
     publish(index.folder, "light", "1.0", 80)
     assert "miss" in deps(service, *arguments)
     assert value(sys.executable, target) == "87"
-
-
-@pytest.mark.parametrize("form", ["pip", "uv"])
-def test_what_is_built_is_known_as_such(service: Service, folder: Path, target: Path, index: Index, form: str) -> None:
-    source = editable(folder.parent / "source", "gamma")
-    backend = (source / "backend.py").read_text().replace('copy("', f'copy("{source}/')
-    settings = (source / "pyproject.toml").read_text()
-    sdist(index.folder / "gamma", "gamma", {"pyproject.toml": settings, "backend.py": backend})
-    arguments = (form, "--wait", "--python", sys.executable, "--target", target, "--no-build-isolation", "gamma")
-    assert "published" in deps(service, *arguments)
-    (name,) = names(folder)
-    assert '"kind": "sdist"' in service.ok("deps", "lock", "--json", name)
