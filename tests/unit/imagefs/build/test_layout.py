@@ -9,7 +9,7 @@ import stat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.build.content import UNIT, Content, Segment, lay_out
+from imagefs.build.content import UNIT, Content, lay_out
 from imagefs.format.erofs import BLOCK, CHUNK
 from imagefs.format.index import BLOCK as DATA_BLOCK
 from imagefs.format.inodes import HOLE, Inode, address
@@ -68,10 +68,6 @@ def test_segments_are_apart_and_files_stay_inside_blocks(sizes: dict[str, dict[s
             assert segment.at // DATA_BLOCK == (segment.at + segment.length - 1) // DATA_BLOCK
         end = segment.at + segment.length
     assert sum(segment.length for segment in segments) == sum(file.size for file in named.values())
-
-
-def places(segments: list[Segment], named: dict[str, Inode]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(inode.chunks) for name, inode in named.items()}
 
 
 def test_a_small_file_more_moves_only_its_neighbours_within_their_blocks() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,13 @@ from imagefs.build import optimize as optimizer
 from imagefs.build.content import scan
 from imagefs.build.optimize import build_optimized, optimize
 from imagefs.errors import BuildError, DamagedObject, FormatError
-from imagefs.format.erofs import BLOCK, DeviceSlot, ErofsImage
-from imagefs.format.erofs.write import add_device
+from imagefs.format.erofs import BLOCK, DeviceSlot
 from imagefs.format.inodes import COLD, HOT
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
-from imagefs.repository.traces import Traces, load_plan
-from imagefs.trace.planner import match
+from imagefs.repository.traces import Traces
 from imagefs.trace.references import open_image
-from tests.support.images.starts import Stored, build_tree, imports, make_tree, open_store, record, trace
+from tests.support.images.starts import Stored, build_tree, imports, open_store, trace
 from tests.support.images.stores import files
 
 
@@ -39,8 +36,7 @@ def test_the_oci_manifest_leads_to_the_image_with_the_hot_device(source: Path, i
 
 
 def test_the_tree_is_the_same_and_comes_from_two_devices(source: Path, images: Images, digest: str) -> None:
-    reads = imports(source, 1)
-    found = trace(images, digest, reads)
+    found = trace(images, digest, [*imports(source, 1), (b"lib/sparse.bin", 5 << 20), (b"lib/zeros.bin", 65536)])
     before = Stored(images, digest)
     report = optimize(images, digest, [found], tag="app")
     after = Stored(images, report.digest)
@@ -69,9 +65,14 @@ def test_the_tree_is_the_same_and_comes_from_two_devices(source: Path, images: I
     assert after.image.devices == [*before.image.devices, DeviceSlot(b"hot", report.hot_bytes // BLOCK)]
 
 
-def test_the_same_traces_make_the_same_bytes(source: Path, images: Images, digest: str, tmp_path: Path) -> None:
+def test_the_same_traces_make_the_same_bytes(
+    source: Path, images: Images, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in many batches, as with an image of many GiB, with blocks that several need and ranges that are apart."""
     traces = [trace(images, digest, imports(source, seed), node=str(seed)) for seed in range(3)]
     first = optimize(images, digest, traces)
+    for name, value in (("_BATCH", 3), ("_RANGE", 200_000), ("_GAP", 0)):
+        monkeypatch.setattr(optimizer, name, value)
     again = optimize(images, digest, traces[::-1])
     assert again.digest == first.digest
     assert again.new_bytes == 0 < first.new_bytes
@@ -90,38 +91,6 @@ def test_an_optimised_image_is_optimised_from_what_it_was_made_of(source: Path, 
     assert from_hot == dataclasses.replace(from_base, new_bytes=from_hot.new_bytes)
     assert len(images.manifest(from_hot.digest).devices) == 2
     assert Stored(images, from_hot.digest).tree() == Stored(images, digest).tree()
-
-
-def test_each_workload_has_its_plan(source: Path, images: Images, digest: str) -> None:
-    train = [trace(images, digest, imports(source, seed, packages=(0, 1)), workload="train") for seed in (1, 1)]
-    serve = trace(images, digest, imports(source, 1, packages=(1, 2)), workload="serve")
-    report = optimize(images, digest, [serve, *train])
-    plans = {name: load_plan(images, report.digest, name) for name in ("train", "serve")}
-    assert load_plan(images, digest, "train") is None
-    assert report.plan_blocks == {name: plan.blocks for name, plan in plans.items() if plan is not None}
-    for name, packages in (("train", (0, 1)), ("serve", (1, 2))):
-        plan, touched = plans[name], record(images, report.digest, imports(source, 1, packages=packages))
-        assert plan is not None
-        assert plan.runs[0].first == 0
-        assert touched.touched_blocks(HOT) == set(plan.of(HOT))
-        assert not touched.touched_blocks(COLD)
-
-
-def test_a_rebuild_is_optimised_by_the_traces_of_the_build_before(
-    source: Path, images: Images, digest: str, tmp_path: Path
-) -> None:
-    traces = [trace(images, digest, imports(source, 1))]
-    rebuilt = make_tree(tmp_path / "rebuilt", stamp=7, first="a_new_one")
-    built, report = build_optimized(*scan(str(rebuilt)), images, traces, tag="app")
-    assert report is not None
-    assert report.by_path > 10
-    assert report.missing == 0
-    assert report.base == built.digest
-    assert images.resolve("app") == report.digest
-    assert Stored(images, report.digest).tree() == Stored(images, built.digest).tree()
-    touched = record(images, report.digest, imports(source, 1))
-    assert touched.touched_blocks(HOT) == set(range(-(-report.hot_bytes // (128 << 10))))
-    assert not touched.touched_blocks(COLD)
 
 
 def test_traces_that_say_nothing_about_the_image_change_nothing(source: Path, images: Images, digest: str) -> None:
@@ -165,18 +134,6 @@ def test_damaged_blocks_are_not_copied(source: Path, images: Images, digest: str
     assert list(images.images()) == [digest]
 
 
-def test_little_batches_copy_the_same(
-    source: Path, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As with an image of many GiB: many batches, blocks that several need, ranges that cannot be joined."""
-    found = trace(images, digest, imports(source, 1))
-    whole = optimize(images, digest, [found])
-    monkeypatch.setattr(optimizer, "_BATCH", 3)
-    monkeypatch.setattr(optimizer, "_RANGE", 200_000)
-    monkeypatch.setattr(optimizer, "_GAP", 0)
-    assert optimize(images, digest, [found]).digest == whole.digest
-
-
 def test_an_image_without_a_table_is_refused(source: Path, images: Images, digest: str) -> None:
     manifest = images.manifest(digest)
     bare = images.put(type(manifest)(manifest.source, manifest.config, manifest.metadata, manifest.devices))
@@ -186,14 +143,6 @@ def test_an_image_without_a_table_is_refused(source: Path, images: Images, diges
     twice = type(manifest)(manifest.source, {}, manifest.metadata, manifest.devices, images.put(nested), "")
     with pytest.raises(FormatError, match="optimised itself"):
         open_image(images, images.put(twice))
-
-
-def test_there_is_room_for_two_devices(images: Images, digest: str) -> None:
-    image = Stored(images, digest).image
-    two = ErofsImage(add_device(image, DeviceSlot(b"hot", 1), {}))
-    assert len(two.devices) == 2
-    with pytest.raises(FormatError, match="no room for another device"):
-        add_device(two, DeviceSlot(b"third", 1), {})
 
 
 def test_a_folder_with_metadata_is_used_when_it_holds_what_it_says(images: Images, digest: str, tmp_path: Path) -> None:
@@ -206,14 +155,3 @@ def test_a_folder_with_metadata_is_used_when_it_holds_what_it_says(images: Image
     for found in files(tmp_path / "store", "metadata"):
         found.unlink()
     assert open_image(images, digest, tmp_path).target.image.data == data
-
-
-def test_a_sparse_file_and_a_hardlink_are_copied_too(source: Path, images: Images, digest: str) -> None:
-    found = trace(images, digest, [(b"lib/sparse.bin", 5 << 20), (b"lib/p01/_native.so", 0), (b"lib/zeros.bin", 65536)])
-    report = optimize(images, digest, [found])
-    stored = Stored(images, report.digest)
-    tree = stored.tree()
-    assert tree[b"lib/sparse.bin"][0] == (source / "lib/sparse.bin").read_bytes()
-    assert tree[b"lib/p01/_native.so"][0] == (source / "lib/p05/again.so").read_bytes()
-    assert match(found.touches, open_image(images, report.digest).target).missing == 0
-    assert os.stat(source / "lib/p01/_native.so").st_nlink == tree[b"lib/p01/_native.so"][3]

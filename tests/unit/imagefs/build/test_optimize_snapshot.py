@@ -64,6 +64,8 @@ def test_it_is_made_once(snapshots: Snapshots, source: Path) -> None:
     assert add_hot_device(snapshots, NAME) == "it has a hot device"
     assert snapshots.load(NAME) == after
     assert verify(images).damage == []
+    assert sorted(remove_snapshot(images, NAME)) == sorted([before.image, after.image])
+    assert images.images() == {}
 
 
 def test_little_is_fetched_as_it_lies(snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,14 +161,6 @@ def test_a_lead_that_was_lost_changes_nothing(snapshots: Snapshots, monkeypatch:
         add_hot_device(snapshots, NAME)
     assert snapshots.load(NAME) == before
     assert images.images().keys() == {before.image}
-
-
-def test_it_goes_with_the_snapshot(snapshots: Snapshots) -> None:
-    base = snapshots.load(NAME).image
-    add_hot_device(snapshots, NAME)
-    image = snapshots.load(NAME).image
-    assert sorted(remove_snapshot(snapshots.images, NAME)) == sorted([base, image])
-    assert snapshots.images.images() == {}
 
 
 def test_gc_keeps_what_it_was_made_from_and_takes_what_came_too_late(

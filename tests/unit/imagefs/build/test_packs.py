@@ -27,13 +27,6 @@ from tests.support.images.stores import build_tree, files, write_tree
 from tests.unit.imagefs.build.test_layout import Bytes
 
 
-def test_what_was_put_together_from_others_is_the_same_when_it_is_built_again(images: Images, tmp_path: Path) -> None:
-    build_tree(write_tree(tmp_path / "one", b=2), images, "one")
-    mixed = write_tree(tmp_path / "mixed", a=1, b=2, c=3)
-    first = build_tree(mixed, images, "mixed")
-    assert build_tree(mixed, images, "mixed").digest == first.digest
-
-
 def test_a_pack_that_is_not_whole_is_stored_again(images: Images, tmp_path: Path) -> None:
     source = write_tree(tmp_path / "source", a=1)
     first = build_tree(source, images, "app")
@@ -164,15 +157,6 @@ def put(pack: Pack, data: bytes) -> bool:
 
 def nothing(_digest: bytes) -> Known | None:
     return None
-
-
-def test_equal_blocks_are_stored_once() -> None:
-    data = random.Random(2).randbytes(BLOCK)
-    segments = [Segment(Bytes(data), 0, BLOCK, number * BLOCK) for number in range(5)]  # type: ignore[arg-type]
-    packs = Packs(put)
-    places = store(blocks_of(segments, 5 * BLOCK), 5, packs, nothing)
-    assert len(set(places)) == 1
-    assert packs.stored_bytes == BLOCK
 
 
 def test_packs_are_closed_when_full() -> None:
