@@ -66,15 +66,13 @@ def test_verify(imagefs: Command, tmp_path: Path, name: str) -> None:
     assert f"deps rm {name[:12]}" in said(imagefs, "verify", name, code=DamagedObject.exit_code)
 
 
-def test_rm(imagefs: Command, images: Images, name: str) -> None:
-    (image,) = images.images()
-    assert imagefs.json("deps", "rm", name[:12]) == {"snapshots": [name], "images": [image]}
-    assert said(imagefs, "ls") == ""
-    assert images.images() == {}
-
-
-def test_gc(imagefs: Command, images: Images, tmp_path: Path, name: str) -> None:
+def test_rm_and_gc(imagefs: Command, images: Images, tmp_path: Path, name: str) -> None:
     assert said(imagefs, "gc") == ""
+    snapshot, (image,) = Snapshots(images).load(name), images.images()
+    assert imagefs.json("deps", "rm", name[:12]) == {"snapshots": [name], "images": [image]}
+    assert (said(imagefs, "ls"), images.images()) == ("", {})
+    build(*scan(str(tmp_path / "source")), images, source=name)
+    Snapshots(images).put(snapshot)
     age(files(tmp_path / "store"), 31 * 24)
     assert f"snapshot {name}\n" in said(imagefs, "gc", "--dry-run")
     assert imagefs.json("deps", "gc", "--older-than", "40d") == {"snapshots": [], "images": []}

@@ -203,11 +203,16 @@ def test_data_of_another_tool_become_a_page_and_charts(tmp_path: Path) -> None:
         return result
 
     sample = str(Path(__file__).with_name("samples") / "sacct.txt")
-    start("import", "slurm", sample, "--zone", "UTC", "--out", str(tmp_path / "events"))
+    for _ in range(2):  # the same data twice are there once
+        start("import", "slurm", sample, "--zone", "UTC", "--job", "j", "--out", str(tmp_path / "events"))
+    (file,) = (tmp_path / "events").iterdir()
+    events = [json.loads(line) for line in file.read_text().splitlines()]
+    assert {event["job"] for event in events} == {"j"}, "the identity that is given replaces that of the data"
+    assert [event["wall_ns"] for event in events] == sorted(event["wall_ns"] for event in events)
     start("export", "--format", "html", str(tmp_path / "events"), "-o", str(tmp_path / "page.html"))
     page = (tmp_path / "page.html").read_text()
     assert "Where 2 starts spent time" in page
-    assert "Start of llm 900 attempt 1: 1841 s" in page
+    assert "Start of j 900 attempt 1: 1841 s" in page
     for chart, title in (("timeline", "Timeline"), ("breakdown", "Breakdown by stage"), ("spread", "Spread over nodes"),
                          ("critical-path", "Critical path")):  # fmt: skip
         text = start("export", "--format", "svg", "--chart", chart, str(tmp_path / "events"), "-o", "-").stdout

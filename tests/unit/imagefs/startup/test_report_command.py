@@ -56,12 +56,6 @@ def test_a_run_by_its_name(run: Run, folder: Path, monkeypatch: pytest.MonkeyPat
     assert "one, two" in err
 
 
-def test_before_and_after(run: Run, folder: Path) -> None:
-    code, out, _ = run("--before", folder / "train/one", "--after", folder / "train/two")
-    assert code == 0
-    assert "BEFORE AND AFTER" in out
-
-
 def test_a_page_besides_the_text(run: Run, folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     code, out, err = run(folder, "--html", page)
@@ -114,14 +108,11 @@ def test_a_locale_that_lacks_letters_is_no_error(folder: Path) -> None:
     [
         ((), 2, "name either places"),
         (("nowhere",), 2, "nowhere does not exist"),
-        (("./nowhere", "--events", "/"), 2, "./nowhere does not exist"),
-        (("/nowhere", "--before", "/", "--after", "/"), 2, "name either places"),
         (("--before", "/nowhere"), 2, "given together"),
         (("--before", "/nowhere", "--after", "/nowhere"), 3, "/nowhere does not exist"),
         (("/", "--gpus", "8", "--gpus-per-node", "8"), 2, "exclude each other"),
         (("/dev/null",), 2, "none of 0 lines"),
         (("/dev/null", "--run-length", "long"), 2, "duration"),
-        (("/dev/null", "--gpus", "-1"), 2, "--gpus"),
         (("/dev/null", "--gpus", "inf"), 2, "--gpus"),
         (("/dev/null", "--gpu-price", "nan"), 2, "nan is no number"),
     ],
