@@ -10,43 +10,17 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-import grpc
-from google.protobuf.empty_pb2 import Empty
-
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.format.documents import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
-from imagefs.snapshotter.proto import snapshots_pb2 as wire
-from imagefs.snapshotter.service import SERVICE
 from stripefs.store.local import LocalStore
 from tests.integration.containerd.conftest import WAITS, lazy
 from tests.support.images.layers import directory, file, layer
 from tests.support.waiting import eventually
 from tests.tools.containerd.node import Node, Registry
-
-ROOT = "containerd.io/gc.root"
-
-
-def commit(node: Node, request: wire.CommitRequest) -> None:
-    """By containerd's own service: `ctr` gives no labels, and what has none may be collected at any time."""
-    _snapshots(node, "Commit", request, Empty)
-
-
-def prepare(node: Node, request: wire.PrepareRequest) -> Any:
-    return _snapshots(node, "Prepare", request, wire.MountsResponse)
-
-
-def _snapshots(node: Node, method: str, request: Any, answer: Any) -> Any:
-    with grpc.insecure_channel(f"unix:{node.socket}") as channel:
-        call = channel.unary_unary(
-            f"/{SERVICE}/{method}",
-            request_serializer=lambda one: one.SerializeToString(),
-            response_deserializer=answer.FromString,
-        )
-        return call(request, metadata=[("containerd-namespace", "k8s.io")], timeout=60)
 
 
 def archive(registry: Registry, name: str, blob: bytes, reference: str) -> bytes:
@@ -107,22 +81,6 @@ def test_a_changed_container_is_committed_and_pushed(
     node.cri.pull(committed)
     look = ("sh", "-c", "ls /d; cat /d/made /d/kept")
     assert node.run(committed, "of-committed", *look).split() == ["kept", "made", "new", "2more"]
-
-
-def test_a_container_is_committed_as_a_snapshot(node: Node, registry: Registry, store: Path) -> None:
-    image, _ = lazy(node, registry, store, "snapshot", layer(directory("d"), file("d/a", b"1")))
-    node.ctr("run", "--snapshotter", "imagefs", image, "changed", "sh", "-c", "echo -n 2 >/d/b")
-    kept = {ROOT: "1"}
-    commit(node, wire.CommitRequest(snapshotter="imagefs", name="changed-layer", key="changed", labels=kept))
-    node.ctr("containers", "rm", "changed")
-    node.collect_garbage(image)
-    request = wire.PrepareRequest(snapshotter="imagefs", key="above", parent="changed-layer", labels=kept)
-    (mount,) = prepare(node, request).mounts
-    (lowers,) = [one.removeprefix("lowerdir=") for one in mount.options if one.startswith("lowerdir=")]
-    first, tree = (Path(one) for one in lowers.split(":"))
-    assert ((first / "d/b").read_text(), (tree / "d/a").read_text()) == ("2", "1")
-    for key in ("above", "changed-layer"):
-        node.ctr("snapshots", "--snapshotter", "imagefs", "rm", key)
 
 
 def test_containerd_collects_what_nobody_refers_to(node: Node, registry: Registry, store: Path) -> None:

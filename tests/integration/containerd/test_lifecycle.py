@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
-import hashlib
 import os
 import random
 import signal
@@ -12,7 +10,6 @@ from pathlib import Path
 import grpc
 import pytest
 
-from stripefs.fuse import kernel
 from tests.integration.containerd.conftest import WAITS, lazy
 from tests.support.images.layers import directory, file, layer
 from tests.support.waiting import eventually
@@ -66,35 +63,6 @@ def test_a_daemon_that_ends_under_a_running_container(node: Node, registry: Regi
     node.start_daemon()
     wanted = sums(node, node.cri.run(pod, image, WAITS))
     assert sums(node, running) == wanted
-
-
-def test_a_worker_of_the_daemon_is_killed_while_a_container_starts(
-    node: Node, registry: Registry, store: Path, pod: str
-) -> None:
-    content = random.Random(3).randbytes(300_000)
-    image, _ = lazy(node, registry, store, "killed", layer(directory("data"), file("data/a", content)))
-    container = node.cri.create(pod, image, WAITS)
-    os.kill(node.worker(), signal.SIGKILL)
-    node.cri.start(container)
-    assert sums(node, container).split()[0] == hashlib.md5(content).hexdigest()
-
-
-def test_eight_containers_at_once(node: Node, image: str, pod: str) -> None:
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        containers = list(pool.map(lambda _: node.cri.run(pod, image, WAITS), range(8)))
-        assert len(set(pool.map(lambda one: sums(node, one), containers))) == 1
-    mounts = [mount for mount in kernel.mounts() if Path(mount.path).is_relative_to(node.folder / "run")]
-    assert len([mount for mount in mounts if mount.fstype == "erofs"]) == len(set(node.pool()))
-
-
-def test_an_image_that_is_removed_leaves_nothing(node: Node, registry: Registry, store: Path) -> None:
-    before, directories = set(node.snapshots()), set(os.listdir(node.root / "snapshots"))
-    image, _ = lazy(node, registry, store, "removed", layer(file("a", b"1")), layer(file("b", b"2")))
-    node.run(image, "removed", "cat", "/a")
-    assert set(node.snapshots()) > before
-    node.remove_image(image)
-    assert set(node.snapshots()) == before
-    eventually(lambda: set(os.listdir(node.root / "snapshots")) <= directories, "the end of the directories")
 
 
 def test_a_start_is_recorded_for_the_workload_that_an_annotation_names(

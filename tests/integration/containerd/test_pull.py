@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.integration.containerd.conftest import base, build, lazy
+from tests.support.images.faults import objects
 from tests.support.images.layers import directory, file, layer
+from tests.support.waiting import eventually
 from tests.tools.containerd.node import Node, Registry
 
 
@@ -19,7 +21,7 @@ def test_a_lazy_image_is_not_fetched(node: Node, registry: Registry, store: Path
 
 
 def test_an_image_that_shares_its_base_with_a_lazy_one(node: Node, registry: Registry, store: Path) -> None:
-    """containerd takes the shared layers for present: they are built into a tree of their own."""
+    """containerd takes the shared layers for present: they are built into a tree of their own, which goes with them."""
     shared = layer(directory("shared"), file("shared/a", b"shared by two"))
     lazy = registry.push("family:lazy", [base(), shared, layer(file("shared/only-lazy", b"1"))])
     other = registry.push("family:other", [base(), shared, layer(file("shared/.wh.a"), file("shared/other", b"2"))])
@@ -30,6 +32,11 @@ def test_an_image_that_shares_its_base_with_a_lazy_one(node: Node, registry: Reg
     assert node.run(lazy, "family-lazy", "ls", "/shared").split() == ["a", "only-lazy"]
     assert node.run(other, "family-other", "ls", "/shared").split() == ["other"]
     assert node.run(parent, "family-parent", "ls", "/shared").split() == ["a"]
+    built = node.root / "built"
+    assert objects(built, "packs")
+    for image in (other, parent, lazy):
+        node.remove_image(image)
+    eventually(lambda: not (objects(built, "packs") or objects(built, "images")), "the end of its blocks")
 
 
 def test_an_image_whose_layers_are_the_lowest_of_another(node: Node, registry: Registry, store: Path) -> None:

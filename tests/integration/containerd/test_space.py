@@ -9,10 +9,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pytest
-
-from tests.integration.containerd.conftest import WAITS, base, lazy
-from tests.support.images.faults import objects
+from tests.integration.containerd.conftest import WAITS, lazy
 from tests.support.images.layers import directory, file, layer
 from tests.support.waiting import eventually
 from tests.tools.containerd.node import Node, Registry
@@ -25,12 +22,6 @@ def stored(node: Node, registry: Registry, store: Path, name: str) -> tuple[str,
     """An image with /data/a of `SIZE` bytes that is in the store and pulled; its reference and its digest there."""
     content = random.Random(name).randbytes(SIZE)
     return lazy(node, registry, store, name, layer(directory("data"), file("data/a", content), file("data/b", b"b")))
-
-
-@pytest.fixture(scope="module")
-def unread(node: Node, registry: Registry, store: Path) -> tuple[str, str]:
-    """Such an image of which no test but the last that uses it reads /data/a."""
-    return stored(node, registry, store, "unread")
 
 
 def top(node: Node, before: set[str]) -> str:
@@ -71,57 +62,11 @@ def test_usage_grows_with_what_is_read_and_the_disk_is_freed_with_the_image(
     assert not [path for path in (node.cache / "blocks").iterdir() if path.stem in parts]
 
 
-def test_an_image_that_a_container_has_keeps_its_blocks(
-    node: Node, registry: Registry, store: Path, unread: tuple[str, str]
-) -> None:
-    before = set(node.snapshots())
-    image, digest = stored(node, registry, store, "twice")
-    layer = top(node, before)
-    node.ctr("run", "--snapshotter", "imagefs", image, "twice", "sh", "-c", "cat /data/a | wc -c")
-    node.remove_image(image)
-    assert node.usage(layer) >= SIZE
-    assert devices(node, digest)
-    node.ctr("containers", "rm", "twice")
-    node.collect_garbage(unread[0])
-    eventually(lambda: not list((node.cache / "manifests").glob(digest)), "the end of the image in the cache")
-
-
-def test_layers_that_were_fetched_for_another_image_go_with_it(node: Node, registry: Registry, store: Path) -> None:
-    """Two images share layers, and only one of them is in the store: the other needs these as a tree of their own."""
-    shared = layer(directory("shared"), file("shared/a", random.Random(5).randbytes(MIB)))
-    stored = registry.push("both:stored", [base(), shared, layer(file("shared/b", b"1"))])
-    other = registry.push("both:other", [base(), shared, layer(file("shared/c", b"2"))])
-    node.imagefs("build", f"docker://{stored}", str(store), "--no-src-tls-verify")
-    for image in (stored, other):
-        node.cri.pull(image)
-    assert node.run(other, "both-other", "ls", "/shared").split() == ["a", "c"]
-    built = node.root / "built"
-    assert objects(built, "packs")
-    for image in (other, stored):
-        node.remove_image(image)
-    eventually(lambda: not (objects(built, "packs") or objects(built, "images")), "the end of its blocks")
-
-
-def test_the_file_system_of_a_container_is_that_of_the_snapshots(node: Node, unread: tuple[str, str], pod: str) -> None:
-    """`df` in a container tells the disk that it writes to; a view of a lazy image tells the size of its tree."""
-    image, digest = unread
-    container = node.cri.run(pod, image, WAITS)
-    code, text = node.cri.exec(container, "stat", "-f", "-c", "%S %b %f", "/")
-    block, blocks, free = map(int, text.split())
-    space = os.statvfs(node.root)
-    assert (code, block * blocks) == (0, space.f_blocks * space.f_frsize)
-    assert free > 0
-    (lowerdir,) = (path for path in node.pool() if path.endswith(digest))
-    tree = os.statvfs(lowerdir)
-    assert tree.f_blocks * tree.f_frsize >= SIZE
-    assert tree.f_bfree == 0
-    assert tree.f_files != 0
-
-
 def test_processes_in_other_mount_namespaces_pin_no_image(
-    node: Node, registry: Registry, store: Path, pod: str, unread: tuple[str, str]
+    node: Node, registry: Registry, store: Path, pod: str
 ) -> None:
     """Another container, and services with mounts of their own, start while an image is mounted; then that goes."""
+    other, _ = stored(node, registry, store, "staying")
     image, digest = stored(node, registry, store, "pinned")
     here = os.readlink("/proc/self/ns/mnt")
     container = node.cri.run(pod, image, WAITS)
@@ -133,7 +78,7 @@ def test_processes_in_other_mount_namespaces_pin_no_image(
             outsider = held.enter_context(subprocess.Popen(command))
             held.callback(outsider.kill)
             eventually(lambda pid=outsider.pid: os.readlink(f"/proc/{pid}/ns/mnt") != here, "its namespace")  # type: ignore[misc]
-        staying = node.cri.run(pod, unread[0], WAITS)
+        staying = node.cri.run(pod, other, WAITS)
         node.cri.remove_container(container)
         node.remove_image(image)
 
@@ -145,18 +90,6 @@ def test_processes_in_other_mount_namespaces_pin_no_image(
         blocks = node.cache / "blocks"
         eventually(lambda: not [path for path in blocks.iterdir() if path.stem in parts], "the room on disk")
         assert node.cri.exec(staying, "head", "-c", "1", "/data/b") == (0, "b")
-
-
-def test_a_full_disk_of_the_cache(node: Node, pod: str, unread: tuple[str, str]) -> None:
-    """Containers of an image that is known start and read past the cache; what runs goes on."""
-    image, _ = unread
-    running = node.cri.run(pod, image, WAITS)
-    with node.full_disk(node.cache):
-        (code, text) = node.cri.exec(running, "sh", "-c", "cat /data/a | md5sum")
-        assert code == 0, text
-        started = node.cri.run(pod, image, WAITS)
-        assert node.cri.exec(started, "sh", "-c", "cat /data/a | md5sum") == (0, text)
-    assert node.cri.exec(running, "sh", "-c", "cat /data/a | md5sum") == (0, text)
 
 
 def test_an_image_that_is_new_while_the_disk_of_the_cache_is_full(
