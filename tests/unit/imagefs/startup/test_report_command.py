@@ -56,6 +56,12 @@ def test_a_run_by_its_name(run: Run, folder: Path, monkeypatch: pytest.MonkeyPat
     assert "one, two" in err
 
 
+def test_before_and_after(run: Run, folder: Path) -> None:
+    code, out, _ = run("--before", folder / "train/one", "--after", folder / "train/two")
+    assert code == 0
+    assert "BEFORE AND AFTER" in out
+
+
 def test_a_page_besides_the_text(run: Run, folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     code, out, err = run(folder, "--html", page)
