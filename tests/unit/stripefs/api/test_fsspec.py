@@ -1,4 +1,4 @@
-"""stripefs through fsspec: what programs call, transactions, and the libraries that stand on it."""
+"""stripefs through fsspec: calls of programs, and transactions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import fsspec
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 
 import stripefs
 from stripefs.fsspec import HdfsFileSystem, LocalFileSystem, StripefsFileSystem
-from tests.support.python_api import MIB, content, names, python, spread
+from tests.support.python_api import MIB, content, names, python
 from tests.support.refusals import refused
 
 DATA = content(9 * MIB)
@@ -140,6 +135,8 @@ def test_changes(place: Path, url: str, fs: LocalFileSystem) -> None:
         fs.mkdir(f"{url}/a/c")
     with pytest.raises(FileNotFoundError):
         fs.mkdir(f"{url}/x/y", create_parents=False)
+    with pytest.raises(FileNotFoundError):
+        StripefsFileSystem(root=str(place), auto_mkdir=False).pipe_file("x/file", b"")
     fs.makedirs(f"{url}/a/c", exist_ok=True)
     fs.mv(f"{url}/a/b/file", f"{url}/a/c/")
     fs.mv(f"{url}/a/c/file", f"{url}/d/new")
@@ -172,12 +169,6 @@ def test_what_is_moved_onto_itself_stays(place: Path, url: str, fs: LocalFileSys
     assert fs.cat_file(f"{url}/a/file") == b"1"
 
 
-def test_directories_are_not_made_where_that_is_not_wanted(place: Path) -> None:
-    fs = StripefsFileSystem(root=str(place), auto_mkdir=False)
-    with pytest.raises(FileNotFoundError):
-        fs.pipe_file("a/file", b"")
-
-
 def test_files_of_two_sources_are_copied(place: Path, url: str, fs: LocalFileSystem) -> None:
     for name in ("one", "two"):
         (place / name).mkdir()
@@ -185,18 +176,6 @@ def test_files_of_two_sources_are_copied(place: Path, url: str, fs: LocalFileSys
     fs.mv(f"{url}/one/file", f"{url}/two/moved")
     assert not fs.exists(f"{url}/one/file")
     assert fs.cat_file(f"{url}/two/moved") == DATA
-
-
-def test_local_files_come_and_go(place: Path, tmp_path: Path) -> None:
-    fs = StripefsFileSystem(root=spread(place), layout="striped", unit="1MiB")
-    local = tmp_path / "local"
-    (local / "below").mkdir(parents=True)
-    (local / "below" / "file").write_bytes(DATA)
-    (local / "small").write_bytes(b"x")
-    fs.put(f"{local}/", "copy/", recursive=True)
-    assert fs.find("") == ["copy/below/file", "copy/small"]
-    fs.get("copy/", f"{tmp_path}/back/", recursive=True)
-    assert (tmp_path / "back/below/file").read_bytes() == DATA
 
 
 @pytest.mark.parametrize("mode", ["w", "wt", "wb"])
@@ -285,27 +264,3 @@ def test_file_systems_travel(place: Path) -> None:
     assert json.loads(fs.to_json())["root"] == str(place)
     program = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.argv[1])).cat_file('file'))"
     assert python(program, pickle.dumps(fs).hex()).stdout == "b'x'\n"
-
-
-# -- libraries above it
-
-
-def test_pandas(place: Path, url: str) -> None:
-    frame = pd.DataFrame({"number": range(100_000), "half": np.arange(100_000) / 2})
-    frame.to_parquet(f"{url}/table.parquet")
-    pd.testing.assert_frame_equal(pd.read_parquet(f"{url}/table.parquet"), frame)
-    options = {"root": str(place), "layout": "plain"}
-    frame.to_csv("stripefs://folder/table.csv", index=False, storage_options=options)
-    pd.testing.assert_frame_equal(pd.read_csv(f"{url}/folder/table.csv"), frame)
-
-
-def test_pyarrow_datasets(place: Path, fs: LocalFileSystem) -> None:
-    table = pa.table({"key": [number % 4 for number in range(40_000)], "value": list(range(40_000))})
-    path = str(place / "data")
-    ds.write_dataset(table, path, format="parquet", partitioning=["key"], filesystem=fs, existing_data_behavior="error")
-    dataset = ds.dataset(path, format="parquet", partitioning=["key"], filesystem=fs)
-    assert dataset.count_rows() == 40_000
-    found = dataset.to_table(filter=ds.field("key") == 2)
-    assert sorted(found["value"].to_pylist()) == list(range(2, 40_000, 4))
-    pq.write_table(table, str(place / "one.parquet"), filesystem=fs)
-    assert pq.read_table(str(place / "one.parquet"), filesystem=fs).equals(table)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import fsspec
 import pytest
 
 import stripefs
@@ -50,10 +49,3 @@ def test_examples_run_in_their_order(place: Path, capsys: pytest.CaptureFixture[
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("model.bin file 16777216 ")
     assert shown[-1] == "1000"
-
-
-def test_every_protocol_that_is_named_is_there() -> None:
-    named = set(re.findall(r"stripefs\+[a-z0-9]+", PAGE.read_text()))
-    assert named >= {"stripefs+hdfs"}
-    for protocol in named:
-        assert fsspec.get_filesystem_class(protocol)

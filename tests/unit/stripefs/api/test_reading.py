@@ -98,13 +98,6 @@ def opened(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> Iterator[li
         yield [(big, root / "big"), (empty, root / "empty")]
 
 
-def test_ranges_of_the_empty_file(place: Path) -> None:
-    (place / "empty").touch()
-    with stripefs.open(str(place / "empty")) as file:
-        assert (file.size, file.pread_into(bytearray(3), 0), list(file)) == (0, 0, [])
-        assert file.read_ranges([(0, 5), (3, 1)]) == [b"", b""]
-
-
 def test_what_python_can_ask_of_a_file(big: str, data: bytes) -> None:
     with stripefs.open(big) as file:
         assert (file.readable(), file.seekable(), file.writable()) == (True, True, False)
@@ -260,39 +253,6 @@ def test_the_order_of_os_pread_is_refused(big: str) -> None:
             file.pread(10, offset=0, length=5)  # type: ignore[arg-type]
 
 
-def test_a_version_is_opened_once(big: str) -> None:
-    with stripefs.open(big) as one, stripefs.open(big) as other:
-        held = one._opened_in, other._opened_in
-        assert held[0] is not None
-        assert held[1] is not None
-        assert held[0][1] is held[1][1]
-        one.close()
-        assert other.read(1)
-
-
-def test_an_open_file_keeps_its_version(place: Path, data: bytes) -> None:
-    path = place / "file"
-    path.write_bytes(data)
-    with stripefs.open(str(path)) as old:
-        assert old.read(10) == data[:10]
-        (place / "new").write_bytes(data[::-1])
-        os.replace(place / "new", path)
-        with stripefs.open(str(path)) as new:
-            assert new.read() == data[::-1]
-            assert new.status.identity != old.status.identity
-            assert old.read() == data[10:]
-
-
-def test_a_file_that_is_changed_in_place_is_stale(place: Path, data: bytes) -> None:
-    path = place / "file"
-    path.write_bytes(data)
-    with stripefs.open(str(path)) as file:
-        assert file.pread(offset=0, length=10) == data[:10]
-        os.utime(path, ns=(1, 1))
-        with refused(errno.ESTALE):
-            file.pread(offset=4 * MIB, length=10)
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("missing", FileNotFoundError), ("folder", IsADirectoryError), ("file/below", NotADirectoryError)],
@@ -316,12 +276,6 @@ def test_an_error_of_one_range_is_that_of_all(place: Path, data: bytes) -> None:
     assert caught.value.filename == url
 
 
-def test_reads_that_fail_are_tried_again(place: Path, data: bytes) -> None:
-    (place / "big").write_bytes(data)
-    with stripefs.open(f"faulty+file://{place}/big?rate=0.3&seed=3&on=read") as file:
-        assert file.read() == data
-
-
 def test_a_closed_file(big: str) -> None:
     file = stripefs.open(big)
     file.close()
@@ -342,13 +296,3 @@ def test_it_goes_on_with_another_engine(big: str, data: bytes) -> None:
         os.utime(big, ns=(1, 1))
         with refused(errno.ESTALE):
             file.pread(offset=3 * MIB, length=5)
-
-
-def test_readers_hold_up_nobody_who_closes(big: str) -> None:
-    file = stripefs.open(big)
-    threads = [threading.Thread(target=file.close) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert file.closed

@@ -12,7 +12,6 @@ import pytest
 import stripefs
 from stripefs.api import engine as engines
 from stripefs.api.sources import in_service, real_path, url_in_service
-from stripefs.errors import ConfigError
 from tests.support.python_api import MIB, content
 from tests.support.refusals import refused
 
@@ -56,13 +55,6 @@ def test_writing_by_url_goes_to_the_nearest_pool(place: Path) -> None:
     assert stripefs.open(str(place / "a/b/model")).read() == DATA * 2
 
 
-def test_names_do_not_leave_a_source_by_a_rename(place: Path) -> None:
-    striped(place / "one", "model")
-    striped(place / "two", "model")
-    with refused(errno.EXDEV):
-        stripefs.FileSystem.of_service("/")[0].rename(place / "one/model", place / "two/new")
-
-
 def test_links_of_local_directories_are_followed(place: Path) -> None:
     (place / "real").mkdir()
     (place / "link").symlink_to("real")
@@ -99,16 +91,6 @@ def test_a_service_is_connected_once(place: Path) -> None:
     services = engines.engine().sources._services
     assert len(services) == 1
     assert {root for service in services.values() for root, _ in service._sources} == {b"/", os.fsencode(place)}
-
-
-@pytest.mark.parametrize(
-    ("url", "said"), [("no/url://x", "not a store"), ("hdfs+x://a/b", "unknown"), ("nfs://host/x", "unknown scheme")]
-)
-def test_urls_that_mean_nothing(url: str, said: str) -> None:
-    with pytest.raises(OSError, match=said) as caught:
-        stripefs.open(url)
-    assert caught.value.errno == errno.EINVAL
-    assert isinstance(caught.value.__cause__, ConfigError)
 
 
 def test_options_are_those_of_the_command(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -99,16 +98,6 @@ def test_a_file_that_is_let_go_of_is_not_published(place: Path, caplog: pytest.L
     assert (place / "file").read_bytes() == b"whole"
 
 
-def test_one_writer_a_file(place: Path) -> None:
-    with stripefs.open(str(place / "file"), "wb") as file:
-        with refused(errno.EBUSY):
-            stripefs.open(str(place / "file"), "wb")
-        with pytest.raises(OSError, match="being written"):
-            stripefs.connect(str(place)).open("file", "wb")
-        file.write(b"mine")
-    assert (place / "file").read_bytes() == b"mine"
-
-
 def test_exclusive(place: Path) -> None:
     with stripefs.open(str(place / "file"), "xb") as file:
         with pytest.raises(FileExistsError, match="being written"):
@@ -156,32 +145,6 @@ def test_what_a_writer_cannot_do(place: Path) -> None:
     for mode in ("r", "w", "rb+", "wt", ""):
         with pytest.raises(ValueError, match="none of rb"):
             stripefs.open(str(place / "file"), mode)
-
-
-def test_hidden_names_are_not_for_users(place: Path) -> None:
-    with pytest.raises(PermissionError):
-        stripefs.open(str(place / ".file.stripefs-lock"), "wb")
-    with refused(errno.ENAMETOOLONG):
-        stripefs.open(str(place / ("x" * 300)), "wb")
-
-
-def test_there_must_be_a_directory(place: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        stripefs.open(str(place / "missing" / "file"), "wb")
-
-
-def test_the_umask_and_the_mode_of_what_is_replaced(place: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        stripefs.connect(str(place)).write_bytes("file", b"x")
-        stripefs.connect(str(place)).mkdir("folder")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((place / "file").stat().st_mode) == 0o640
-    assert stat.S_IMODE((place / "folder").stat().st_mode) == 0o750
-    (place / "file").chmod(0o604)
-    stripefs.connect(str(place)).write_bytes("file", b"y" * 9 * MIB)
-    assert stat.S_IMODE((place / "file").stat().st_mode) == 0o604
 
 
 def test_sync_keeps_what_was_written(place: Path, data: bytes) -> None:
@@ -260,21 +223,6 @@ def test_threads_write_files_of_their_own_and_one_together(place: Path, data: by
     together = fs.read_bytes("together")
     pieces = [together[at : at + 200_000] for at in range(0, len(together), 200_000)]
     assert sorted(pieces) == sorted(letter * 200_000 for letter in (b"a", b"b", b"c", b"d") * 10)
-
-
-def test_layouts_by_pattern_and_by_directory(place: Path, data: bytes) -> None:
-    fs = stripefs.connect(spread(place), layout_for={"*.ckpt": "striped"}, unit="1MiB")
-    fs.write_bytes("model.ckpt", data)
-    fs.write_bytes("model.bin", data)
-    (place / "folder").mkdir()
-    (place / "folder" / "..stripefs-layout").write_text("striped\n")
-    fs.write_bytes("folder/model.bin", data)
-    assert [(place / name).stat().st_size < MIB for name in ("model.ckpt", "model.bin", "folder/model.bin")] == [
-        True,
-        False,
-        True,
-    ]
-    assert all(fs.read_bytes(name) == data for name in ("model.ckpt", "model.bin", "folder/model.bin"))
 
 
 def test_the_engine_ends_while_files_are_written(place: Path, data: bytes) -> None:
