@@ -1,10 +1,8 @@
 """The limit that binds, on plain figures."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stripefs.cli.bottleneck import BINDS, Sample, judge, utilisation
+from stripefs.cli.bottleneck import Sample, judge, utilisation
 
 MB = 1_000_000
 
@@ -56,21 +54,3 @@ UNEVEN = {"h0": 0.3, **{f"h{i}": 0.1 for i in range(1, 8)}}
 )
 def test_what_binds(parallel: Sample, options: dict[str, float], limit: str) -> None:
     assert verdict(parallel, **options) == limit
-
-
-@given(
-    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 1 << 40), max_size=8),
-    st.floats(0, 1e4),
-    st.floats(0, 64),
-    st.floats(0, 1e10),
-    st.integers(0, 100),
-)
-def test_a_limit_is_only_blamed_when_it_was_used(
-    hosts: dict[str, int], seconds: float, cpu: float, host_rate: float, live: int
-) -> None:
-    parallel = Sample(sum(hosts.values()), seconds, cpu * seconds, hosts=hosts)
-    used = utilisation(parallel, host_rate=host_rate, cores=4)
-    limit = judge(Sample(1, 1.0), parallel, used, live_hosts=live).limit
-    blamed = {"cpu": "cpu", "host": "host", "placement": "host", "cluster": "host"}.get(limit)
-    assert (blamed is None) == (max(used.values(), default=0) < BINDS)
-    assert blamed is None or used[blamed] == max(used.values())

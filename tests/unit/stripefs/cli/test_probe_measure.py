@@ -10,7 +10,6 @@ import pytest
 import trio
 
 from stripefs import logs
-from stripefs.assembly import open_at
 from stripefs.cli import probe_measure
 from stripefs.cli.main import PROGRAM
 from stripefs.cli.probe import describe
@@ -37,11 +36,9 @@ def folder(tmp_path: Path) -> Path:
     [
         ("hdfs://nn:8020/a/b", "hdfs://nn:8020/a/", b"/b"),
         ("hdfs://nn:8020/a/", "hdfs://nn:8020/", b"/a"),
-        ("hdfs://nn:8020/", "hdfs://nn:8020/", b"/"),
         ("hdfs://nn:8020", "hdfs://nn:8020", b"/"),
         ("file:///a%20b", "file:///", b"/a b"),
         ("throttled+file:///d/f?rate=4MB/s", "throttled+file:///d/?rate=4MB/s", b"/f"),
-        ("s3://bucket/key", "s3://bucket/", b"/key"),
         ("/a/b%20?c", "/a/", b"/b%20?c"),
         ("/", "/", b"/"),
     ],
@@ -59,16 +56,6 @@ def test_the_biggest_file_of_a_directory(folder: Path) -> None:
     with pytest.raises(NotFound):
         big_file(store, b"/none")
     store.close()
-
-
-@pytest.mark.parametrize("form", ["{}", "file://{}", "throttled+file://{}?hosts=2"])
-def test_a_source_may_be_a_file_or_a_directory(folder: Path, form: str) -> None:
-    plain = str(folder) if form == "{}" else str(folder).replace(" ", "%20")
-    for name, inside in (("", b"/"), ("/small", b"/small")):
-        store, path = open_at(StoreSettings(url=form.format(plain + name)))
-        assert path == inside
-        assert store.stat(b"/small").length == 10
-        store.close()
 
 
 async def test_addresses_that_cannot_be_reached() -> None:

@@ -82,24 +82,6 @@ def test_gc_says_what_it_could_not_read(place: Place, run: Run) -> None:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "what"),
-    [
-        (["gc", "/nowhere/at/all"], 3, "/nowhere/at/all"),
-        (["gc", "http://127.0.0.1:1/"], 3, "cannot be listed"),
-        (["recover", "/nowhere/at/all"], 3, "/nowhere/at"),
-        (["recover", "/nowhere", "--to", "a/b"], 2, "--to 'a/b' is not a name"),
-        (["recover", "/nowhere", "--to", ".."], 2, "is not a name"),
-        (["recover", "/"], 2, "names no file"),
-        (["info", "/nowhere/at/all"], 3, "/nowhere/at"),
-    ],
-)
-def test_misuse_is_one_line(place: Place, run: Run, arguments: list[str], code: int, what: str) -> None:
-    found, out, err = run(*arguments)
-    assert (found, out, err.count("\n")) == (code, "", 1)
-    assert what in err
-
-
 # -- recover
 
 

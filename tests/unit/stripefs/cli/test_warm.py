@@ -84,15 +84,6 @@ def test_what_does_not_fit_is_named(warm: Run, source: Path) -> None:
     assert sum(path.stat().st_blocks * 512 for path in (source.parent / "cache").rglob("*")) < 32 * MIB
 
 
-def test_it_wants_a_folder_and_says_what_it_cannot_read(run: Run, warm: Run, source: Path, tmp_path: Path) -> None:
-    code, _, err = run("warm", source)
-    assert code == 2
-    assert "no cache folder is named" in err
-    code, _, err = warm("--wait", str(tmp_path / "absent"))
-    assert code == 3
-    assert "absent" in err
-
-
 def test_in_the_background(warm: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stripefs.fuse.control.runtime_directory", lambda: tmp_path / "run")
     code, out, _ = warm("--rate", "1GB/s", str(source))
