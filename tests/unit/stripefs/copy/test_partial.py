@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from stripefs.copy.output import HEAD, STEP, FileMetadata, Partial, Spoiled, differs_at
+from stripefs.copy.output import HEAD, STEP, FileMetadata, Partial, Spoiled
 from stripefs.errors import Busy, IsADirectory, NoSpace
 from stripefs.format.blocks import CHECK, SUM, check_sums
 from stripefs.format.reserved_names import is_hidden
@@ -138,20 +136,6 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     begun(tmp_path / "file", 0).drop()
 
 
-def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
-    program = f"""
-import os, signal
-from tests.unit.stripefs.copy.test_partial import begun, Path
-begun(Path({str(tmp_path / "file")!r}), 2)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    done = subprocess.run([sys.executable, "-c", program], check=False)
-    assert done.returncode == -9
-    partial = begun(tmp_path / "file", 0)
-    assert partial.done == 2 * STEP
-    partial.drop()
-
-
 @pytest.mark.parametrize("steps", [1, 4])
 def test_one_that_was_killed_before_it_had_its_name_can_be_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
@@ -186,12 +170,3 @@ def test_a_long_name(tmp_path: Path) -> None:
     partial = begun(path, 1, data=b"some")
     partial.publish(None)
     assert path.read_bytes() == b"some"
-
-
-def test_where_bytes_differ() -> None:
-    sums = check_sums(DATA)
-    view = memoryview(DATA)[STEP : 2 * STEP]
-    assert differs_at(sums, STEP, view, STEP) is None
-    assert differs_at(sums, 0, view, STEP) == 0
-    assert differs_at(sums, STEP, view[: 3 * CHECK], STEP) == STEP + 3 * CHECK
-    assert differs_at(sums, 3 * STEP, memoryview(DATA)[3 * STEP :], 5) is None

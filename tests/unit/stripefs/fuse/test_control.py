@@ -96,6 +96,8 @@ def test_found_while_it_listens(post: control.ControlFiles) -> None:
     mount = control.Mount(MOUNTPOINT, "file:///x", os.getpid())
     post.announce(mount)
     assert control.find_mounts() == [mount]
+    (path,) = control.runtime_directory().glob("*.sock")
+    assert mode(path) == 0o600
     post.listener.close()
     assert control.find_mounts() == []
 
