@@ -14,7 +14,7 @@ import trio
 from stripefs import assembly
 from stripefs.assembly import AssembledStore, connect, find_source, open_cache, open_source
 from stripefs.cache.cached_store import CachedStore
-from stripefs.errors import ConfigError, NotFound, ServiceDown, Unsupported
+from stripefs.errors import ConfigError, ServiceDown, Unsupported
 from stripefs.settings import CacheSettings, MountSettings, Settings, StoreSettings, WriteSettings
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
@@ -55,10 +55,6 @@ def test_each_layer_is_closed_and_the_cache_is_its_owners(tmp_path: Path) -> Non
     assert several[2].cache_status() == {}
     assert several[0].cache_status()["cache"]["missed_bytes"] > 0  # it still answers
     cache.close()
-
-
-def test_there_is_no_cache_unless_one_is_named() -> None:
-    assert open_cache(Settings()) is None
 
 
 def test_a_cache_is_not_kept_on_the_mount_that_it_serves(tmp_path: Path) -> None:
@@ -129,11 +125,6 @@ async def test_a_store_that_is_not_wanted_is_closed(tmp_path: Path, monkeypatch:
     assert store.closed.is_set()
 
 
-async def test_what_keeps_a_store_from_connecting_is_raised(tmp_path: Path) -> None:
-    with pytest.raises(NotFound):
-        await connect(StoreSettings(url=str(tmp_path / "none")), 20)
-
-
 @pytest.mark.parametrize(
     ("url", "exists", "root", "path"),
     [
@@ -162,11 +153,6 @@ def test_the_source_is_the_nearest_directory_with_a_pool(
 def test_a_path_in_a_known_source_is_taken_as_it_is(tmp_path: Path) -> None:
     settings = at(tmp_path / "not/looked/at")
     assert find_source(settings, b"/x/y", exists=True) == (settings, b"/x/y")
-
-
-def test_a_root_is_no_file() -> None:
-    with pytest.raises(ConfigError, match="names no file"):
-        find_source(Settings(StoreSettings(url="/")), b"")
 
 
 def test_a_worker_that_only_reads_loads_nothing_that_writes_or_caches(tmp_path: Path) -> None:

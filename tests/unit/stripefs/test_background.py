@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from stripefs.background import contain, supervise
+from stripefs.background import supervise
 from stripefs.errors import ServiceDown
 from stripefs.fuse import ipc
 from stripefs.fuse import worker as worker_module
@@ -25,27 +25,6 @@ class Panic(BaseException):
 
 
 ERRORS = [ServiceDown("away"), ValueError("a bug"), Panic("rust"), BaseExceptionGroup("many", [Panic("rust")])]
-
-
-@pytest.mark.parametrize("error", ERRORS)
-async def test_an_error_marks_its_own_object_and_ends_no_other_task(
-    error: BaseException, caplog: pytest.LogCaptureFixture
-) -> None:
-    marked: list[BaseException] = []
-    other = trio.Event()
-
-    async def fail() -> None:
-        raise error
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: contain("renewing a lock", fail, failed=marked.append))
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(other.wait)
-        other.set()
-    (found,) = marked
-    assert type(found) is type(error)
-    assert str(found) == str(error)
-    assert "renewing a lock" in caplog.text
 
 
 @pytest.mark.parametrize("error", ERRORS)

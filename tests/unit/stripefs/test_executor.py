@@ -115,29 +115,17 @@ async def test_one_lane_never_takes_the_threads_of_another(gate: Gate) -> None:
         gate.opened.set()
 
 
-async def test_what_comes_late_is_handed_over(gate: Gate, mock_clock: MockClock) -> None:
-    lane, handed = Lane("test", 1), []
-    with trio.move_on_after(1) as scope:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: lane.run("it", gate.wait, late=handed.append))
-            await begun(gate, 1)
-            mock_clock.jump(1)
-    assert scope.cancelled_caught
-    assert not handed
-    gate.opened.set()
-    eventually(lambda: handed == ["late"], "the late result")
-
-
-async def test_a_call_that_is_cancelled_before_it_begins_never_does(gate: Gate) -> None:
+@pytest.mark.parametrize("drop", [False, True])
+async def test_a_call_that_is_cancelled_before_it_begins_never_does(gate: Gate, drop: bool) -> None:
     lane, made = Lane("test", 1, spare=0), []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lane.run, "it", gate.wait)
         await begun(gate, 1)
         with trio.CancelScope() as scope:
             scope.cancel()
-            await lane.run("it", made.append, 1)
+            await lane.run("it", made.append, 1, drop=drop)
         async with trio.open_nursery() as inner:
-            inner.start_soon(lane.run, "it", made.append, 2)
+            inner.start_soon(lambda: lane.run("it", made.append, 2, drop=drop))
             await trio.testing.wait_all_tasks_blocked()
             inner.cancel_scope.cancel()
         gate.opened.set()
@@ -158,25 +146,6 @@ async def test_who_must_not_leave_waits_though_cancelled(gate: Gate, options: di
         nursery.cancel_scope.cancel()
         gate.opened.set()
     assert seen == ["late"]
-
-
-async def test_a_call_to_drop_that_has_not_begun_never_begins(gate: Gate) -> None:
-    lane, seen = Lane("test", 1), []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(lane.run, "it", gate.wait)
-        await begun(gate, 1)
-        with trio.CancelScope() as scope:
-            nursery.start_soon(cancel_when_all_wait, scope)
-            await lane.run("it", seen.append, "never", drop=True)
-        assert scope.cancelled_caught
-        gate.opened.set()
-    await lane.run("it", int)
-    assert not seen
-
-
-async def cancel_when_all_wait(scope: trio.CancelScope) -> None:
-    await trio.testing.wait_all_tasks_blocked()
-    scope.cancel()
 
 
 async def test_a_call_to_drop_that_has_begun_is_left_at_its_deadline(gate: Gate, mock_clock: MockClock) -> None:
@@ -236,21 +205,6 @@ def test_threads_stay_within_their_bound(threads: int, spare: int, steps: list[s
         lane.close()
 
 
-async def test_a_service_that_is_away_is_asked_again() -> None:
-    answers: list[Exception | int] = [ServiceDown("away"), Transient("busy"), 5]
-    told: list[str] = []
-    calls = Executor(30, lambda what, error: told.append(f"{what}: {error}"))
-
-    def ask() -> int:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert await calls.call("asking", ask) == 5
-    assert (calls.retries, told) == (2, ["asking: away", "asking: busy"])
-
-
 async def test_an_attempt_that_does_not_come_back_is_cancelled_when_the_time_is_up(autojump_clock: MockClock) -> None:
     async def attempt() -> None:
         await trio.sleep(12)
@@ -296,34 +250,7 @@ async def test_a_repetition_may_find_that_the_effect_stands() -> None:
         await calls.change("renaming", Already, lambda: refuse(Already("so")))
 
 
-async def test_equal_calls_are_made_once_unless_outdated(gate: Gate) -> None:
-    calls, answers = Executor(30), []
-
-    async def ask() -> None:
-        answers.append(await calls.shared("key", lambda: calls.call("it", gate.wait)))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
-        nursery.start_soon(ask)
-        await begun(gate, 1)
-        calls.outdate("key")
-        nursery.start_soon(ask)
-        await begun(gate, 2)
-        gate.opened.set()
-    assert answers == ["late"] * 3
-    assert gate.begun == 2
-
-
 # -- for threads that wait ---------------------------------------------------------------------------------------------
-
-
-def test_a_thread_gets_answers_and_errors() -> None:
-    lane = Lane("test", 2)
-    assert lane.call("it", lambda: 5, 30) == 5
-    for error in (FileNotFoundError("x"), TimeoutError("its own")):
-        with pytest.raises(type(error)) as caught:
-            lane.call("it", lambda error=error: refuse(error), 30)  # type: ignore[misc]
-        assert caught.value is error
 
 
 def test_a_thread_gives_up_and_further_calls_fail_at_once(gate: Gate) -> None:

@@ -62,11 +62,6 @@ def test_mounts_of_ours_are_refused_unasked(tmp_path: Path, table: dict[str, str
             resolve_local_dir("--cache", str(tmp_path / staging), "/mnt")
 
 
-def test_another_file_system_on_top_is_no_mount_of_ours(tmp_path: Path, table: dict[str, str]) -> None:
-    table[str(tmp_path)] = "tmpfs"
-    resolve_local_dir("--cache", str(tmp_path), "/mnt")
-
-
 def test_what_is_not_there_yet_can_be_told_apart_too(tmp_path: Path, table: dict[str, str]) -> None:
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "real").mkdir()

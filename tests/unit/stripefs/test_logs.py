@@ -58,14 +58,6 @@ def test_a_rotated_file_is_opened_anew(tmp_path: Path) -> None:
     assert "after" in file.read_text()
 
 
-def test_configuring_twice_writes_once(tmp_path: Path) -> None:
-    logs.configure("text", "info", str(tmp_path / "first"))
-    logs.configure("text", "info", str(tmp_path / "second"))
-    write("here")
-    assert (tmp_path / "first").read_text() == ""
-    assert (tmp_path / "second").read_text().count("here") == 1
-
-
 def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be opened: Is a directory"):
         logs.configure("text", "info", str(tmp_path))

@@ -54,6 +54,7 @@ def told(tmp_path: Path) -> Iterator[Told]:
 
 
 def test_a_file_that_is_read(told: Told) -> None:
+    assert told.opened("config.json", LEAST - 1) is None
     file = told.opened("model", LEAST)
     assert file is not None
     told.clock.time += 2
@@ -79,7 +80,7 @@ def test_a_file_that_stays_open(told: Told) -> None:
     told.tick()
     assert kinds(told) == ["begin", "instant", "end"]
     file.took("", 7)
-    file.closed()
+    told.close()
     assert [one["facts"]["bytes"] for one in told.events() if one["event"] == "end"] == [10, 7]
 
 
@@ -128,10 +129,6 @@ def test_what_a_store_calls_its_hosts(tmp_path: Path, url: str, facts: tuple[str
     assert (told.about("h")["cause"], told.about("").get("host", "")) == facts
 
 
-def test_small_files_are_not_told(told: Told) -> None:
-    assert told.opened("config.json", LEAST - 1) is None
-
-
 def test_many_files_are_told_together(told: Told) -> None:
     """As many as may be by themselves, and one more each second; what the others read is in the sum."""
     for number in range(SPANS + 500):
@@ -150,14 +147,6 @@ def test_many_files_are_told_together(told: Told) -> None:
     assert others["facts"]["files"] + by_themselves == SPANS + 500
     assert sum(one["facts"]["bytes"] for one in ends) == 2 * (SPANS + 500)
     pairs(events)
-
-
-def test_the_end_tells_all(told: Told) -> None:
-    file = told.opened("model", LEAST)
-    assert file is not None
-    file.took("dn1", 2)
-    told.close()
-    assert pairs(told.events())["checkpoint", "model"][1]["facts"]["bytes"] == 2
 
 
 @given(some.lists(some.tuples(some.floats(0, 100), some.floats(0, 20), some.sampled_from("ab"))))
