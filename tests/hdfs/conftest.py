@@ -24,12 +24,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
     assert not problems, "\n".join(problems)
 
 
-@pytest.fixture
-def transport() -> str:
-    """For tests of which tests/extra has those of another one."""
-    return "auto"
-
-
 @pytest.fixture(scope="package")
 def hdfs(nothing_left: None) -> Iterator[HdfsInstance]:
     """4 DataNodes without a cap, 1 MiB blocks, replication 1. For tests that hurt nobody."""

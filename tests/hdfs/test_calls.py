@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 
 import stripefs
-from bench.harness.cluster import Cluster
-from bench.harness.data import MIB, DataFile
-from bench.namenode.measure import Driver
-from bench.namenode.plan import CASES
 from stripefs.errors import Busy, StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
@@ -24,9 +20,6 @@ pytestmark = [pytest.mark.cluster]
 
 FILES = 10
 ROUNDS = 3
-WRITTEN_BY_COUNT = 13
-"""Calls for each file that is written, by the NameNode's own count: 8, those of DataNodes among them, more where a
-machine is so slow that the lock of the last file is gone, and a share of those that a mount makes once."""
 WRITTEN, READ = 6.5, 3.5
 """For each file; 6 and 3 were counted. A file that is written is looked for. The lock of the last file gets its text,
 and is renamed. The bytes are looked at when they are complete, and renamed; the lock is compared before.
@@ -135,21 +128,3 @@ def test_a_lock_has_no_block_unless_attributes_are_refused(
         assert read_lock(store, lock_path(b"/attributed")) is None
     finally:
         store.close()
-
-
-def test_the_namenodes_own_count_of_each_case_of_the_benchmark(hdfs: HdfsInstance) -> None:
-    cluster = Cluster(hdfs.status())
-    large = DataFile("namenode-large", 16 * MIB, 8 * MIB)
-    cluster.write([large], lambda _line: None)
-    driver = Driver(cluster, FILES, large, None)
-    try:
-        driver.prepare()
-        made = {case: driver.run(case, "stripefs") for case in CASES}
-        listed = driver.run("list", "hdfs_native")
-    finally:
-        for path in ("namenode", "namenode-large"):
-            cluster.remove(f"/bench/{path}")
-    assert listed["calls_per_file"] == 1 / FILES
-    assert made["list"]["calls_per_file"] <= 1
-    assert 1 < made["read"]["calls_per_file"] < made["create"]["calls_per_file"] <= WRITTEN_BY_COUNT
-    assert made["sequential"]["throughput"] > 0

@@ -49,21 +49,14 @@ def files(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-@pytest.fixture
-def layout() -> str:
-    """The other layouts are in tests/extra."""
-    return "striped"
-
-
-def test_there_and_back(hdfs: HdfsInstance, source: Path, tmp_path: Path, layout: str) -> None:
-    url = f"{hdfs.url}/copies-{layout}"
-    stripefs.connect(hdfs.url).mkdir(f"copies-{layout}")
-    run(tmp_path, "cp", "-rp", "--layout", layout, "--root", url, source, f"{url}/")
-    status = Client(hdfs.url).get_file_info(f"/copies-{layout}/source/model")
+def test_there_and_back(hdfs: HdfsInstance, source: Path, tmp_path: Path) -> None:
+    url = f"{hdfs.url}/copies"
+    stripefs.connect(hdfs.url).mkdir("copies")
+    run(tmp_path, "cp", "-rp", "--layout", "concat", "--root", url, source, f"{url}/")
+    read = Client(hdfs.url)
+    status = read.get_file_info("/copies/source/model")
     assert (status.modification_time, status.permission) == (1_500_000_000_123, 0o640)
-    if layout != "striped":
-        read = Client(hdfs.url).read(f"/copies-{layout}/source/model")
-        assert bytes(read.read_range(0, status.length)) == DATA
+    assert bytes(read.read("/copies/source/model").read_range(0, status.length)) == DATA
     run(tmp_path, "cp", "-r", f"{url}/source", tmp_path / "back")
     assert files(tmp_path / "back") == files(source)
     run(tmp_path, "cp", "-r", f"{url}/source", f"{url}/other")
@@ -74,7 +67,7 @@ def test_there_and_back(hdfs: HdfsInstance, source: Path, tmp_path: Path, layout
     assert (total["files"], total["bytes"]) == (11, len(DATA) + 45)
     assert 0 <= total["stored_bytes"] - total["bytes"] < MIB
     run(tmp_path, "rm", "-r", "--grace", "0s", url)
-    assert not stripefs.connect(hdfs.url).exists(f"copies-{layout}")
+    assert not stripefs.connect(hdfs.url).exists("copies")
 
 
 def test_one_that_is_interrupted_leaves_nothing(hdfs: HdfsInstance, source: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Dependency snapshots in a real HDFS: one host leads and publishes, another mounts; who died is superseded."""
+"""Dependency snapshots in a real HDFS: one host publishes, another mounts."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ import contextlib
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from imagefs.repository.images import Images
-from imagefs.repository.snapshot_lease import LEASE, acquire, acquire_or_wait
-from imagefs.repository.snapshots import Snapshots
-from imagefs.repository.store import StoreRepository
-from stripefs.errors import Busy, StoreError
 from stripefs.fuse import kernel
-from stripefs.settings import StoreSettings
-from stripefs.store.url import open_store
 from tests.support.deps.installed import imported
 from tests.support.deps.starting import by_uv, start
 from tests.support.deps.wheels import wheel
@@ -39,13 +31,6 @@ def hosts(tmp_path: Path) -> Iterator[list[Service]]:
         yield [stack.enter_context(contextlib.closing(Service(folder, background_rate="0"))) for folder in folders]
 
 
-@pytest.fixture
-def snapshots(hdfs: HdfsInstance) -> Iterator[Snapshots]:
-    store = open_store(StoreSettings(url=f"{hdfs.url}/new/leases"), make=True)
-    yield Snapshots(Images(StoreRepository(store), 5.0))
-    store.close()
-
-
 def test_one_publishes_and_another_mounts(hdfs: HdfsInstance, hosts: list[Service], tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
     wheel(tmp_path / "wheels", "heavy", files)
@@ -61,18 +46,3 @@ def test_one_publishes_and_another_mounts(hdfs: HdfsInstance, hosts: list[Servic
         assert imported(target).stdout == "7 320000\n"
         job.kill()
     eventually(lambda: kernel.find_mount(str(target)) is None, "the end of the mount")
-
-
-def test_a_lead_that_runs_out(snapshots: Snapshots) -> None:
-    """By the NameNode's clock; nobody has to look at another's."""
-    first = acquire(snapshots, "a" * 64)
-    time.sleep(LEASE + 2)  # it is renewed meanwhile
-    with pytest.raises(Busy):
-        acquire(snapshots, "a" * 64)
-    first.hand_over()  # and nobody takes it
-    second = acquire_or_wait(snapshots, "a" * 64, 4 * LEASE, lambda who: None)
-    assert second is not None
-    with pytest.raises(StoreError, match="was lost"):
-        first.check()
-    second.check()
-    second.release()

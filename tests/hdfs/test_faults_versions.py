@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.support.checked_content import content, versions_in
-from tests.tools.command import REPLACED, Live, Place, eventually
+from tests.tools.command import REPLACED, Place, eventually
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.webhdfs import HdfsPopulate, WebHdfs
 
@@ -102,10 +102,6 @@ def populate(hdfs: HdfsInstance) -> Iterator[HdfsPopulate]:
     populate.delete(b"")
 
 
-def mount(place: Place, hdfs: HdfsInstance, transport: str) -> Live:
-    return place.mount(f"{hdfs.url}/versions", *MEMORY, "--attr-timeout", "100ms", "--hdfs-transport", transport)
-
-
 def replace_by_rename(hdfs: HdfsInstance, populate: HdfsPopulate, data: bytes) -> None:
     populate.write(b"/file", data)
 
@@ -134,10 +130,9 @@ def test_versions_never_mix(
     populate: HdfsPopulate,
     place: Place,
     change: Callable[[HdfsInstance, HdfsPopulate, bytes], None],
-    transport: str,
 ) -> None:
     place.forgive(REPLACED)
-    live = mount(place, hdfs, transport)
+    live = place.mount(f"{hdfs.url}/versions", *MEMORY, "--attr-timeout", "100ms")
     file = live.path / "file"
     with holders() as hold:
         held = [hold(file)]
@@ -155,39 +150,4 @@ def test_versions_never_mix(
         held[-1].expect_current()
         assert [holder.version for holder in held] == ["v1", "v2", "v3"]
     assert live.status()["requests"]["failed"] == 0
-    live.umount()
-
-
-def test_a_deleted_file(hdfs: HdfsInstance, populate: HdfsPopulate, place: Place, transport: str) -> None:
-    place.forgive(REPLACED)
-    live = mount(place, hdfs, transport)
-    file = live.path / "file"
-    with holders() as hold:
-        old = hold(file)
-        populate.delete(b"/file")
-        eventually(lambda: not file.exists(), "the end of the name")
-        old.expect_own_or_gone()
-        live.kill_worker()  # and with it what was read ahead
-        eventually(old.is_gone, "the end of the version")
-        populate.write(b"/file", content("again", 0, SIZE))
-        eventually(lambda: shows(file, "again"), "the new file")
-        new = hold(file)
-        for _ in range(2):
-            old.expect_own_or_gone()
-            new.expect_current()
-    live.umount()
-
-
-def test_a_file_that_grows(hdfs: HdfsInstance, populate: HdfsPopulate, place: Place) -> None:
-    """Old handles end where the file ended when they were opened, if they can still be read at all."""
-    populate.write(b"/log", content("log", 0, SIZE))
-    live = mount(place, hdfs, "auto")
-    file = live.path / "log"
-    with holders() as hold:
-        old = hold(file)
-        populate.append(b"/log", content("log", SIZE, MIB + 5))
-        eventually(lambda: file.stat().st_size == SIZE + MIB + 5, "the new length")
-        old.expect_own_or_gone()
-        assert file.read_bytes() == content("log", 0, SIZE + MIB + 5)
-        old.expect_own_or_gone()
     live.umount()

@@ -30,16 +30,6 @@ class TestLibhdfs(HdfsReadConformance):
     transport = "libhdfs"
 
 
-@pytest.mark.cluster
-@pytest.mark.usefixtures("libhdfs_environment")
-@briefly
-class TestLibhdfsAlone(HdfsReadConformance):
-    """A cluster whose WebHDFS cannot be reached: metadata come from hdfs-native."""
-
-    transport = "libhdfs"
-    webhdfs_port = 1
-
-
 @pytest.fixture
 def client(hdfs: HdfsInstance, libhdfs_environment: None) -> LibhdfsClient:
     target = resolve(StoreSettings(url=hdfs.url, hdfs_user="root"), {})

@@ -106,16 +106,6 @@ def test_all_that_is_read_is_what_was_written(
     live.umount()
 
 
-def test_names_that_are_not_there(mounted: Live) -> None:
-    for name in ("none", "sizes/none", "empty/none/below", "odd/100%", "odd/back/slash"):
-        with pytest.raises(FileNotFoundError):
-            os.stat(mounted.path / name)
-    with pytest.raises(NotADirectoryError):
-        os.stat(mounted.path / "sizes/1/below")
-    with pytest.raises(FileNotFoundError):
-        os.stat(os.fsencode(mounted.path) + b"/not\xff-utf-8")
-
-
 def test_owner_mode_and_time(hdfs: HdfsInstance, place: Place) -> None:
     web = WebHdfs(hdfs.web)
     populate = HdfsPopulate(web, "/attributes")
@@ -184,14 +174,6 @@ def test_a_directory_of_thousands(hdfs: HdfsInstance, place: Place) -> None:
         client.delete("/many", recursive=True)
 
 
-def test_df_shows_the_cluster(hdfs: HdfsInstance, mounted: Live) -> None:
-    space = os.statvfs(mounted.path)
-    status = WebHdfs(hdfs.web)("GET", "GETSTATUS", "/")["FsStatus"]
-    assert space.f_blocks * space.f_frsize == status["capacity"] // space.f_frsize * space.f_frsize
-    assert 0 < space.f_bavail * space.f_frsize <= status["capacity"]
-    assert space.f_files > len(SIZES)
-
-
 def test_status_names_the_datanodes(hdfs: HdfsInstance, files: dict[str, int], place: Place) -> None:
     mounted = place.mount(f"{hdfs.url}/mount", "--no-hedge")  # on a busy machine a range may be fetched twice
     size = SIZES[-1]
@@ -204,17 +186,3 @@ def test_status_names_the_datanodes(hdfs: HdfsInstance, files: dict[str, int], p
     assert status["source"] == f"{hdfs.url}/mount"
     assert status["store"]["why"]
     assert sum(host["errors"] for host in hosts.values()) == 0
-
-
-def test_two_mounts_of_one_source(hdfs: HdfsInstance, mounted: Live, place: Place) -> None:
-    second = place.mount(f"{hdfs.url}/mount")
-    path = f"sizes/{SIZES[-1]}"
-    wanted = hashlib.sha256(bytes_of(path, SIZES[-1])).hexdigest()
-    with open(second.path / path, "rb", buffering=0) as held:
-        assert sha256(mounted.path / path) == sha256(second.path / path) == wanted
-        mounted.umount()
-        assert not mounted.in_table()
-        os.posix_fadvise(held.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        assert hashlib.file_digest(held, "sha256").hexdigest() == wanted
-    assert sha256(second.path / path) == wanted
-    second.umount()

@@ -1,4 +1,4 @@
-"""Python programs on a real HDFS, without a mount: each layout, what a mount makes of it, and forks."""
+"""Python programs on a real HDFS, without a mount: what a mount makes of their files, and forks."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import errno
 import os
 
 import pytest
-from hdfs_native import Client
 
 import stripefs
 from tests.integration.programs.test_engine import FORKED
-from tests.support.python_api import LAYOUTS, content, python
+from tests.support.python_api import content, python
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.mounts import MIB, Mounts
 
@@ -24,42 +23,6 @@ def connect(instance: HdfsInstance, folder: str, **options: object) -> stripefs.
     whole = stripefs.connect(instance.url, hdfs_user="root")
     whole.mkdir(folder, parents=True, exist_ok=True)
     return stripefs.connect(f"{instance.url}/{folder}", hdfs_user="root", **options)
-
-
-def plain(instance: HdfsInstance, path: str) -> bytes:
-    """The bytes that any client of HDFS reads there."""
-    status = Client(instance.url).get_file_info(path)
-    return bytes(Client(instance.url).read(path).read_range(0, status.length))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layouts(hdfs: HdfsInstance, layout: str, transport: str) -> None:
-    folder = f"python-{layout}-{transport}"
-    fs = connect(hdfs, folder, layout=layout, unit=MIB, hdfs_transport=transport)
-    with fs.open("file", "wb") as file:
-        for at in range(0, len(DATA), 1_234_567):
-            file.write(DATA[at : at + 1_234_567])
-        assert fs.listdir() == []
-    assert fs.read_bytes("file") == DATA
-    with stripefs.open(f"{hdfs.url}/{folder}/file", hdfs_transport=transport) as file:
-        ranges = [(offset, 70_000) for offset in range(0, len(DATA), 999_999)]
-        assert file.read_ranges(ranges) == [DATA[offset:][:70_000] for offset, _ in ranges]
-        buffer = bytearray(len(DATA))
-        assert file.readinto(buffer) == len(DATA)
-        assert buffer == DATA
-        assert b"".join(iter(lambda: file.read(100_000), b"")) == b""
-    if layout != "striped":
-        assert plain(hdfs, f"/{folder}/file") == DATA
-    with fs.open("file", "ab") as file:
-        file.write(DATA)
-    assert fs.read_bytes("file") == DATA * 2
-    with pytest.raises(OSError, match="being written") as caught, fs.open("file", "wb") as file:
-        fs.open("file", "wb")
-    assert caught.value.errno == errno.EBUSY
-    with pytest.raises(FileExistsError):
-        fs.open("file", "xb")
-    fs.remove("file")
-    assert fs.listdir() == []
 
 
 def test_mounts_and_programs_see_the_same(hdfs: HdfsInstance, mounts: Mounts) -> None:
@@ -87,8 +50,7 @@ def test_mounts_and_programs_see_the_same(hdfs: HdfsInstance, mounts: Mounts) ->
     assert sorted(os.listdir(mounted.path)) == ["saved"]
 
 
-def test_forks(hdfs: HdfsInstance, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STRIPEFS_HDFS_TRANSPORT", transport)
-    connect(hdfs, f"python-forked-{transport}")
-    done = python(FORKED, f"{hdfs.url}/python-forked-{transport}")
+def test_forks(hdfs: HdfsInstance) -> None:
+    connect(hdfs, "python-forked")
+    done = python(FORKED, f"{hdfs.url}/python-forked")
     assert done.stdout == f"{['child0', 'child1', 'child2', 'child3', 'file', 'other']}\n"

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hdfs_native import Client, WriteOptions
 
-from stripefs.errors import HostFailed, NotADirectory, NotFound, StaleVersion
+from stripefs.errors import HostFailed, StaleVersion
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Kind
 from stripefs.store.hdfs.store import HdfsStore
 from tests.tools.hdfs import HdfsInstance
 from tests.tools.webhdfs import HdfsPopulate, WebHdfs
@@ -148,29 +147,6 @@ def test_a_file_that_is_being_written(store: HdfsStore, populate: HdfsPopulate, 
     assert store.open(b"/open").read(0, MIB + MIB // 2) == OLD[: MIB + MIB // 2]
 
 
-def test_a_long_listing_comes_page_by_page(auto: HdfsStore, populate: HdfsPopulate) -> None:
-    names = [b"%05d" % number for number in range(2100)]
-    for name in names:
-        populate.mkdir(b"/many/" + name)
-    pages = auto.scandir(b"/many")
-    first = next(pages)
-    populate.mkdir(b"/many/99999")  # made after the first page came: a later page shows it
-    rest = [status.name for page in pages for status in page]
-    assert 0 < len(first) <= 1000
-    assert [status.name for status in first] + rest == [*names, b"99999"]
-
-
-def test_attributes(store: HdfsStore, populate: HdfsPopulate) -> None:
-    populate.write(b"/file", OLD)
-    populate.chmod(b"/file", 0o1640)
-    populate.set_times(b"/file", 1_234_567_890_123)
-    status = store.stat(b"/file")
-    assert (status.kind, status.length, status.mode) == (Kind.FILE, len(OLD), 0o1640)
-    assert (status.mtime_ns, status.owner, status.group) == (1_234_567_890_123_000_000, "root", "supergroup")
-    assert (status.block_size, status.replication) == (MIB, 1)
-    assert bool(status.file_id) == store.capabilities.file_ids
-
-
 def test_hosts_and_space(auto: HdfsStore, hdfs: HdfsInstance) -> None:
     assert {(host.name, host.reachable_as, host.live) for host in auto.hosts()} == {
         (node["transfer"], node["http"], True) for node in hdfs.datanodes
@@ -179,34 +155,3 @@ def test_hosts_and_space(auto: HdfsStore, hdfs: HdfsInstance) -> None:
     assert space is not None
     assert 0 < space.free < space.capacity
     assert space.files > 0
-
-
-def test_what_it_says_of_itself(store: HdfsStore, hdfs: HdfsInstance) -> None:
-    facts = store.describe()
-    chosen = "data transfer" if store.reads.transfer is not None else "webhdfs"
-    assert facts["transport"] == (chosen if store.chooses_host else "native")
-    assert facts["user"] == "root"
-    assert hdfs.rpc in facts["namenodes"]
-    if facts["metadata"] == "native":
-        assert "nothing listens there" in facts["off: webhdfs"]
-
-
-def test_by_the_configuration_files(
-    populate: HdfsPopulate, hdfs: HdfsInstance, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    populate.write(b"/file", OLD)
-    given = HdfsStore(StoreSettings(url="hdfs:///versions", hadoop_conf=str(hdfs.conf)))
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(hdfs.conf))
-    found = HdfsStore(StoreSettings(url="hdfs:///versions"))
-    for store in (given, found):
-        assert store.open(b"/file").read(0, 100) == OLD[:100]
-        store.close()
-
-
-def test_a_root_that_cannot_be_used(populate: HdfsPopulate, settings: StoreSettings) -> None:
-    populate.write(b"/file", b"x")
-    for transport in ("auto", "native"):
-        with pytest.raises(NotFound, match="/versions/nothing"):
-            HdfsStore(settings._replace(url=f"{settings.url}/nothing", transport=transport))
-        with pytest.raises(NotADirectory):
-            HdfsStore(settings._replace(url=f"{settings.url}/file", transport=transport))

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError, Transient
+from stripefs.errors import HostFailed, ServiceDown, StaleVersion, Transient
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Handle
 from stripefs.store.hdfs.store import HdfsStore
@@ -43,25 +43,13 @@ def populate(fault_hdfs: HdfsInstance, ends: list[float]) -> Iterator[HdfsPopula
 
 
 @pytest.fixture(params=["auto", "native"])
-def way(request: pytest.FixtureRequest) -> str:
-    """The store's way of reading; tests/extra has `native alone`, without WebHDFS."""
-    return str(request.param)
-
-
-@pytest.fixture
-def store(fault_hdfs: HdfsInstance, populate: HdfsPopulate, ends: list[float], way: str) -> Iterator[HdfsStore]:
-    transport, _, alone = way.partition(" ")
+def store(
+    fault_hdfs: HdfsInstance, populate: HdfsPopulate, ends: list[float], request: pytest.FixtureRequest
+) -> Iterator[HdfsStore]:
     # hdfs-native's connections to DataNodes are the process's, for 3 s. A client that finds one does not ask the
     # NameNode for what the next new connection needs, and hangs when that is away. A worker has one client only.
     time.sleep(max(ends[-1] + 3.5 - time.monotonic(), 0.0))
-    store = HdfsStore(
-        StoreSettings(
-            url=f"{fault_hdfs.url}/faults",
-            transport=transport,
-            webhdfs_port=1 if alone else 0,
-            host_timeout=TIMEOUT,
-        )
-    )
+    store = HdfsStore(StoreSettings(url=f"{fault_hdfs.url}/faults", transport=request.param, host_timeout=TIMEOUT))
     yield store
     store.close()
 
@@ -86,22 +74,6 @@ def all_of(handle: Handle) -> bytes:
 
     with ThreadPoolExecutor(4) as pool:
         return b"".join(pool.map(piece, range(0, len(DATA), MIB)))
-
-
-@pytest.mark.parametrize("how", ["kill", "pause"])
-def test_a_datanode_that_dies_or_freezes(fault_hdfs: HdfsInstance, populate: HdfsPopulate, how: str) -> None:
-    store = HdfsStore(StoreSettings(url=f"{fault_hdfs.url}/faults", host_timeout=TIMEOUT))
-    handle = store.open(b"/file")
-    [block] = handle.locate(3 * MIB, 1)
-    victim, other = block.hosts
-    getattr(fault_hdfs, how)(fault_hdfs.node_at(victim))
-    with pytest.raises(HostFailed) as caught:
-        handle.read(block.offset, MIB, host=victim)
-    assert (caught.value.host, caught.value.stalled) == (victim, how == "pause")
-    for host in (other, ""):
-        read = partial(handle.read, block.offset, MIB, host=host)
-        assert patiently(read) == DATA[block.offset : block.offset + MIB]
-    store.close()
 
 
 @pytest.mark.parametrize("transport", ["auto", "webhdfs"])
@@ -136,12 +108,6 @@ def test_a_datanode_that_dies_or_freezes_in_mid_stream(
     assert failed == [victim]
     assert store.reads.streams.all() == []
     store.close()
-
-
-def test_all_is_read_without_one_datanode(fault_hdfs: HdfsInstance, store: HdfsStore) -> None:
-    handle = store.open(b"/file")
-    fault_hdfs.pause("dn2")
-    assert all_of(handle) == DATA
 
 
 @pytest.mark.parametrize("how", ["kill", "pause"])
@@ -191,10 +157,3 @@ def test_a_file_changed_before_the_namenode_came_back_is_noticed(
     populate.delete(b"/file")
     with pytest.raises(StaleVersion):
         read_until_refused(handle)
-
-
-def test_a_new_store_without_a_namenode(fault_hdfs: HdfsInstance) -> None:
-    fault_hdfs.kill("nn")
-    for transport in ("auto", "native", "webhdfs"):
-        with pytest.raises(StoreError, match="nothing listens there"):
-            HdfsStore(StoreSettings(url=fault_hdfs.url, transport=transport, host_timeout=TIMEOUT))

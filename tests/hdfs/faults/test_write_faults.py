@@ -268,16 +268,3 @@ def _die_writing(live: Live, path: str) -> None:
     os.write(writer, NEW)
     live.kill_worker()
     assert outcomes(lambda: os.close(writer)) == [errno.EIO]
-
-
-def test_a_pool_above_the_mount(folder: Folder, place: Place) -> None:
-    above = folder.mount(place, "--layout", "striped")
-    (above.path / "run1").mkdir()
-    (above.path / "run1/model").write_bytes(NEW)
-    below = folder.mount(place, "--trust-pool", f"{folder.path}/.stripefs", below="/run1")
-    assert (below.path / "model").read_bytes() == NEW
-    (below.path / "model").rename(below.path / "kept")
-    drop_cache(Path(below.path / "kept"))
-    assert (below.path / "kept").read_bytes() == NEW
-    below.umount()
-    above.umount()
