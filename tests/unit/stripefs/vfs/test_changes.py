@@ -99,15 +99,6 @@ async def test_what_a_dead_worker_intended_is_forgotten(store: MemoryStore, cloc
         await tree.unlink(ROOT, b"f")
 
 
-async def test_a_lost_answer_is_no_error(clock: trio.testing.MockClock) -> None:
-    """The store made the change and its answer got lost: the second try finds it made."""
-    for call, change, _ in CHANGES[1:]:
-        store = filled()
-        store.after = failing(call, Transient("the connection broke"), 1)
-        await change(make_writable(store))
-        assert [name for name, _ in store.calls].count(call) == 2
-
-
 async def test_a_directory_that_somebody_else_makes_between_two_tries_is_not_ours(
     store: MemoryStore, clock: trio.testing.MockClock
 ) -> None:

@@ -15,20 +15,6 @@ from stripefs.vfs import ROOT, UnknownHandle
 from tests.unit.stripefs.vfs.world import MemoryStore, failing, make
 
 
-async def test_lookup_and_read(store: MemoryStore) -> None:
-    store.put(b"/d", kind=Kind.DIRECTORY)
-    store.put(b"/d/f", b"hello", mode=0o640)
-    tree = make(store, umask=0o007)
-    folder = await tree.lookup(ROOT, b"d")
-    file = await tree.lookup(folder.id, b"f")
-    assert (file.size, file.mode, file.kind) == (5, 0o640, Kind.FILE)
-    handle = await tree.open(file.id)
-    assert await tree.read(handle, 1, 100) == b"ello"
-    assert await tree.read(handle, 5, 10) == b""
-    await tree.release(handle)
-    assert store.handles[0].closed
-
-
 async def test_absent_and_wrong_kinds(store: MemoryStore) -> None:
     store.put(b"/f", b"x")
     store.put(b"/d", kind=Kind.DIRECTORY)

@@ -1,5 +1,6 @@
 """Hosts that die, stores that are away, answers that get lost: the bytes are whole, or the writer learns of it."""
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -12,6 +13,7 @@ from stripefs.write import DraftLost, Layout
 from stripefs.write.file_lock import lock_path, read_lock
 from tests.support.uploads import LAYOUTS, MIB, begin_with, beside, content, hidden, load, save, until, writing
 
+HOSTS = ("h0", "h1", "h2", "h3")
 PARTED = [Layout.CONCAT, Layout.STRIPED]
 DATA = content(6 * MIB + 99)
 
@@ -35,34 +37,27 @@ async def test_a_host_is_lost_on_the_way(store, layout, state):
 
 
 @pytest.mark.parametrize("layout", PARTED)
-async def test_all_hosts_are_lost(store, tmp_path, layout):
-    async with writing(store, layout=layout, io_timeout=0.5) as uploads:
+@pytest.mark.parametrize("memory", [4 * MIB, 32 * MIB])
+async def test_all_hosts_are_lost(store, tmp_path, layout, memory):
+    """A writer learns of it, also while it waits for memory, all of which is free for others then."""
+    async with writing(store, layout=layout, io_timeout=0.5, memory=memory) as uploads:
         upload = await uploads.begin(b"/file", replacing=None)
-        for host in ("h0", "h1", "h2", "h3"):
+        for host in HOSTS:
             store.hosts_control.kill(host)
-        await upload.write(0, DATA)
+        with pytest.raises(HostFailed) if memory < len(DATA) else contextlib.nullcontext():
+            await upload.write(0, DATA)
         await until(lambda: upload.failure is not None)
         for call in (upload.write(upload.length, b"x"), upload.sync(), upload.publish(final=False)):
             with pytest.raises(HostFailed):
                 await call
         assert uploads.status()["lost"] == {"HostFailed": 1}
         assert "/file: " in uploads.status()["last_error"]["message"]
-        await upload.abandon()
-        assert uploads.status()["memory_bytes"] == 0
-        assert not beside(tmp_path)
-
-
-async def test_a_full_budget_of_a_failed_file_is_free_for_others(store):
-    async with writing(store, layout=Layout.STRIPED, io_timeout=0.5, memory=4 * MIB) as uploads:
-        upload = await uploads.begin(b"/file", replacing=None)
-        for host in ("h0", "h1", "h2", "h3"):
-            store.hosts_control.kill(host)
-        with pytest.raises(HostFailed):
-            await upload.write(0, content(20 * MIB))
-        for host in ("h0", "h1", "h2", "h3"):
+        for host in HOSTS:
             store.hosts_control.restore(host)
         await save(uploads, b"/other", DATA)
         await upload.abandon()
+        assert uploads.status()["memory_bytes"] == 0
+    assert not beside(tmp_path)
     assert load(store, b"/other") == DATA
 
 
