@@ -89,31 +89,6 @@ def test_what_is_not_there_is_said(host: Service, store: Path, image: str, words
     assert host.status()["images"] == []
 
 
-@pytest.mark.slow
-def test_a_start_is_recorded_and_the_next_one_replayed(service: Service, store: Path, tmp_path: Path) -> None:
-    target = service.mountpoint()
-    service.ok("mount", "--workload", "test", f"{store}#nasty", str(target))
-    (target / "files" / str(3 * nasty.MIB + 5)).read_bytes()
-    service.ok("ready", str(target))
-    eventually(lambda: "plan_traces" in service.log(), "the trace")
-    service.ok("umount", str(target))
-    service.close()
-
-    other = Service(tmp_path / "other")
-    other.folder.mkdir()
-    try:
-        target = other.mountpoint()
-        other.ok("mount", "--workload", "test", f"{store}#nasty", str(target))
-        eventually(other.plan_is_here, "the plan")
-        (target / "files" / str(3 * nasty.MIB + 5)).read_bytes()
-        figures = json.loads(other.ok("ready", "--json", str(target)))
-        assert figures["start"]["recall"] > 0.9  # the kernel may read a little further ahead than it did
-        assert figures["start"]["precision"] > 0.9
-        other.ok("umount", str(target))
-    finally:
-        other.close()
-
-
 def test_a_trace_tells_what_was_read_from_what_was_read_ahead(service: Service, tmp_path: Path) -> None:
     """The kernel reads ahead on the device, where a file begins behind the end of the one before it."""
     (tmp_path / "tree").mkdir()

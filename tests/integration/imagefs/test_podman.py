@@ -21,7 +21,7 @@ import pytest
 from imagefs.daemon.client import Client
 from imagefs.podman import ImageStore
 from stripefs.fuse import kernel
-from tests.tools.containers import fill, wait_for
+from tests.tools.containers import fill
 from tests.tools.imagefs_daemon import Service, built
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -141,17 +141,6 @@ def test_the_layer_is_never_sent_without_its_files(podman: Podman, tmp_path: Pat
     assert ".imagefs: no such file or directory" in done.stderr
 
 
-def test_rootfs_of_a_mount(podman: Podman) -> None:
-    """The other way, for a tree that has no image in podman's eyes."""
-    target = podman.service.mountpoint()
-    podman.service.ok("mount", f"{podman.store}#t", str(target))
-    try:
-        shown = podman.ok("podman", "run", "--rm", *_CONTAINER, "--rootfs", f"{target}:O", "/bin/busybox", "ls", "/srv")
-        assert shown == "data"
-    finally:
-        podman.service.ok("umount", str(target))
-
-
 def test_names_come_and_go(podman: Podman) -> None:
     client = Client(podman.service.settings)
     first = podman.imagefs("add", f"{podman.store}#t", "team/other:2")
@@ -180,11 +169,3 @@ def test_adding_again_repairs_it_after_the_daemon_was_stopped(podman: Podman) ->
     assert podman.try_("podman", "run", "--rm", *_CONTAINER, "t:1", "echo here").returncode
     podman.imagefs("add", f"{podman.store}#t", "t:1")
     assert podman.run("t:1", "echo here") == "here"
-
-
-def test_nothing_stays_of_an_image_that_podman_refuses(podman: Podman, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(podman.service.environment, "CONTAINERS_STORAGE_CONF", "/nowhere/storage.conf")
-    before = Client(podman.service.settings).leases()
-    done = podman.service.run("podman", "add", f"{podman.store}#t", "third:1", "--root", str(podman.root))
-    assert "podman pull failed" in done.stderr
-    assert wait_for(lambda: Client(podman.service.settings).leases() == before)

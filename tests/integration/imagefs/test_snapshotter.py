@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
 import re
@@ -27,8 +26,6 @@ from imagefs.snapshotter.service import SERVICE
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.root]
-
-MIB = 1 << 20
 
 COMMAND = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())", "snapshotter"]
 
@@ -168,14 +165,6 @@ def test_one_snapshotter_has_a_root_and_a_socket(running: Running, client: Snaps
     said = running.refused("--socket", f"{tmp_path}/{'long' * 30}.sock", "--root", str(tmp_path / "other"))
     assert "Traceback" not in said
     client.prepare("still here")
-
-
-def test_memory_after_a_hundred_snapshots(running: Running, client: Snapshots) -> None:
-    with concurrent.futures.ThreadPoolExecutor(20) as pool:
-        list(pool.map(lambda number: client.prepare(f"memory {number}"), range(100)))
-    rollup = Path(f"/proc/{running.process.pid}/smaps_rollup").read_text()
-    (pss,) = re.findall(r"^Pss: +(\d+) kB", rollup, re.MULTILINE)
-    assert int(pss) << 10 <= 60 * MIB
 
 
 def test_calls_that_wait_hold_up_neither_others_nor_the_end(tmp_path: Path) -> None:

@@ -123,32 +123,6 @@ def test_another_user_may_write_and_execute_there(hosts: list[Service], store: P
     assert Job(hosts[1], store, script, "--user", "ann").end()[0] == "ran\nann\nnew\n"
 
 
-def test_what_is_not_published(hosts: list[Service], store: Path) -> None:
-    before = tried(hosts[0])
-    job = Job(hosts[0], store, f"{FILL} chmod 4700 a/kernel.so; {READY}")
-    eventually(lambda: tried(hosts[0]) - before, "the end of publishing")
-    errors = job.end()[1]
-    assert published(store) == []
-    assert "not published" in errors
-    assert "triton/a/kernel.so in the caches is setuid" in errors
-
-
-def test_one_of_those_that_compile_the_same_publishes(hosts: list[Service], store: Path) -> None:
-    jobs = [Job(host, store, f"echo begun; read line; {FILL}{READY}") for host in (*hosts, hosts[0])]
-    for job in jobs:
-        assert job.process.stdout is not None
-        assert job.process.stdout.readline() == "begun\n"
-    for job in jobs:
-        assert job.process.stdin is not None
-        job.process.stdin.write("\n")
-        job.process.stdin.flush()
-    eventually(lambda: published(store), "the caches to be published")
-    said = [job.end()[1] for job in jobs]
-    assert all("miss" in errors for errors in said)
-    assert any(f" published: {FOLDER}" in errors for errors in said)
-    assert len(published(store)) == len(objects(store, "images")) - 1 == 1
-
-
 def test_a_store_that_is_damaged_costs_no_job(hosts: list[Service], store: Path) -> None:
     key = publish(hosts[0], store)
     image = json.loads(published(store)[0].read_text())["image"]
