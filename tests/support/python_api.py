@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-MIB = 1 << 20
+from tests.support.uploads import MIB, content
+
+__all__ = ["LAYOUTS", "MIB", "content", "names", "python", "spread"]
 
 LAYOUTS = ("concat", "striped", "plain")
-
-
-def content(size: int, seed: int = 1) -> bytes:
-    return random.Random(seed).randbytes(size)
 
 
 def spread(root: Path, **parameters: object) -> str:

@@ -18,13 +18,12 @@ from stripefs.fuse.control import find_mounts, query
 from tests.support import waiting
 from tests.support.mount_copies import until_unpinned
 from tests.support.waiting import gone
+from tests.tools.mounts import REPLACED
 
 __all__ = ["PATIENCE", "REPLACED", "Live", "Place", "eventually"]
 
 PATIENCE = 120.0
 """Seconds after which a wait is a hang; far more than anything takes on a busy machine."""
-
-REPLACED = "the worker ended with SIGKILL; the next one takes over"
 
 Done = subprocess.CompletedProcess[str]
 
