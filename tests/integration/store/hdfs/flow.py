@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -26,18 +25,13 @@ class Flow:
     """A DataNode that sends what is asked for, in steps, and then waits until the client has closed.
 
     `hold_at`: bytes after which it sends nothing more before `go` is set. `then` happens there instead of the rest.
-    `buffer`: bytes that its own kernel takes ahead of the wire, 0 for as many as that likes.
     """
 
-    def __init__(
-        self, *, hold_at: int | None = None, then: Callable[[Request, bytes], None] | None = None, buffer: int = 0
-    ) -> None:
-        self.buffer = buffer
+    def __init__(self, *, hold_at: int | None = None, then: Callable[[Request, bytes], None] | None = None) -> None:
         self.hold_at = hold_at
         self.then = then
         self.held = threading.Event()
         self.go = threading.Event()
-        self.sent = 0
         self.open_now = 0
         self._lock = threading.Lock()
 
@@ -55,8 +49,6 @@ class Flow:
                 self.open_now -= 1
 
     def _send(self, request: Request, wanted: bytes) -> bool:
-        if self.buffer:
-            request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.buffer)
         request.answer(200, b"", "application/octet-stream", length=len(wanted))
         for at in range(0, len(wanted), STEP):
             if self.hold_at is not None and at >= self.hold_at:
@@ -66,7 +58,6 @@ class Flow:
                     self.then(request, wanted[at:])
                     return False
             request.wfile.write(wanted[at : at + STEP])
-            self.sent += len(wanted[at : at + STEP])
         return True
 
 

@@ -17,7 +17,6 @@ from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion
 from stripefs.store.allocator import PAGE
 from stripefs.store.base import Identity
 from stripefs.store.hdfs import block_locations, data_transfer, namenode_failover, short_files
-from stripefs.store.hdfs import store as hdfs_store
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.fetch_process import FetchProcess
 from stripefs.store.hdfs.store import HdfsStore
@@ -127,17 +126,6 @@ def test_a_kept_connection_that_ended_is_replaced(transfer: DataTransfer, port: 
     assert read(transfer, port, 1000, 1000) == DATA[1000:2000]
     assert port.connections == 2
     assert not transfer.refusals.reason()
-
-
-def test_connections_are_kept_for_a_while(here: DataTransfer, port: TransferPort) -> None:
-    connections = here._fetcher._connections
-    connections.seconds = 0.2
-    read(here, port, 0, 1000)
-    connections.seconds = 0.0
-    read(here, port, 0, 1000)
-    assert port.connections == 2
-    connections.seconds = 0.05
-    eventually(lambda: not port.open, "the end of one that nobody takes")
 
 
 def _flipped(at: int) -> Manner:
@@ -286,40 +274,6 @@ def test_the_first_bytes_may_come_slowly_once_they_are_granted(
     transfer.close()
 
 
-def test_a_datanode_that_ends_before_it_hears_that_all_came(here: DataTransfer, port: TransferPort) -> None:
-    gone = threading.Event()
-
-    def reset(talk: Talk) -> None:
-        talk.grant()
-        talk.sock.sendall(b"".join(talk.packets()))
-        talk.reset()
-        gone.set()
-
-    class Waiting(RecordingWatch):
-        def progress(self, received: int) -> None:
-            assert gone.wait(10)
-
-    port.manners = [reset]
-    assert read(here, port, 0, 1000, Waiting()) == DATA[:1000]
-    assert read(here, port, 0, 1000) == DATA[:1000]
-    assert port.connections == 2
-
-
-def test_a_read_that_is_cancelled_when_all_is_here(here: DataTransfer, port: TransferPort) -> None:
-    """Its connection may yet be shut down, and is not to be another read's."""
-
-    class Late(RecordingWatch):
-        def progress(self, received: int) -> None:
-            self.whole = True
-
-        def on_cancel(self, close: Callable[[], None] | None) -> None:
-            self.cancelled = close is None and hasattr(self, "whole")
-
-    assert read(here, port, 0, 1000, Late()) == DATA[:1000]
-    assert read(here, port, 0, 1000) == DATA[:1000]
-    assert port.connections == 2
-
-
 def test_a_read_that_is_cancelled(transfer: DataTransfer, port: TransferPort) -> None:
     watch = RecordingWatch()
     held = threading.Event()
@@ -428,22 +382,6 @@ def test_what_is_refused_comes_by_webhdfs(port: TransferPort) -> None:
         assert "Replica not found" in facts["off: data transfer"]
 
 
-def test_a_file_without_checksums_is_asked_for_once_by_each_opening(port: TransferPort) -> None:
-    with hdfs(port) as (cluster, store):
-        port.kind = 0
-        for opened in range(1, 3):
-            handle = store.open(b"/file")
-            for at in range(4):
-                assert handle.read_on(at << 19, 1 << 19, 0, host=port.address) == DATA[at << 19 :][: 1 << 19]
-            assert handle.read(700, 1000) == DATA[700:1700]
-            handle.close()
-            assert len(port.asked) == opened
-        assert len(cluster.datanodes[0].served) == 10
-        port.kind = 2
-        assert read_file(store, port.address, 0, 1 << 19) == DATA[: 1 << 19]
-        assert len(port.asked) == 3
-
-
 @pytest.mark.parametrize("more", [{"encryptDataTransfer": True}, {"keyProviderUri": "kms://http@kms:9600/kms"}])
 def test_clusters_that_webhdfs_is_for(port: TransferPort, more: dict[str, object]) -> None:
     with hdfs(port, **more) as (_, store):
@@ -458,26 +396,6 @@ def two_replicas(port: TransferPort) -> Iterator[tuple[FakeCluster, HdfsStore, T
     with transfer_port(DATA) as other, hdfs(port, good, good) as (cluster, store):
         cluster.datanodes[1].name = cluster.namenode.replicas[1]["name"] = other.address
         yield cluster, store, other
-
-
-def test_a_namenode_that_goes_away_at_the_last_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is left of the store that could not be made."""
-    closed = []
-
-    class Native:
-        def __init__(self, *_: object, **__: object) -> None:
-            pass
-
-        def close(self) -> None:
-            closed.append(self)
-
-    monkeypatch.setattr(hdfs_store, "NativeClient", Native)
-    with FakeCluster.running(DATA, good) as cluster:
-        refusal = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported")
-        cluster.namenode.operations["GETSERVERDEFAULTS"] = lambda request: request.refuse(*refusal)
-        with pytest.raises(ServiceDown, match="StandbyException"):
-            HdfsStore(settings_for(cluster, transport="auto"))
-    assert len(closed) == 1
 
 
 AWAY = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby")
@@ -522,21 +440,6 @@ def test_a_longer_file_is_not_read_when_it_is_opened(port: TransferPort) -> None
         handle.close()
 
 
-def test_a_short_file_of_a_datanode_that_has_granted_nothing_yet(
-    port: TransferPort, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Or refuses: to find that out may take seconds."""
-    monkeypatch.setattr(short_files, "SHORT", len(DATA))
-    with hdfs(port) as (cluster, store):
-        expected = store.stat(b"/file").identity
-        cluster.namenode.asked.clear()
-        handle = store.open(b"/file", expected)
-        assert not port.asked
-        assert cluster.namenode.asked == ["GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
-        assert handle.read_now(0, 1) is None
-        handle.close()
-
-
 def test_a_short_file_that_changes_while_it_is_opened(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
     with short(port, monkeypatch) as (cluster, store, expected):
 
@@ -574,20 +477,6 @@ def test_a_short_file_whose_replica_does_not_bring_it(
         store.open(b"/file", expected).close()
         assert port.asked == [(0, len(DATA)), (0, 1000)]
         handle.close()
-
-
-def test_a_datanode_that_was_late_delays_no_opening_of_another_file(
-    port: TransferPort, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(short_files, "PATIENCE", 0.3)
-    monkeypatch.setattr(short_files, "REMEMBERED", 0)  # the same file counts as another
-    with short(port, monkeypatch) as (_, store, expected):
-        port.manners = [_pausing(lambda talk: talk.port.hang())]
-        for _ in range(3):
-            handle = store.open(b"/file", expected)
-            assert handle.read_now(0, 1000) is None
-            handle.close()
-        assert port.asked == [(0, len(DATA))]
 
 
 def test_a_file_of_an_encryption_zone(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -674,20 +563,6 @@ class LaterWatch(RecordingWatch):
         self.told += 1
 
 
-def test_the_datanode_of_a_corrupt_replica_is_led_to_the_damage(port: TransferPort) -> None:
-    """It reports damage that its own client meets. Once for all reads that meet it."""
-    with two_replicas(port) as (cluster, store, other):
-        port.manners = [_flipped((64 << 10) + 512 + 31 + 31 + 512 + 9)] * 2
-        for _ in range(2):
-            with pytest.raises(HostFailed, match="fails its checksum"):
-                read_file(store, port.address, 0, 1 << 20)
-        [query] = eventually(lambda: cluster.datanodes[0].served, "the request to the DataNode")
-        assert (int(query["offset"]), int(query["length"])) == (64 << 10, 64 << 10)
-        assert not cluster.datanodes[1].served
-        assert read_file(store, other.address, 0, 1 << 20) == DATA[: 1 << 20]
-        assert len(cluster.datanodes[0].served) == 1
-
-
 def test_a_block_that_was_moved_is_read_where_it_is_now(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_locations, "_FRESH", -1.0)
     with two_replicas(port) as (cluster, store, other):
@@ -718,19 +593,6 @@ def test_a_datanode_that_was_down_is_read_by_data_transfer_again(port: TransferP
                 read_file(store, port.address, 0, 1000)
         assert read_file(store, port.address, 0, 1000) == DATA[:1000]
         assert len(port.asked) == 4
-
-
-def test_a_datanode_that_was_frozen_is_read_by_data_transfer_again(port: TransferPort) -> None:
-    with hdfs(port) as (cluster, store):
-        read_file(store, port.address, 0, 1000)
-        port.manners = [lambda talk: talk.port.hang()] * 3
-        cluster.datanodes[0].manner = lambda request, wanted: request.reset()
-        for _ in range(4):  # the last one by WebHDFS
-            with pytest.raises(HostFailed):
-                read_file(store, port.address, 0, 1000)
-        assert len(cluster.datanodes[0].served) == 1
-        assert read_file(store, port.address, 0, 1000) == DATA[:1000]
-        assert len(port.asked) == 5
 
 
 def test_a_datanode_that_is_left_alone_is_told_of(port: TransferPort) -> None:

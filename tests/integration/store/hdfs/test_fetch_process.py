@@ -5,12 +5,10 @@ That its reads are those of `DataTransfer` is shown by test_data_transfer.
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -154,16 +152,6 @@ def test_one_that_hangs_is_killed_however_much_is_asked_of_it(
         thread.join()
     eventually(lambda: gone(first), "the end of the process")
     eventually(lambda: process._control, "another process")
-
-
-def test_no_descriptors_are_left(process: FetchProcess, port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(socket, "socketpair", refuse)
-        assert process.fetch(request_for(port.address, 0, SIZE), None) is None
-    assert process.fetch(request_for(port.address, 0, SIZE), None) == DATA[:SIZE]
 
 
 def test_another_version_is_refused(

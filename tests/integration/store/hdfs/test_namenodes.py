@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import socket
 import threading
@@ -15,7 +14,6 @@ from stripefs.errors import (
     PermissionDenied,
     ServiceDown,
     StoreError,
-    Unsupported,
 )
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs.connection import check_rpc
@@ -220,23 +218,6 @@ def test_a_port_that_speaks_something_else() -> None:
             thread.join()
 
 
-def test_an_answer_that_ends_in_the_middle_leaves_no_socket() -> None:
-    namenode = FakeNameNode(DATA)
-
-    def cut(request: Request) -> None:
-        request.close_connection = True
-        request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nConnection: close\r\n\r\n{")
-
-    namenode.operations |= {"GETFILESTATUS": cut, "MKDIRS": cut}
-    with serving(namenode):
-        rest = NameNodeRest([namenode.address], "me", TIMEOUT)
-        for ask in (lambda: rest.ask("GETFILESTATUS", "/"), lambda: rest.change("PUT", "MKDIRS", "/x")):
-            with pytest.raises(ServiceDown):
-                ask()
-        gc.collect()  # a socket left behind is a warning here, which is an error
-        rest.close()
-
-
 SITE = """<configuration>
 <property><name>dfs.blocksize</name><value>{size}</value></property>
 <property><name>dfs.replication</name><value>2</value></property>
@@ -321,11 +302,3 @@ def test_without_one_the_namenodes_defaults_hold() -> None:
         ("134217728", "3"),
         ("134217728", "1"),
     ]
-
-
-def test_a_store_without_webhdfs_to_datanodes_refuses_by_name() -> None:
-    with running(good) as (cluster, store):
-        Taking(cluster)
-        store._writer._datanodes = None
-        with pytest.raises(Unsupported, match="WebHDFS"):
-            store.create(b"/new", host="dn")

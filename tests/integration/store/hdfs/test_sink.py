@@ -237,19 +237,6 @@ def test_who_begins_a_block_with_a_silent_datanode_begins_anew(size: int) -> Non
         assert len(running.pipelines.aside) == 1
 
 
-def test_each_block_is_looked_at_once() -> None:
-    with place(Conversation.take) as running:
-        running.pipelines.any_silent = True
-        blocks = [(number, ("dn:9866", OTHER)) for number in (1, 2, 3)]
-        running.pipelines.blocks = [*blocks, (0, ())]
-        running.stands = 5 * MIB
-        sink = running.sink(5 * MIB, block_size=2 * MIB)
-        for _ in range(40):
-            sink.write(bytes(MIB // 8))
-        assert running.pipelines.blocks == [(0, ())]
-        assert sink.close().length == 5 * MIB
-
-
 @pytest.mark.parametrize("hanging", [1, CONNECTIONS])
 @pytest.mark.parametrize("known", ["before", "later"])
 def test_threads_of_a_datanode_that_hang(monkeypatch: pytest.MonkeyPatch, hanging: int, known: str) -> None:

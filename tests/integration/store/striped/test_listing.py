@@ -98,24 +98,6 @@ def test_a_page_is_asked_for_while_the_one_before_is_looked_at(inner: LocalStore
     assert [status.name for page in entries for status in page] == list(itertools.chain(*store.pages[1:]))
 
 
-def test_pages_with_nothing_to_look_at_come_when_they_are_wanted(
-    inner: LocalStore, workers: ThreadPoolExecutor
-) -> None:
-    seen = HeaderCache()
-    for marked in (False, True):
-        store = Pages(inner, names(2, 2), marked=marked)
-        if marked:
-            list(listing(store, workers, seen))
-            store.asked.clear()
-            store.looked.clear()
-        entries = listing(store, workers, seen)
-        next(entries)
-        assert store.asked == [0]
-        next(entries)
-        assert store.asked == [0, 1]
-        assert not store.looked
-
-
 def test_an_error_comes_where_its_page_would(inner: LocalStore, workers: ThreadPoolExecutor) -> None:
     store = Pages(inner, names(2, 2, 2))
     store.failing = {2}
@@ -139,27 +121,6 @@ def test_a_listing_that_is_given_up_leaves_no_call_behind(inner: LocalStore) -> 
     workers.shutdown()
     assert len(store.looked) == 2 + AT_ONCE
     assert store.asked == [0, 1]
-
-
-def test_a_listing_given_up_while_the_next_page_is_fetched(inner: LocalStore) -> None:
-    class Slow(Pages):
-        def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
-            for number, page in enumerate(super().scandir(path, after)):
-                if number == 1:
-                    reached.set()
-                    assert free.wait(PATIENCE)
-                yield page
-
-    reached, free = threading.Event(), threading.Event()
-    workers = ThreadPoolExecutor(1)  # so that what the second page begins waits until it is given up
-    store = Slow(inner, names(1, 100))
-    entries = iter(StripedListing(store, b"/", b"", HeaderCache(), workers, workers, 1))
-    next(entries)
-    assert reached.wait(PATIENCE)
-    entries.close()  # type: ignore[attr-defined]  # a generator
-    free.set()
-    workers.shutdown()
-    assert store.looked == [[b"00000"]]
 
 
 STATUSES = st.builds(

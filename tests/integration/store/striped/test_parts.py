@@ -15,7 +15,7 @@ from stripefs.store.base import Buffer, Handle, Identity, Watch
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import AT_ONCE, StripedStore
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
-from stripefs.testing import CountingStore, ThrottledStore
+from stripefs.testing import ThrottledStore
 from tests.integration.store.striped.material import DATA, UNIT, Failing
 from tests.support.stores import content
 from tests.support.striped_files import write_striped
@@ -93,35 +93,6 @@ def test_hosts_are_those_of_the_parts(inner: LocalStore) -> None:
     elsewhere = next(host.name for host in store.hosts() if host.name not in blocks[0].hosts)
     with pytest.raises(HostFailed):
         handle.read(0, 10, host=elsewhere)
-    handle.close()
-    store.close()
-
-
-def test_units_across_blocks_have_the_hosts_that_have_both(inner: LocalStore) -> None:
-    throttled = ThrottledStore(inner, rate=1e12, block_size=UNIT + 512, placement="even", hosts=8, replication=3)
-    store = StripedStore(throttled)
-    manifest = write_striped(inner, b"/f", DATA, [(len(DATA), 1)])
-    handle = store.open(b"/f")
-    second = handle.locate(UNIT, 1)[0]
-    path = manifest.parts[0].path()
-    assert set(second.hosts) == set(throttled.replicas(path, 0)) & set(throttled.replicas(path, 1))
-    assert len(second.hosts) == 2
-    handle.close()
-    store.close()
-
-
-def test_tables_are_fetched_before_they_are_needed(inner: LocalStore) -> None:
-    counting = CountingStore(inner)
-    store = StripedStore(counting)
-    write_striped(inner, b"/f", DATA, [(len(DATA), 4)])
-    handle = store.open(b"/f")
-    handle.locate(0, 2 * UNIT)
-    assert isinstance(handle, handles.StripedHandle)
-    parts = handle._parts
-    eventually(lambda: parts.has_table(0) and parts.has_table(1), "the tables of both parts")
-    assert counting.counts.reads == 3  # the manifest, and two parts' tables
-    handle.read(0, 2 * UNIT)
-    assert counting.counts.reads == 5
     handle.close()
     store.close()
 

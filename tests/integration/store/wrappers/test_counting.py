@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stripefs.errors import Exists, HostFailed
+from stripefs.errors import HostFailed
 from stripefs.store.local import LocalStore
 from stripefs.testing import CountingStore, ThrottledStore
-from tests.integration.store.wrappers.material import MIB, spread
+from tests.integration.store.wrappers.material import MIB
 from tests.support.stores import RecordingWatch, listing
 
 
@@ -48,21 +48,3 @@ def test_counting_sees_how_many_read_at_once(filled: LocalStore) -> None:
             read.result()
     assert store.counts.peak == store.counts.peak_by_host["h0"] == 5
     assert store.counts.refetched == 40
-
-
-def test_what_is_written_is_counted(local: LocalStore) -> None:
-    store = CountingStore(spread(local))
-    first, second = store.create(b"/a", host="h1"), store.create(b"/b")
-    first.write(bytes(1000))
-    first.write(bytes(500))
-    second.write(bytes(7))
-    first.close()
-    second.abort()
-    store.mkdir(b"/below")
-    with pytest.raises(Exists):
-        store.mkdir(b"/below")
-    counts = store.counts
-    assert counts.written == {"h1": 1500, "": 7}
-    assert counts.changes == {"create": 2, "mkdir": 2}
-    assert (counts.sinks_now, counts.sinks_peak) == (0, 2)
-    assert "1507 bytes written" in store.describe()["counted"]

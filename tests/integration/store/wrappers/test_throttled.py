@@ -90,20 +90,6 @@ def test_a_read_under_way_notices_that_its_host_died(filled: LocalStore) -> None
     assert [known.live for known in one.store.hosts()].count(False) == 1
 
 
-def test_without_a_choice_the_client_fails_over(filled: LocalStore) -> None:
-    store = ThrottledStore(filled, rate=1e9, replication=2, host_timeout=0.01)
-    handle = store.open(b"/file")
-    [block] = handle.locate(0, MIB)
-    store.hosts_control.kill(block.hosts[0])
-    assert bytes(handle.read(0, MIB)) == content(MIB)
-    store.hosts_control.freeze(block.hosts[1])
-    with pytest.raises(HostFailed) as failure:
-        handle.read(0, MIB)
-    assert failure.value.host == ""
-    with pytest.raises(HostFailed):
-        handle.read(0, MIB, host=block.hosts[0])
-
-
 def test_a_control_file_moves_hosts_from_outside(filled: LocalStore, tmp_path: Path) -> None:
     control = tmp_path / "control"
     one = OneHost(filled, host_timeout=100, control=str(control))
@@ -195,15 +181,3 @@ def test_joined_files_keep_their_blocks(local: LocalStore) -> None:
         (0, 64, "h0"), (64, 36, "h0"), (100, 64, "h1"), (164, 36, "h1"), (200, 64, "h2"), (264, 36, "h2"),
     ]  # fmt: skip
     assert read(spread(local), b"/0") == b"".join(content(100 * KIB, number) for number in range(3))
-
-
-def test_notes_are_not_shown_and_go_with_their_files(local: LocalStore) -> None:
-    store = spread(local)
-    make(store, b"/a", b"a", host="h1")
-    make(store, b"/b", b"b", host="h1")
-    assert [status.name for status in listing(store, b"/")] == [b"a", b"b"]
-    store.rename(b"/a", b"/b", replace=True)
-    assert len(listing(local, b"/.stripefs-hosts")) == 1
-    store.remove(b"/b")
-    assert listing(local, b"/.stripefs-hosts") == []
-    assert listing(store, b"/") == []
