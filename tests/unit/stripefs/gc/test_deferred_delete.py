@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 import trio
@@ -15,7 +15,7 @@ from stripefs.gc import deferred_delete
 from stripefs.gc.deferred_delete import DeferredDelete, remove_version
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
-from stripefs.store.wrapper import Parser, WrappedStore
+from tests.support.leftovers import Hooked
 
 A, B = "a" * 16, "b" * 16
 GRACE = 600.0
@@ -77,18 +77,6 @@ async def test_what_is_due_can_be_waited_for(store: LocalStore) -> None:
         nursery.cancel_scope.cancel()
 
 
-class Refusing(WrappedStore):
-    NAME = "refusing"
-    PARAMETERS: ClassVar[dict[str, Parser]] = {}
-    refusals = 0
-
-    def remove(self, path: bytes) -> None:
-        if self.refusals:
-            self.refusals -= 1
-            raise PermissionDenied("no")
-        super().remove(path)
-
-
 @pytest.mark.parametrize(("refusals", "left"), [(2, []), (3, [A])])
 async def test_what_cannot_be_deleted_is_tried_again_and_then_left(
     store: LocalStore,
@@ -97,10 +85,14 @@ async def test_what_cannot_be_deleted_is_tried_again_and_then_left(
     refusals: int,
     left: list[str],
 ) -> None:
+    errors = itertools.repeat(PermissionDenied("no"), refusals)
+
+    def before(call: str, path: bytes) -> None:
+        if call == "remove" and (error := next(errors, None)):
+            raise error
+
     remove_version(store, B)
-    refusing = Refusing(store)
-    refusing.refusals = refusals
-    deletions = DeferredDelete(refusing, GRACE)
+    deletions = DeferredDelete(Hooked(store, before), GRACE)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(deletions.run)
         deletions.schedule([A])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,10 +15,10 @@ from stripefs.format.lock_and_record import DocumentError, Record
 from stripefs.gc.recover import RecoveryPlan, recover
 from stripefs.store.base import Attributes, Capabilities, Store
 from stripefs.store.striped import StripedStore
-from stripefs.store.wrapper import WrappedStore
 from stripefs.write import Layout
 from stripefs.write.file_lock import acquire
 from stripefs.write.upload import FileUpload
+from tests.model.mounts import Client, Died
 from tests.support.leftovers import Hooked
 from tests.support.uploads import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
 
@@ -199,34 +200,23 @@ async def test_a_crash_while_parts_are_joined(
     assert load(store, b"/model") == data + later
 
 
-async def test_a_second_recovery_after_a_crash(store: Store, tmp_path: Path) -> None:
-    class Dying(WrappedStore):
-        NAME = "dying"
-        left = 0
-
-        def _step(self) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise StoreError("killed")
-
-        def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
-            self._step()
-            super().rename(source, target, replace=replace)
-
-        def concat(self, target: bytes, sources: object) -> None:
-            self._step()
-            super().concat(target, sources)  # type: ignore[arg-type]
-
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_recovery_that_dies_at_any_call_is_repeated(store: Store, tmp_path: Path, layout: Layout) -> None:
     data = content(SIZE)
-    await synced(store, b"/model", data)
-    dying_store = Dying(store)
-    for left in range(2):  # the first part is renamed, the others joined to it, the whole renamed
-        dying_store.left = left
-        with pytest.raises(StoreError, match="killed"):
-            run(dying_store, b"/model")
-        assert not (tmp_path / "model").exists()
-    dying_store.left = 2
-    run(dying_store, b"/model")
+    await synced(store, b"/model", data, layout=layout)
+    died = 0
+    with contextlib.suppress(NotFound):  # when the last one died it was published already
+        while True:
+            client = Client(store)
+            client.kind, client.countdown = "before", died + 1
+            try:
+                run(client, b"/model")
+            except Died:
+                died += 1
+                (tmp_path / ".model.stripefs-lock").unlink(missing_ok=True)  # it runs out
+            else:
+                break
+    assert died > 10
     assert load(store, b"/model") == data
 
 

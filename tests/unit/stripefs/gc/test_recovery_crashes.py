@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,8 +17,7 @@ from stripefs.format.lock_and_record import DocumentError
 from stripefs.format.reserved_names import parse_reserved
 from stripefs.gc.recover import recover
 from stripefs.gc.rules import GcVerdict
-from stripefs.gc.store_reads import find_records
-from stripefs.store.base import Buffer, Store
+from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import Parser, WrappedStore
 from stripefs.write import Layout
@@ -31,7 +30,7 @@ FSYNCS = 6
 
 
 class Snapshots(WrappedStore):
-    """Calls `look` before each call that changes names, and after it."""
+    """Calls `look` before each call that changes something, and after it."""
 
     NAME = "snapshots"
     PARAMETERS: ClassVar[dict[str, Parser]] = {}
@@ -40,21 +39,12 @@ class Snapshots(WrappedStore):
         super().__init__(inner)
         self._look = look
 
-    def _around(self, call: Callable[..., None], *args: Any, **how: Any) -> None:
+    def on_change(self, call: str, paths: tuple[bytes, ...], act: Callable[[], Any]) -> Any:
         self._look()
         try:
-            call(*args, **how)
+            return act()
         finally:
             self._look()
-
-    def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
-        self._around(self.inner.rename, source, target, replace=replace)
-
-    def remove(self, path: bytes) -> None:
-        self._around(self.inner.remove, path)
-
-    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False, parents: bool = True) -> None:
-        self._around(self.inner.put, path, data, replace=replace, parents=parents)
 
 
 @pytest.mark.parametrize("layout", [Layout.STRIPED, Layout.PLAIN])
@@ -161,43 +151,6 @@ async def test_a_chain_that_does_not_hold_is_named(
         recover(store, StripedStore(store), b"/file")
     assert hidden(tmp_path) == before
     assert not (tmp_path / "file").exists()
-
-
-class Merging(WrappedStore):
-    """Its writer merges two records right before the first of them is read."""
-
-    NAME = "merging"
-    PARAMETERS: ClassVar[dict[str, Parser]] = {}
-
-    def __init__(self, inner: Store, merge: Callable[[], None], at: bytes) -> None:
-        super().__init__(inner)
-        self._merge: list[Callable[[], None]] = [merge]
-        self._at = at
-
-    def get(self, path: bytes) -> Any:
-        if path == self._at and self._merge:
-            self._merge.pop()()
-        return self.inner.get(path)
-
-
-async def test_records_that_are_merged_meanwhile_are_read_again(tmp_path: Path) -> None:
-    oldest, newest = await chain(tmp_path)
-    store = spread(tmp_path)
-    [found] = find_records(store, b"/file")
-
-    def merge() -> None:
-        (tmp_path / newest.name.replace("-record-1", "-record-2")).write_bytes(found.record.to_bytes())
-        newest.unlink()
-        oldest.unlink()
-
-    for reached in (oldest, newest):
-        copies = {path: path.read_bytes() for path in (oldest, newest)}
-        [again] = find_records(Merging(store, merge, b"/" + reached.name.encode()), b"/file")
-        assert again.record == found.record
-        assert len(again.paths) == 1
-        for path, data in copies.items():
-            path.write_bytes(data)
-        (tmp_path / newest.name.replace("-record-1", "-record-2")).unlink()
 
 
 async def test_gc_keeps_a_chain_as_long_as_its_newest_record_and_not_what_was_merged(tmp_path: Path) -> None:

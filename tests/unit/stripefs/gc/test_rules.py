@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stripefs.format.lock_and_record import LEASE
 from stripefs.gc.rules import AGE, FORCED_AGE, RECOVERABLE, Circumstances, GcVerdict, HiddenKind, Item, judge
@@ -76,34 +74,3 @@ OTHER = "ffeeddccbbaa9988"
 )
 def test_the_verdict(thing: Item, known: dict[str, object], verdict: GcVerdict) -> None:
     assert judge(thing, facts(**known)) is verdict
-
-
-SOME_VERSIONS = st.sampled_from([set(), {VERSION}])
-
-
-@given(
-    kind=st.sampled_from(HiddenKind),
-    seconds=st.floats(-10 * AGE, 100 * AGE),
-    published=st.booleans(),
-    leased=SOME_VERSIONS,
-    referenced=SOME_VERSIONS,
-    recorded=SOME_VERSIONS,
-    complete=st.booleans(),
-    force=st.booleans(),
-)
-def test_rubbish_is_old_and_nobodys(
-    kind: HiddenKind,
-    seconds: float,
-    published: bool,
-    leased: set[str],
-    referenced: set[str],
-    recorded: set[str],
-    complete: bool,
-    force: bool,
-) -> None:
-    known = facts(leased=leased, referenced=referenced, recorded=recorded, complete=complete, force=force)
-    found = judge(item(kind, seconds, published=published), known)
-    if found is GcVerdict.RUBBISH:
-        assert seconds >= (FORCED_AGE if force else AGE)
-        assert kind is HiddenKind.LOCK or not leased
-        assert kind is not HiddenKind.VERSION or (complete and not referenced)

@@ -8,6 +8,7 @@ import pytest
 from stripefs.errors import Busy, Exists, NotADirectory, NotFound, PermissionDenied, QuotaExceeded
 from stripefs.format.lock_and_record import LEASE, LockDocument
 from stripefs.store.local import LocalStore
+from stripefs.store.wrapper import WrappedStore
 from stripefs.write import DraftLost
 from stripefs.write.file_lock import acquire, lock_path
 from stripefs.write.namespace import find_writer, find_writer_below
@@ -46,25 +47,16 @@ def test_there_is_always_a_lock_while_one_takes_the_place_of_another(store, tmp_
     acquire(store, b"/file")
     age(tmp_path)
 
-    class Watched(LocalStore):
-        changes = 0
+    class Watched(WrappedStore):
+        NAME = "watched"
 
-        def _look(self):
-            self.changes += 1
+        def on_change(self, call, paths, act):
+            answer = act()
             with pytest.raises(Exists):
                 store.put(lock_path(b"/file"), [b"another"])
+            return answer
 
-        def rename(self, source, target, *, replace=False):
-            super().rename(source, target, replace=replace)
-            self._look()
-
-        def compare_and_rename(self, source, target, seen):
-            super().compare_and_rename(source, target, seen)
-            self._look()
-
-    watched = Watched(bytes(tmp_path))
-    acquire(watched, b"/file").check()
-    assert watched.changes
+    acquire(Watched(store), b"/file").check()
 
 
 def test_a_file_that_says_it_is_ones_lock_and_was_put_by_nobody_now_is_not(store, tmp_path):

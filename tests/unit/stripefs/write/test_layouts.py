@@ -23,17 +23,3 @@ async def test_bytes_come_back(tmp_path, layout, size):
     striped = {name for name in hidden(tmp_path) if name.startswith(".stripefs/")}
     assert hidden(tmp_path) == striped, "nothing hidden stays beside the file"
     assert bool(striped) == (layout is Layout.STRIPED and size >= 128 * KIB)
-
-
-async def test_parts_lie_on_every_host(tmp_path):
-    store = spread(tmp_path)
-    async with writing(store, layout=Layout.STRIPED) as uploads:
-        await save(uploads, b"/striped", content(16 * MIB))
-        await save(uploads, b"/joined", content(16 * MIB), layout=Layout.CONCAT)
-    for path in (b"/striped", b"/joined"):
-        handle = StripedStore(store).open(path)
-        load_of = dict.fromkeys(("h0", "h1", "h2", "h3"), 0)
-        for block in handle.locate(0, 16 * MIB):
-            load_of[block.hosts[0]] += block.length
-        handle.close()
-        assert max(load_of.values()) <= 6 * MIB, (path, load_of)

@@ -47,27 +47,19 @@ async def begun(uploads):
     return upload
 
 
-async def test_publishing_right_after_fsync_writes_no_other_manifest(store, tmp_path):
+@pytest.mark.parametrize(("further", "made"), [(0, 1), (2, 2)], ids=["right after fsync", "outrun"])
+async def test_a_manifest_is_written_ahead(store, tmp_path, further, made):
+    """Publishing right after fsync writes no other one; one that was outrun was in vain, and goes."""
     async with writing(store, layout=Layout.STRIPED) as uploads:
         upload = await begun(uploads)
         await until(lambda: beside(tmp_path) == ["part", "record"])
-        await upload.publish(final=True)
-        assert len(store.made) == 1
-        assert beside(tmp_path) == []
-    assert load(store, b"/file") == DATA[:MIB]
-
-
-async def test_a_manifest_that_was_outrun_goes(store, tmp_path):
-    async with writing(store, layout=Layout.STRIPED) as uploads:
-        upload = await begun(uploads)
-        for at in range(MIB, 3 * MIB, MIB):
-            await upload.write(at, DATA[at : at + MIB])
+        for _ in range(further):
+            await upload.write(upload.length, DATA[upload.length :][:MIB])
             await upload.sync()
-        await upload.write(3 * MIB, DATA[3 * MIB :])
         await upload.publish(final=True)
-        assert len(store.made) == 2  # the one that was in vain, and the one that was published
+        assert len(store.made) == made
         assert beside(tmp_path) == []
-    assert load(store, b"/file") == DATA
+    assert load(store, b"/file") == DATA[: upload.length]
 
 
 @pytest.mark.parametrize("refused", [1, 2], ids=["ahead", "at all"])
