@@ -151,6 +151,14 @@ def test_what_was_spared_is_found_again() -> None:
     assert next(step for step in oldest([table], 10, TODAY) if step[1])[1] == spared
 
 
+def test_a_use_right_after_another_is_not_worth_a_write() -> None:
+    table = BlockTable(bytearray(ROW))
+    table.add(0, 1, TODAY)
+    for later, pages in ((0, 1), (COARSE - 1, 0), (COARSE, 1)):
+        table.touch(0, TODAY + later)
+        assert (table.dirty, len(table.take_dirty())) == (bool(pages), pages)
+
+
 def test_an_eviction_looks_at_few_pages_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = 1 << 16
     table = BlockTable(bytearray(ROW * blocks))
