@@ -29,7 +29,7 @@ class Nginx:
         self.url = f"http://127.0.0.1:{self._port}/images"
         (folder / "temporary").mkdir(parents=True)
         (folder / "nginx.conf").write_text(self._configuration(store.removeprefix("http://").partition("/")[0]))
-        self._process = self._start()
+        self._process = self._started()
 
     def _configuration(self, store: str) -> str:
         """That of the document, with folders, ports and a user of this test, in the foreground."""
@@ -52,7 +52,7 @@ class Nginx:
             text = text.replace(there, replaced)
         return text
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> subprocess.Popen[bytes]:
         folder = str(self.folder)
         command = ["nginx", "-p", folder, "-e", f"{folder}/log", "-c", f"{folder}/nginx.conf"]
         process = subprocess.Popen(command, start_new_session=True)
@@ -70,10 +70,6 @@ class Nginx:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-    def start(self) -> None:
-        """After `kill`: what it kept is there still."""
-        self._process = self._start()
 
 
 @contextlib.contextmanager

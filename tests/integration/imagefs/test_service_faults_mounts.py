@@ -130,21 +130,10 @@ def test_something_else_lies_on_top(host: Service, image: tuple[Path, Path]) -> 
     until_nothing_is_left(host)
 
 
-def test_mountpoints_that_are_none(service: Service, image: tuple[Path, Path], tmp_path: Path) -> None:
-    _, store = image
-    (tmp_path / "file").touch()
-    (tmp_path / "loop").symlink_to("loop")
-    full = service.mountpoint("full")
-    (full / "x").touch()
-    for path, words in {
-        "missing": "No such file or directory; mkdir -p",
-        "file": "Not a directory",
-        "full": "is not empty",
-        "loop": "Too many levels of symbolic links",
-    }.items():
-        done = service.run("mount", f"{store}#t", str(tmp_path / path))
-        assert (done.returncode, len(done.stderr.splitlines())) == (32, 1)
-        assert words in done.stderr
+def test_a_mountpoint_that_is_none(service: Service, image: tuple[Path, Path], tmp_path: Path) -> None:
+    done = service.run("mount", f"{image[1]}#t", str(tmp_path / "missing"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (32, 1)
+    assert "No such file or directory; mkdir -p" in done.stderr
     assert not service.answers()  # no daemon for that
 
 
