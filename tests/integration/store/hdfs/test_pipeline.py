@@ -22,24 +22,19 @@ class Node:
 
     def __init__(self, frozen: bool = False) -> None:
         self.frozen = frozen
-        self.mute = 0
-        self.asked = 0
+        self.mute = self.asked = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
 
     def _serve(self) -> None:
-        kept = []
-        with contextlib.suppress(OSError):
+        with contextlib.ExitStack() as kept, contextlib.suppress(OSError):
             while True:
-                sock, _ = self._listener.accept()
+                sock = kept.enter_context(self._listener.accept()[0])
                 self.asked += 1
-                kept.append(sock)
                 if not self.frozen and self.asked > self.mute:
                     sock.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-        for sock in kept:
-            sock.close()
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
@@ -48,10 +43,10 @@ class Node:
 
 
 class Cluster:
-    """A NameNode and the addresses of DataNodes."""
+    """A NameNode and the addresses of DataNodes: `a` and `b` live, `frozen` does not answer."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes = {"a": Node(), "b": Node(), "frozen": Node(frozen=True)}
         self.blocks: list[dict[str, object]] = []
         self.learnt: list[str] = []
 
@@ -70,6 +65,8 @@ class Cluster:
         self.learnt += [replica.name for replica in replicas]
 
     def address(self, name: str) -> str:
+        if name == "down":
+            return closed_port()
         if name not in self.nodes:
             raise HostFailed("no web port", host=name)
         return self.nodes[name].address
@@ -77,9 +74,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """`a` and `b` live, `frozen` does not answer."""
     made = Cluster()
-    made.nodes = {"a": Node(), "b": Node(), "frozen": Node(frozen=True)}
     yield made
     for node in made.nodes.values():
         node.close()
@@ -110,14 +105,7 @@ def test_a_file_that_was_not_even_made(cluster: Cluster, pipelines: PipelineHeal
 
 def test_who_cannot_be_asked_is_not_silent(cluster: Cluster, pipelines: PipelineHealth) -> None:
     cluster.begin("a", "https only", "down")
-    down = Node()
-    down.close()
-    down.address = closed_port()
-    cluster.nodes["down"] = down
-    try:
-        assert pipelines.silent_hosts("/file", "a") == []
-    finally:
-        del cluster.nodes["down"]
+    assert pipelines.silent_hosts("/file", "a") == []
 
 
 def test_one_that_lives_again(cluster: Cluster, pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:

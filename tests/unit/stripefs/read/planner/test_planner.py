@@ -93,16 +93,6 @@ def test_two_processes_that_read_every_other_tensor_are_nearly_one_stream(down):
     assert world.planner.bytes_fetched < 1.15 * length
 
 
-def test_two_processes_that_alternate_tensors_do_not_starve_for_memory():
-    """Each tensor leaves a cursor behind, whose look-ahead must not keep the memory from those that go on."""
-    length = 1536 * MIB
-    ranks = (every_other(rank, length, 33 * MIB + 700) for rank in (0, 1))
-    world = played(placed(length, 8 * MIB, 8, 1, 4), *ranks)
-    assert world.planner.bytes_fetched < 1.25 * length
-    # Virtual seconds. Each reader takes 1 MiB at a time and so starves at the start of each tensor.
-    assert world.now < 3.4 * length / (8 * 40e6)
-
-
 def test_sixteen_streams_in_one_file_share_the_hosts():
     length, part, blocks = 512 * MIB, 32 * MIB, placed(512 * MIB, 8 * MIB, 8, 1, 2)
     world = played(blocks, *([(begin + at, size) for at, size in sequential(part)] for begin in range(0, length, part)))

@@ -1,6 +1,7 @@
 """Small documents go to one DataNode by WebHDFS, everything else and what fails there to hdfs-native."""
 
 from types import SimpleNamespace
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -8,6 +9,7 @@ from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded, Service
 from stripefs.retry import HostHealth
 from stripefs.store.base import Host, Kind, Sink, Status
 from stripefs.store.hdfs import writer as hdfs_writer
+from stripefs.store.hdfs.datanode_write import PATIENCE
 
 MIB = 1 << 20
 
@@ -24,6 +26,7 @@ class Cluster:
         self.by_native = []
         self.attributes = {}
         self.attribute_error = None
+        self.shape = None
 
     # as `NameNodeRest`
 
@@ -34,7 +37,7 @@ class Cluster:
         self.attributes[path] = (name, value)
 
     def defaults(self):
-        return None
+        return self.shape
 
     def rpc_address(self, ask):
         return "namenode:8020"
@@ -79,7 +82,7 @@ class Cluster:
 
     def sink(self, address, target, path, *, name, patience, **_):
         """As `DataNodeSink`."""
-        assert patience == 1
+        assert patience == (PATIENCE if path == "/placed" else 1)
         self.tried.append((name, target, path))
         if name in self.down:
             raise HostFailed(f"{name} is down", host=name)
@@ -112,13 +115,13 @@ def cluster(monkeypatch):
     return made
 
 
-def writer_of(cluster, *, native=True):
+def writer_of(cluster, *, native=True, shape=(0, 0)):
     return hdfs_writer.HdfsWriter(
         cluster,
         cluster if native else None,
         cluster,
         cluster.stat,
-        target=SimpleNamespace(root=b"/", user="somebody", block_size=0, replication=0),
+        target=SimpleNamespace(root=b"/", user="somebody", block_size=shape[0], replication=shape[1]),
         health=HostHealth(),
         timeout=1.0,
     )
@@ -249,3 +252,23 @@ def test_a_text_that_does_not_arrive_leaves_nothing(cluster, error):
     assert cluster.files == {"/a/lock": b""}
     assert cluster.attributes["/a/lock"] == ("user.stripefs.document", b"text")
     assert cluster.tried == cluster.by_native == []
+
+
+@pytest.mark.parametrize(
+    ("configured", "given", "made"),
+    [
+        ((0, 0), {}, ("134217728", "3")),
+        ((0, 0), {"replication": 1}, ("134217728", "1")),
+        ((64 * MIB, 2), {}, ("67108864", "2")),
+        ((64 * MIB, 2), {"block_size": 1052672, "replication": 1}, ("1052672", "1")),
+    ],
+)
+def test_a_placed_file_is_made_as_was_asked_for_or_else_as_it_is_configured(cluster, configured, given, made):
+    """At the client before the NameNode; a DataNode would take its own configuration."""
+    cluster.shape = {"blockSize": 134217728, "replication": 3}
+    writer_of(cluster, shape=configured).create("/placed", host="dn1", length=0, **given)
+    [(_name, target, _path)] = cluster.tried
+    query = parse_qs(urlsplit(target).query)
+    assert (query["blocksize"], query["replication"]) == ([made[0]], [made[1]])
+    assert (query["namenoderpcaddress"], query["overwrite"]) == (["namenode:8020"], ["false"])
+    assert query["createparent"] == ["false"]
