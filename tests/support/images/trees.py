@@ -1,4 +1,4 @@
-"""Trees of every kind of inode, for Hypothesis; and two ways of looking at a tree that must agree."""
+"""Trees of every kind of inode, for Hypothesis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from imagefs.format.erofs import BLOCK, CHUNK, ErofsImage
+from imagefs.format.erofs import BLOCK, CHUNK
 from imagefs.format.inodes import HOLE, Inode, address
 
 names = st.binary(min_size=1, max_size=255).filter(
@@ -80,59 +80,3 @@ def trees(draw: Any) -> Inode:
         if files and name not in root.children:
             root.children[name] = draw(st.sampled_from(files))
     return root
-
-
-def seen(root: Inode) -> dict[bytes, tuple[Any, ...]]:
-    """Entries of the tree by path; hardlinks by the first of their names."""
-    found: dict[bytes, tuple[Any, ...]] = {}
-    first: dict[int, bytes] = {}
-    stack = [(b"", root)]
-    while stack:
-        path, inode = stack.pop()
-        found[path] = (
-            *(inode.mode, inode.uid, inode.gid, inode.mtime, inode.mtime_ns, inode.rdev, inode.xattrs),
-            inode.data if inode.data is not None else (inode.size, tuple(inode.chunks)),
-        )
-        if inode.children is not None:
-            found[path] = (*found[path][:-1], sorted(inode.children))
-            stack += [(path + b"/" + name, child) for name, child in inode.children.items()]
-        elif first.setdefault(id(inode), path) > path:
-            first[id(inode)] = path
-    return found
-
-
-def read_back(image: ErofsImage) -> dict[bytes, tuple[Any, ...]]:
-    """The same of an image."""
-    found: dict[bytes, tuple[Any, ...]] = {}
-    stack = [(b"", image.root, image.root)]
-    while stack:
-        path, number, parent = stack.pop()
-        inode = image.stat(number)
-        facts = (
-            inode.mode,
-            inode.uid,
-            inode.gid,
-            inode.mtime,
-            inode.mtime_ns,
-            inode.rdev,
-            tuple(sorted(image.xattrs(inode))),
-        )
-        chunks = image.chunks(inode)
-        if inode.is_directory:
-            entries = {name: (child, kind) for name, child, kind in image.entries(inode)}
-            assert list(entries) == sorted(entries)
-            assert entries.pop(b".") == (number, stat.S_IFDIR)
-            assert entries.pop(b"..") == (parent, stat.S_IFDIR)
-            found[path] = (*facts, sorted(entries))
-            for name, (child, kind) in entries.items():
-                assert stat.S_IFMT(image.stat(child).mode) == kind
-                assert image.lookup(inode, name) == child
-                stack.append((path + b"/" + name, child, number))
-            assert image.lookup(inode, b"\xff" * 255) == (entries.get(b"\xff" * 255) or (None,))[0]
-        elif chunks is not None:
-            found[path] = (*facts, (inode.size, tuple(chunks[1])))
-        elif inode.is_file or stat.S_ISLNK(inode.mode):
-            found[path] = (*facts, image.content(inode))
-        else:
-            found[path] = (*facts, (0, ()))
-    return found

@@ -9,7 +9,7 @@ import pytest
 
 from imagefs.errors import FormatError
 from imagefs.format.erofs import CHUNK, DeviceSlot, write
-from imagefs.format.inodes import HOLE, Inode, address
+from imagefs.format.inodes import HOLE, Inode
 
 DEVICES = (DeviceSlot(b"cold", 2**32 - 1), DeviceSlot(b"hot", 2**32 - 1))
 
@@ -47,9 +47,3 @@ def test_names_that_are_none_are_refused(name: bytes) -> None:
     root = Inode(stat.S_IFDIR, children={name: Inode(stat.S_IFREG, data=b"")})
     with pytest.raises(FormatError, match="no name"):
         image_of(root)
-
-
-def test_16_tib_is_the_end() -> None:
-    address(1, 2**32 - 2)
-    with pytest.raises(FormatError, match="16 TiB"):
-        address(1, 2**32 - 1)

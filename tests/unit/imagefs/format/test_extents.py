@@ -6,15 +6,12 @@ import hashlib
 from array import array
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.errors import FormatError
 from imagefs.format.erofs import CHUNK
 from imagefs.format.inodes import DIGEST, ExtentTable, digest_of, write_extents
 from imagefs.trace.references import open_image
-from tests.support.examples import examples
 from tests.support.images.starts import Stored, build_tree, make_tree, open_store
 
 _digests = st.binary(min_size=DIGEST, max_size=DIGEST) | st.sampled_from([bytes(DIGEST), b"\xff" * DIGEST])
@@ -33,21 +30,6 @@ def test_what_is_written_is_found_by_content_and_by_place(found: dict[int, bytes
         assert list(extents.find(digest)) == sorted(place for place, other in found.items() if other == digest)
     for place in {*found, 0, 1, 2**32 - 1}:
         assert extents.digest_at(place) == found.get(place)
-
-
-@given(_tables, st.randoms(use_true_random=False))
-@examples(50)
-def test_the_order_of_extents_does_not_matter(found: dict[int, bytes], chance: object) -> None:
-    order = list(found)
-    chance.shuffle(order)  # type: ignore[attr-defined]
-    assert table({place: found[place] for place in order}) == table(found)
-
-
-def test_digests_and_places_must_agree() -> None:
-    with pytest.raises(FormatError, match="do not make 2 extents"):
-        write_extents(bytes(DIGEST), array("I", [1, 2]))
-    with pytest.raises(IndexError):
-        ExtentTable(table({}))[0]
 
 
 def test_a_build_knows_every_extent_of_its_image(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from imagefs.format.inodes import ExtentTable, address, digest_of
 from imagefs.format.trace import Plan, Trace
 from tests.golden.make import (
     BLOCKS,
-    DEVICES,
     DOCUMENTS,
     FOLDER,
     LOCAL,
@@ -32,9 +31,7 @@ from tests.golden.make import (
     PLAN,
     STAMP,
     TRACE,
-    tree,
 )
-from tests.support.images.trees import read_back, seen
 
 
 def golden(name: str) -> bytes:
@@ -66,13 +63,6 @@ def test_pack() -> None:
     assert found == BLOCKS
     assert index.place(0).stored == index.place(0).length
     assert index.place(1).stored < index.place(1).length
-
-
-@pytest.mark.parametrize(("name", "chunk"), [("metadata.erofs", 16 << 10), ("metadata-64k.erofs", 64 << 10)])
-def test_metadata(name: str, chunk: int) -> None:
-    image = ErofsImage(golden(name))
-    assert image.devices == list(DEVICES)
-    assert read_back(image) == seen(tree(chunk))
 
 
 def test_files_have_the_places_that_they_had_when_chunks_were_longer() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
-from imagefs.format.trace import ENDS, Plan, PlanRun, Touch, Trace, check_workload, path_from_text, path_to_text
+from imagefs.format.trace import ENDS, Plan, PlanRun, Touch, Trace
 
 _paths = st.binary(min_size=1, max_size=300).filter(lambda path: b"\0" not in path and not path.startswith(b"/"))
 _touches = st.builds(
@@ -72,23 +72,6 @@ def test_versions_that_know_longer_extents_alone_refuse_others(offset: int, vers
     trace = replace(SAMPLE, touches=[*SAMPLE.touches, Touch(5, b"lib", offset, 16384, bytes(16))])
     assert json.loads(trace.to_json())["version"] == version
     assert Trace.from_json(trace.to_json()) == trace
-
-
-def test_what_was_read_is_what_was_not_only_read_ahead() -> None:
-    assert replace(SAMPLE, ahead=(0,)).read == [SAMPLE.touches[1]]
-    assert SAMPLE.read == SAMPLE.touches
-    assert b"ahead" not in SAMPLE.to_json()  # which older programs wrote as well
-
-
-@given(st.binary(max_size=100))
-def test_any_path_survives_as_text(path: bytes) -> None:
-    text = path_to_text(path)
-    assert path_from_text(text) == path
-    assert text.encode().decode() == text  # no lone surrogates
-
-
-def test_blocks_of_a_plan_are_told_for_each_device() -> None:
-    assert (list(PLAN.of(2)), list(PLAN.of(1)), PLAN.blocks) == (list(range(40)), [7], 41)
 
 
 def changed(document: bytes, **values: Any) -> bytes:
@@ -160,9 +143,3 @@ def test_too_much_is_refused_before_it_is_looked_at(monkeypatch: pytest.MonkeyPa
         Trace.from_json(SAMPLE.to_json())
     with pytest.raises(FormatError, match="2 touches"):
         SAMPLE.to_json()
-
-
-@pytest.mark.parametrize("workload", ["", ".hidden", "a/b", "a" * 129, "ü"])
-def test_keys_of_workloads_are_names(workload: str) -> None:
-    with pytest.raises(FormatError, match="no key of a workload"):
-        check_workload(workload)

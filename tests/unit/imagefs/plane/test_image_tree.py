@@ -37,6 +37,7 @@ from stripefs.errors import (
 from stripefs.fuse.protocol import ROOT, ServedAttributes
 from stripefs.fuse.worker import Start
 from stripefs.settings import MountSettings
+from tests.golden import make as golden
 from tests.support.examples import examples
 from tests.support.images.trees import names, trees
 
@@ -104,71 +105,79 @@ def folder(**children: Inode) -> Inode:
 @given(trees(), st.data())
 @examples(80)
 def test_any_tree_is_what_a_model_says(root: Inode, data: st.DataObject) -> None:
-    image = image_of(root)
+    trio.run(explore, image_of(root), root, data)
+
+
+@pytest.mark.parametrize(("name", "chunk"), [("metadata.erofs", CHUNK), ("metadata-64k.erofs", 64 << 10)])
+@given(data=st.data())
+@examples(10)
+def test_trees_of_that_time_are_what_they_were(name: str, chunk: int, data: st.DataObject) -> None:
+    image = ErofsImage((golden.FOLDER / name).read_bytes())
+    assert image.devices == list(golden.DEVICES)
+    trio.run(explore, image, golden.tree(chunk), data, chunk)
+
+
+async def explore(image: ErofsImage, root: Inode, data: st.DataObject, chunk: int = CHUNK) -> None:
+    """Look at everything; chunk: bytes of the longest ones."""
     nodes: dict[bytes, int] = {}
-
-    async def explore() -> None:
-        tree = ImageTree(image, FakeDevices().read)
-        links: dict[int, int] = {}
-        for _, inode in walk(root):
-            links[id(inode)] = links.get(id(inode), 0) + 1
-        for path, inode in walk(root):
-            above, _, name = path.rpartition(b"/")
-            shown = await (tree.lookup(nodes[above], name) if path else tree.getattr(ROOT))
-            nodes[path] = shown.id
-            assert (shown.id == ROOT) == (path == b"")
-            assert shown == await ImageTree(image, FakeDevices().read).getattr(shown.id)
-            assert (shown.st_mode, shown.uid, shown.gid) == (inode.mode, inode.uid, inode.gid)
-            assert shown.mtime_ns == shown.atime_ns == inode.mtime * 10**9 + inode.mtime_ns
-            assert (os.major(shown.rdev), os.minor(shown.rdev)) == inode.rdev
-            assert sorted(await tree.listxattr(shown.id)) == [key for key, _ in inode.xattrs]
-            for key, value in inode.xattrs:
-                assert await tree.getxattr(shown.id, key) == value
-            assert await tree.getxattr(shown.id, b"user.is-not-there") is None
-            if inode.children is not None:
-                room = data.draw(st.integers(1, 9))
-                inside = await listed(tree, shown.id, room)
-                assert shown.links == 2 + sum(child.children is not None for child in inode.children.values())
-                assert list(inside) == sorted([*inode.children, b".", b".."])
-                assert [inside[name].id for name in (b".", b"..")] == [shown.id, nodes[path.rpartition(b"/")[0]]]
-                absent = data.draw(names)
-                if absent not in inode.children:
-                    with pytest.raises(NotFound):
-                        await tree.lookup(shown.id, absent)
+    tree = ImageTree(image, FakeDevices().read)
+    links: dict[int, int] = {}
+    for _, inode in walk(root):
+        links[id(inode)] = links.get(id(inode), 0) + 1
+    for path, inode in walk(root):
+        above, _, name = path.rpartition(b"/")
+        shown = await (tree.lookup(nodes[above], name) if path else tree.getattr(ROOT))
+        nodes[path] = shown.id
+        assert (shown.id == ROOT) == (path == b"")
+        assert shown == await ImageTree(image, FakeDevices().read).getattr(shown.id)
+        assert (shown.st_mode, shown.uid, shown.gid) == (inode.mode, inode.uid, inode.gid)
+        assert shown.mtime_ns == shown.atime_ns == inode.mtime * 10**9 + inode.mtime_ns
+        assert (os.major(shown.rdev), os.minor(shown.rdev)) == inode.rdev
+        assert sorted(await tree.listxattr(shown.id)) == [key for key, _ in inode.xattrs]
+        for key, value in inode.xattrs:
+            assert await tree.getxattr(shown.id, key) == value
+        assert await tree.getxattr(shown.id, b"user.is-not-there") is None
+        if inode.children is not None:
+            room = data.draw(st.integers(1, 9))
+            inside = await listed(tree, shown.id, room)
+            assert shown.links == 2 + sum(child.children is not None for child in inode.children.values())
+            assert list(inside) == sorted([*inode.children, b".", b".."])
+            assert [inside[name].id for name in (b".", b"..")] == [shown.id, nodes[path.rpartition(b"/")[0]]]
+            absent = data.draw(names)
+            if absent not in inode.children:
+                with pytest.raises(NotFound):
+                    await tree.lookup(shown.id, absent)
+        else:
+            assert shown.links == links[id(inode)]
+            for refused in (tree.opendir(shown.id), tree.lookup(shown.id, b"x")):
+                with pytest.raises(NotADirectory):
+                    await refused
+        if stat.S_ISLNK(inode.mode):
+            assert await tree.readlink(shown.id) == inode.data
+        else:
+            with pytest.raises(Unsupported):
+                await tree.readlink(shown.id)
+        if not inode.is_file:
+            with pytest.raises(IsADirectory if inode.children is not None else Unsupported):
+                await tree.open(shown.id)
+        if inode.is_file:
+            assert shown.size == (inode.size if inode.data is None else len(inode.data))
+            offset, size = data.draw(st.integers(0, shown.size + 5)), data.draw(st.integers(0, 6 * CHUNK))
+            expected = _expected(inode, offset, min(size, shown.size - offset), chunk)
+            handle = await tree.open(shown.id)
+            if expected is None:
+                with pytest.raises(FormatError, match="past the end of device"):
+                    await tree.read(handle, offset, size)
             else:
-                assert shown.links == links[id(inode)]
-                for refused in (tree.opendir(shown.id), tree.lookup(shown.id, b"x")):
-                    with pytest.raises(NotADirectory):
-                        await refused
-            if stat.S_ISLNK(inode.mode):
-                assert await tree.readlink(shown.id) == inode.data
-            else:
-                with pytest.raises(Unsupported):
-                    await tree.readlink(shown.id)
-            if not inode.is_file:
-                with pytest.raises(IsADirectory if inode.children is not None else Unsupported):
-                    await tree.open(shown.id)
-            if inode.is_file:
-                assert shown.size == inode.size
-                offset, size = data.draw(st.integers(0, inode.size + 5)), data.draw(st.integers(0, 6 * CHUNK))
-                expected = _expected(inode, offset, min(size, inode.size - offset))
-                handle = await tree.open(shown.id)
-                if expected is None:
-                    with pytest.raises(FormatError, match="past the end of device"):
-                        await tree.read(handle, offset, size)
-                else:
-                    assert await tree.read(handle, offset, size) == expected
-
-    trio.run(explore)
+                assert await tree.read(handle, offset, size) == expected
 
 
-def _expected(inode: Inode, offset: int, length: int) -> bytes | None:
+def _expected(inode: Inode, offset: int, length: int, unit: int = CHUNK) -> bytes | None:
     """The expected bytes of a read; None where it would read past the end of a device."""
     if length <= 0:
         return b""
     if inode.data is not None:
         return inode.data[offset : offset + length]
-    unit = CHUNK
     while unit > BLOCK and inode.size <= unit // 2:
         unit //= 2
     out = b""
@@ -214,24 +223,6 @@ async def test_neighbours_are_read_at_once_and_holes_not_at_all() -> None:
     devices.reads.clear()
     assert await tree.read(node, 3 * CHUNK + 1, 2 * CHUNK - 1) == bytes(2 * CHUNK - 1)
     assert not devices.reads
-
-
-async def test_the_parts_of_a_read_are_fetched_together() -> None:
-    under_way, all_there = 0, trio.Event()
-
-    async def read(device: int, offset: int, length: int) -> bytes:
-        nonlocal under_way
-        under_way += 1
-        if under_way == 8:
-            all_there.set()
-        await all_there.wait()
-        return content_of(device, offset, length)
-
-    inode = file_of(*(address(1 + number % 2, 1000 * number) for number in range(8)))
-    tree = ImageTree(image_of(folder(it=inode)), read)
-    with trio.fail_after(10):
-        data = await tree.read((await tree.lookup(ROOT, b"it")).id, 0, 8 * CHUNK)
-    assert data == _expected(inode, 0, 8 * CHUNK)
 
 
 async def test_a_failed_part_fails_the_read_and_ends_the_others() -> None:
@@ -344,19 +335,6 @@ async def test_a_listing_goes_on_where_it_stopped(big: bytes) -> None:
     assert image.looked_at <= 2 * calls + blocks
 
 
-async def test_any_cookie_is_answered(big: bytes) -> None:
-    tree = ImageTree(ErofsImage(big), FakeDevices().read)
-    for cookie in (-1, BLOCK - 1, 3 * BLOCK + 4000, 1 << 40, (1 << 63) - 1):
-        seen: list[bytes] = []
-
-        def show(name: bytes, _attributes: ServedAttributes, _cookie: int, seen: list[bytes] = seen) -> bool:
-            seen.append(name)
-            return False
-
-        await tree.readdir(ROOT, cookie, show)
-        assert len(seen) <= 1
-
-
 # -- the worker before it serves ---------------------------------------------------------------------------------------
 
 
@@ -386,13 +364,6 @@ async def test_the_next_worker_serves_the_same_image_or_none(tmp_path: Path) -> 
     _image(tmp_path / "meta", b"two")
     with pytest.raises(StaleVersion, match="meta was replaced"):
         await _backend(metadata, kept=first.kept).open()
-
-
-@pytest.mark.parametrize("content", [b"", b"x", bytes(8192)])
-async def test_what_is_no_image_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "meta").write_bytes(content)
-    with pytest.raises(FormatError):
-        await _backend(str(tmp_path / "meta")).open()
 
 
 async def test_devices_must_be_as_many_as_the_image_names(tmp_path: Path) -> None:
