@@ -136,9 +136,3 @@ def test_damage_is_an_error_and_nothing_else(reads: list[tuple[int, int, int, fl
     except FormatError:
         return
     assert len(set(pages(list(found.touches())))) == sum(touch.pages for touch in found.touches())
-
-
-def test_sizes_that_no_device_has_are_refused() -> None:
-    for sizes in ([-1], [1 << 50], [1] * 100):
-        with pytest.raises(FormatError):
-            Recorder(sizes)
