@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.errors import NoSuchImage
 from imagefs.format.index import Index
 from imagefs.format.trace import Trace
 from imagefs.housekeeping.verify import VerifyResult, remove_damaged, verify
@@ -91,11 +90,6 @@ def test_tags_and_traces(images: Images, tmp_path: Path) -> None:
     found = said(verify(images))
     assert found.keys() == {"traces", "tags"}
     assert "names no image" in found["tags"]
-
-
-def test_an_image_that_is_not_there(images: Images) -> None:
-    with pytest.raises(NoSuchImage):
-        verify(images, "0" * 64)
 
 
 def test_an_index_that_does_not_find_what_it_has(images: Images, tmp_path: Path) -> None:

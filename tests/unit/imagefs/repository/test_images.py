@@ -104,12 +104,7 @@ def test_metadata_that_is_not_one_frame_of_the_right_bytes_is_refused(images: Im
         metadata_of(images, packed)
 
 
-@pytest.mark.parametrize("size", [0, 1, len(EROFS) - 1, len(EROFS) + 1, 1 << 30])
+@pytest.mark.parametrize("size", [0, 1, len(EROFS) - 1, len(EROFS) + 1, 1 << 30, 1 << 33])
 def test_metadata_of_another_size_than_the_image_says_is_refused(images: Images, size: int) -> None:
-    with pytest.raises(DamagedObject):
+    with pytest.raises(FormatError if size == 1 << 33 else DamagedObject):
         metadata_of(images, FRAME, size)
-
-
-def test_no_more_metadata_is_taken_than_this_program_can_hold(images: Images) -> None:
-    with pytest.raises(FormatError):
-        metadata_of(images, FRAME, 1 << 33)

@@ -78,15 +78,6 @@ def test_signals_are_for_the_main_thread(snapshots: Snapshots, tmp_path: Path) -
         assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
-def test_others_wait_for_what_is_published(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:
-    told: list[str] = []
-    timer = threading.Timer(0.2, publish, (snapshots, tmp_path / "source"))
-    timer.start()
-    assert acquire_or_wait(snapshots, NAME, 10.0, told.append) is None
-    timer.join()
-    assert len(told) == 1
-
-
 def test_who_waits_takes_the_lead_of_one_that_died(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:
     first.hand_over()
     timer = threading.Timer(0.2, make_old, (tmp_path / "store",))
@@ -158,13 +149,6 @@ def test_a_leader_that_gives_up_says_why(snapshots: Snapshots, tmp_path: Path) -
     assert snapshots.unpublished_reason(NAME) == ""
 
 
-def test_where_there_is_nothing_to_wait_for(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:
-    """Nothing can be mounted here, so nobody is told to wait."""
-    told: list[str] = []
-    with InstallLease(StoreSettings(url=str(tmp_path / "store")), NAME, 0.0, told.append) as place:
-        assert (place.may_publish, told) == (False, [])
-
-
 def test_stores_without_locks_and_stores_that_take_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalStore, "capabilities", Capabilities(put=True))
     with lease_of(tmp_path) as place:
@@ -179,20 +163,6 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
     with InstallLease(StoreSettings(url="http://127.0.0.1:1/store"), NAME, 1.0, lambda who: None) as place:
         assert not place.may_publish
         assert place.remark
-
-
-def test_a_thousand_waiters_do_not_ask_in_step() -> None:
-    """All began in the same second; the store is asked evenly, and ever less."""
-    seconds = [0] * 660
-    for _ in range(1000):
-        now = 0.0
-        while now < 600:
-            now += pause(now, 0.5, 5.0)
-            seconds[int(now)] += 1
-    late = seconds[60:600]
-    assert max(late) < 2 * sum(late) / len(late)
-    assert sum(late) / len(late) < 1000 / 5.0 * 1.3
-    assert sum(seconds[:10]) / 10 > 500  # and who waits for a moment only is told soon
 
 
 def test_a_pause_is_a_part_of_the_time_that_was_waited() -> None:

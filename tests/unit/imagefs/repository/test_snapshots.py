@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,13 +37,6 @@ def snapshot_of(images: Images, folder: Path, key: Any = KEY) -> Snapshot:
 # -- the document --------------------------------------------------------------------------------------------------
 
 
-def test_a_document_says_what_was_put_into_it() -> None:
-    snapshot = Snapshot(KEY, "a" * 64, "container", ("/opt/a", "/usr"), 1.0, 2.0)
-    assert Snapshot.from_json(snapshot.to_json(), snapshot.name) == snapshot
-    assert snapshot.to_json().isascii()
-    assert key_digest(json.loads(snapshot.to_json())["key"]) == snapshot.name
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -72,11 +64,6 @@ def test_documents_that_are_refused(change: Callable[[dict[str, Any]], Any], why
         Snapshot.from_json(json.dumps(document).encode(), snapshot.name)
     with pytest.raises(FormatError, match="damaged"):
         Snapshot.from_json(snapshot.to_json()[:-2], snapshot.name)
-
-
-def test_a_key_that_is_no_json() -> None:
-    with pytest.raises(FormatError, match="no JSON"):
-        key_digest({"salt": {1, 2}})
 
 
 # -- in a store ----------------------------------------------------------------------------------------------------
@@ -159,15 +146,6 @@ def test_notes_of_starts_go_when_they_are_old(images: Images, tmp_path: Path, ki
     assert snapshots.note(kind, name) == b"said"
     collect_snapshots(images, older_than=24 * 3600)
     assert snapshots.note(kind, name) == b""
-
-
-def test_a_note_that_is_too_large_is_not_read(images: Images, tmp_path: Path) -> None:
-    snapshots, name = Snapshots(images), "ab" * 32
-    snapshots.put_note("hints", name, b"said")
-    (note,) = files(tmp_path / "store", "hints")
-    os.truncate(note, (16 << 20) + 1)
-    with pytest.raises(DamagedObject):
-        snapshots.note("hints", name)
 
 
 # -- looking after it ----------------------------------------------------------------------------------------------

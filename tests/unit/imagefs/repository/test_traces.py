@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,10 @@ import zstandard
 from imagefs.errors import DamagedObject, FormatError
 from imagefs.format.trace import Plan, PlanRun, Touch, Trace
 from imagefs.repository.images import Images
-from imagefs.repository.store import StoreRepository, open_repository
+from imagefs.repository.store import open_repository
 from imagefs.repository.traces import OTHERS, Traces, load_plan, local_traces, other_plans
-from stripefs.errors import NotFound, PermissionDenied
+from stripefs.errors import NotFound
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Handle, Identity, Status
-from stripefs.store.local import LocalStore
 from tests.tools.web_server import WebServer
 
 BASE, OTHER = "ab" * 32, "cd" * 32
@@ -42,16 +39,6 @@ def test_traces_are_found_again_the_oldest_first(traces: Traces) -> None:
     assert [one.started for one in traces.newest(BASE, "default", 2)] == [5.0, 1700000000.5]
     traces.put(made(1.0, base=OTHER))
     assert sorted(traces.bases()) == [BASE, OTHER]
-
-
-def test_what_is_being_written_is_not_there_yet(traces: Traces, tmp_path: Path) -> None:
-    traces.put(made(5.0))
-    traces.put_plan(Plan(BASE, "default", 1, [PlanRun(1, 0, 4)]))
-    for folder in ("traces", f"traces/{BASE}", f"traces/{BASE}/default", "plans", f"plans/{BASE}"):
-        (tmp_path / "store" / folder / ".default.2582005966aa.tmp").touch()
-    assert traces.workloads(BASE) == ["default"]
-    assert len(traces.names(BASE, "default")) == 1
-    assert (traces.bases(), traces.plans()) == ([BASE], [(BASE, "default")])
 
 
 def test_where_there_is_nothing_nothing_is_found(traces: Traces) -> None:
@@ -147,19 +134,6 @@ def test_a_plan_that_is_damaged_gives_way_to_the_other(
     assert load_plan(images, BASE, "train", tmp_path / "here") == plan
 
 
-def test_a_store_that_refuses_is_told_or_gives_way(tmp_path: Path) -> None:
-    class Refusing(LocalStore):
-        def open(self, path: bytes, expect: Identity | None = None) -> Handle:  # type: ignore[override]
-            raise PermissionDenied("no")
-
-    images = Images(StoreRepository(Refusing(os.fsencode(tmp_path))))
-    with pytest.raises(PermissionDenied):
-        load_plan(images, BASE, "train", tmp_path / "here")
-    with local_traces(tmp_path / "here") as local:
-        local.put_plan(Plan(BASE, "train", 1, []))
-    assert load_plan(images, BASE, "train", tmp_path / "here") == Plan(BASE, "train", 1, [])
-
-
 # -- plans of other workloads ------------------------------------------------------------------------------------------
 
 
@@ -198,19 +172,6 @@ def test_of_many_workloads_of_this_host_those_that_most_starts_taught_are_found(
             local.put_plan(planned(f"a{number:02}", 1 + number))
     found = [plan.traces for plan in other_plans(Images(traces.repository), BASE, "train", folder)]
     assert found == [3 * OTHERS - number for number in range(OTHERS)]
-
-
-def test_plans_of_a_store_that_refuses_to_list_are_asked_for_beside_those_of_this_host(tmp_path: Path) -> None:
-    class Refusing(LocalStore):
-        def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
-            raise PermissionDenied("no")
-
-    (tmp_path / "store").mkdir()
-    images, folder = Images(StoreRepository(Refusing(os.fsencode(tmp_path / "store")))), tmp_path / "kept"
-    Traces(images.repository).put_plan(planned("default", 2))
-    with local_traces(folder) as local:
-        local.put_plan(planned("serve", 1))
-    assert other_plans(images, BASE, "train", folder) == [planned("default", 2), planned("serve", 1)]
 
 
 def test_a_plan_of_another_workload_that_is_damaged_is_left_out(traces: Traces, tmp_path: Path) -> None:
