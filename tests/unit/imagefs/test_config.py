@@ -176,22 +176,6 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("background-rate", "0", 0),
-        ("background-rate", "1.5MB/s", 1_500_000),
-        ("record-seconds", "2m", 120.0),
-        ("cache-size", "auto", 0),
-        ("read-ahead", "128k", 128),
-    ],
-)
-def test_values(name: str, text: str, value: object) -> None:
-    option = IMAGEFS.by_name(name)
-    assert option is not None
-    assert option.parse(text) == value
-
-
-@pytest.mark.parametrize(
     ("name", "text"),
     [
         ("background-rate", "fast"),
@@ -205,11 +189,3 @@ def test_values(name: str, text: str, value: object) -> None:
 def test_a_bad_value_is_refused_where_it_was_given(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=f"^--{name}: "):
         resolve({name: (text, f"--{name}")}, environ={})
-
-
-def test_settings_travel_as_json() -> None:
-    settings = DaemonSettings(cache="/c", runtime="/r", io_timeout=1.5, metrics="127.0.0.1:1")
-    assert DaemonSettings.from_json(settings.to_json()) == settings
-    for text in ("", "[]", "5"):
-        with pytest.raises(ConfigError, match="settings are not readable"):
-            DaemonSettings.from_json(text)

@@ -10,7 +10,7 @@ import pytest
 
 from imagefs import install
 from imagefs.cli.main import PROGRAM
-from imagefs.install import DAEMON, SERVICES, SNAPSHOTTER, STRIPEFS, is_unedited, units
+from imagefs.install import DAEMON, SERVICES, SNAPSHOTTER, STRIPEFS, units
 from stripefs.errors import ConfigError
 from tests.contract.commands import said
 
@@ -65,11 +65,6 @@ def test_an_edited_unit_keeps_all_from_being_written(tmp_path: Path) -> None:
         install.remove(list(UNITS), str(tmp_path))
     assert edited.exists()
     assert set(install.install(UNITS, str(tmp_path), force=True).values()) == {"updated"}
-
-
-def test_a_foreign_file_is_no_unit_of_ours() -> None:
-    assert all(is_unedited(text) for text in UNITS.values())
-    assert not is_unedited("[Service]\nExecStart=/bin/true\n")
 
 
 def test_the_command_prints_writes_and_removes(
