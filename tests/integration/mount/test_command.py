@@ -2,249 +2,144 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from stripefs.cli.main import PROGRAM
-from stripefs.fuse import kernel, mounting
+from stripefs.fuse import kernel
 from stripefs.fuse.control import find_mounts, log_file, runtime_directory
+from tests.contract.commands import program
+from tests.hdfs.conftest import place
 from tests.support.mount_namespace import unshared
 from tests.support.refusals import refused
-from tests.support.waiting import gone
+from tests.tools.command import REPLACED, Place
 from tests.tools.mounts import MIB, PATIENCE, eventually, sha256, workers_of
+
+__all__ = ["place"]
 
 pytestmark = pytest.mark.mount
 
-Done = subprocess.CompletedProcess[str]
-
-
-class Shell:
-    """Runs the installed commands in `folder`, with a source of two files and an empty mountpoint `mnt`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.source, self.mountpoint, self.log = folder / "source", folder / "mnt", folder / "log"
-        (self.source / "deep").mkdir(parents=True)
-        self.mountpoint.mkdir()
-        (self.source / "deep/big").write_bytes(os.urandom(5 * MIB + 1))
-        (self.source / "small").write_bytes(b"small\n")
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("STRIPEFS_")}
-        self.environ = clean | {"HOME": str(folder), "STRIPEFS_LOG_FILE": str(self.log)}
-        self.children: list[subprocess.Popen[str]] = []
-
-    def arguments(self, name: str, *arguments: object) -> list[str]:
-        return [str(Path(sys.executable).with_name(name)), *map(str, arguments)]
-
-    def run(self, *arguments: object, name: str = "stripefs") -> Done:
-        return subprocess.run(
-            self.arguments(name, *arguments),
-            cwd=self.folder,
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            timeout=2 * PATIENCE,
-            check=False,
-        )
-
-    def start(self, *arguments: object, **environ: str) -> subprocess.Popen[str]:
-        child = subprocess.Popen(
-            self.arguments("stripefs", *arguments),
-            cwd=self.folder,
-            env=self.environ | environ,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.children.append(child)
-        return child
-
-    def mount(self, *options: object, source: str = "source") -> None:
-        done = self.run("mount", source, "mnt", "--memory", "64MiB", *options)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-    def status(self) -> dict[str, Any]:
-        (answer,) = json.loads(self.run("status", "mnt", "--json").stdout)
-        return dict(answer)
-
-    def supervisor(self) -> int:
-        return next(mount.supervisor_pid for mount in find_mounts() if mount.mountpoint == str(self.mountpoint))
-
-    def is_mounted(self) -> bool:
-        return kernel.find_mount(str(self.mountpoint)) is not None
-
-    def close(self) -> None:
-        while (mount := kernel.find_mount(str(self.mountpoint))) is not None:
-            kernel.abort(mount.connection)
-            if os.geteuid() == 0:
-                kernel.unmount(mount.path, kernel.MNT_DETACH)
-            else:
-                mounting.unmount_unprivileged(mount.path, lazy=True)
-        for child in self.children:
-            if child.poll() is None:
-                child.kill()
-            child.communicate()
-
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    with contextlib.closing(Shell(tmp_path)) as made:
-        yield made
+def shell(place: Place) -> Place:
+    """With a source of two files and an empty mountpoint `mnt`."""
+    (place.folder / "mnt").mkdir()
+    (place.folder / "source/deep").mkdir(parents=True)
+    (place.folder / "source/deep/big").write_bytes(os.urandom(5 * MIB + 1))
+    (place.folder / "source/small").write_bytes(b"small\n")
+    return place
 
 
-def test_mount_read_and_unmount(shell: Shell) -> None:
-    del shell.environ["STRIPEFS_LOG_FILE"]
-    shell.mount()
-    assert log_file(str(shell.mountpoint)).exists()
-    supervisor = shell.supervisor()
-    assert sha256(shell.mountpoint / "deep/big") == sha256(shell.source / "deep/big")
-    assert sorted(os.listdir(shell.mountpoint)) == ["deep", "small"]
-    mount = kernel.find_mount(str(shell.mountpoint))
+def test_mount_read_and_unmount(shell: Place) -> None:
+    live, source = shell.mount("source", "--log-file", ""), shell.folder / "source"
+    assert log_file(str(live.path)).exists()
+    assert sha256(live.path / "deep/big") == sha256(source / "deep/big")
+    assert sorted(os.listdir(live.path)) == ["deep", "small"]
+    mount = kernel.find_mount(str(live.path))
     assert mount is not None
-    assert (mount.fstype, mount.source, mount.options.split(",")[0]) == ("fuse.stripefs", str(shell.source), "ro")
-    second = shell.run("mount", "source", "mnt")
+    assert (mount.fstype, mount.source, mount.options.split(",")[0]) == ("fuse.stripefs", str(source), "ro")
+    second = shell.run("mount", "source", live.path)
     assert second.returncode == 32
     assert "busy" in second.stderr
-    assert f"pid {supervisor}" in second.stderr
-    assert shell.status()["generation"] == 1  # the refused one did not take its control socket away
+    assert f"pid {live.supervisor}" in second.stderr
+    assert live.told_status()["generation"] == 1  # the refused one did not take its control socket away
 
-    done = shell.run("umount", "mnt")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert not shell.is_mounted()
-    assert gone(supervisor)
-    assert not workers_of(str(shell.mountpoint))
-    assert os.listdir(shell.mountpoint) == []
-    eventually(lambda: not log_file(str(shell.mountpoint)).exists(), "the log that nobody named to be removed")
+    live.umount()
+    assert not live.in_table()
+    assert live.ended()
+    assert not workers_of(str(live.path))
+    assert os.listdir(live.path) == []
+    eventually(lambda: not log_file(str(live.path)).exists(), "the log that nobody named to be removed")
 
 
-def test_status_and_metrics_tell_what_the_mount_does(shell: Shell) -> None:
+def test_status_and_metrics_tell_what_the_mount_does(shell: Place) -> None:
     """A file, the environment and the command line configure it."""
     file = shell.folder / ".config/bootseer/stripefs.toml"
     file.parent.mkdir(parents=True)
     file.write_text('version = 1\n[read]\nrange-size = "1MiB"\nthreads = 3\n')
     shell.environ["STRIPEFS_THREADS"] = "4"
     address = f"127.0.0.1:{free_port()}"
-    shell.mount("--metrics", address, source=f"throttled+file://{shell.source}?hosts=3&rate=1GB/s")
-    (shell.mountpoint / "deep/big").read_bytes()
-    status = shell.status()
-    assert status["mountpoint"] == str(shell.mountpoint)
+    url = f"throttled+file://{shell.folder}/source?hosts=3&rate=1GB/s"
+    live = shell.mount(url, "--metrics", address, "--memory", "64MiB")
+    (live.path / "deep/big").read_bytes()
+    status = live.told_status()
+    assert status["mountpoint"] == str(live.path)
     assert status["requests"]["read_bytes"] == 5 * MIB + 1
     assert (status["reader"]["threads"], status["settings"]["read"]["range_size"]) == (4, MIB)
     assert {host["name"] for host in status["reader"]["hosts"]} <= {"h0", "h1", "h2"}
     assert (status["generation"], status["restarts"]) == (1, 0)
     page = shell.run("status").stdout
-    for text in (f" on {shell.mountpoint}\n", "generation 1, 0 restarts", "read_ahead_kb", "of 64 MiB", "data host"):
+    for text in (f" on {live.path}\n", "generation 1, 0 restarts", "read_ahead_kb", "of 64 MiB", "data host"):
         assert text in page
-    assert str(shell.mountpoint) in [entry["mountpoint"] for entry in json.loads(shell.run("status", "--json").stdout)]
+    assert str(live.path) in [entry["mountpoint"] for entry in json.loads(shell.run("status", "--json").stdout)]
     samples = scraped(address)
     assert "stripefs_sent_bytes_total" not in samples
     assert samples["stripefs_served_bytes_total"] == samples["stripefs_read_bytes_total"] == 5 * MIB + 1
     assert samples["stripefs_start_time_seconds"] > 1e9
-    (shell.folder / "other").mkdir()
-    taken = shell.run("mount", "source", "other", "--metrics", address)
+    shell.forgive(REPLACED)
+    live.kill_worker()
+    assert scraped(address)["stripefs_worker_restarts_total"] == 1
+    taken = shell.run("mount", "source", "mnt", "--metrics", address)
     assert taken.returncode != 0
     assert address in taken.stderr
 
 
-def test_status_and_metrics_tell_what_is_written(shell: Shell) -> None:
-    address = f"127.0.0.1:{free_port()}"
-    source = f"throttled+file://{shell.source}?hosts=3&rate=1GB/s"
-    shell.mount("--rw", "--layout", "striped", "--unit", "1MiB", "--metrics", address, source=source)
-    (shell.mountpoint / "done").write_bytes(bytes(12 * MIB))
-    with open(shell.mountpoint / "model", "wb", buffering=0) as model:
-        model.write(bytes(3 * MIB))
-        status = shell.status()
-        page = shell.run("status").stdout
-        samples = scraped(address)
-    writer = status["writer"]
-    assert status["requests"]["written_bytes"] == samples["stripefs_written_bytes_total"] == 15 * MIB
-    assert [(draft["path"], draft["length"], draft["memory"]) for draft in writer["drafts"]] == [
-        ("/model", 3 * MIB, 3 * MIB)
-    ]
-    assert writer["published_versions"] == samples["stripefs_published_versions_total"] == 1
-    assert (writer["errors"], writer["lost"], writer["last_error"]) == ({}, {}, None)
-    assert {host["name"] for host in writer["hosts"]} == {"h0", "h1", "h2"}
-    assert sum(host["bytes"] for host in writer["hosts"]) == writer["sent_bytes"] > 12 * MIB
-    assert samples["stripefs_write_memory_used_bytes"] == 3 * MIB
-    for text in ("15 MiB so far", "1 file open", "1 version\n", "\nwrite errors ", "file being written", "\nh2 "):
-        assert text in page
-
-
-@pytest.mark.slow
-def test_probe_inside_a_mount_asks_it_for_its_source(shell: Shell) -> None:
-    url = f"throttled+file://{shell.source}?hosts=3&rate=1GB/s"
-    shell.mount("--range-size", "1MiB", source=url)
-    for path, inside in (("mnt/deep/big", "/deep/big"), ("mnt/deep", "/deep/big"), ("mnt", "/small")):
-        done = shell.run("probe", path, "--size", "1MiB", "--per-host", "2", "--json")
-        assert done.returncode == 0, done.stderr
-        answer = json.loads(done.stdout)
-        assert (answer["source"], answer["path"]) == (url, inside)
-        assert "limit" in answer
-    assert "no such file" in shell.run("probe", "mnt/none").stderr.lower()
-
-
-def test_a_busy_mount_is_left_alone_unless_lazily(shell: Shell) -> None:
-    shell.mount()
-    supervisor = shell.supervisor()
-    with open(shell.mountpoint / "small", "rb") as held:
-        done = shell.run("umount", "mnt")
+def test_a_busy_mount_is_left_alone_unless_lazily(shell: Place) -> None:
+    live = shell.mount("source")
+    with open(live.path / "small", "rb") as held:
+        done = shell.run("umount", live.path)
         assert (done.returncode, done.stdout) == (32, "")
-        assert done.stderr.startswith(f"stripefs: {shell.mountpoint} is busy: process {os.getpid()} (")
-        assert shell.is_mounted()
-        done = shell.run("umount", "--lazy", "mnt")
+        assert done.stderr.startswith(f"stripefs: {live.path} is busy: process {os.getpid()} (")
+        assert live.in_table()
+        done = shell.run("umount", "--lazy", live.path)
         assert (done.returncode, done.stderr) == (0, "")
-        assert not shell.is_mounted()
+        assert not live.in_table()
         assert held.read() == b"small\n"
-        assert not gone(supervisor)
-    eventually(lambda: gone(supervisor), "the supervisor's end after the last close")
+        assert not live.ended()
+    eventually(live.ended, "the supervisor's end after the last close")
 
 
-def test_a_dead_mount_is_told_and_cleared(shell: Shell) -> None:
-    shell.mount()
-    supervisor = shell.supervisor()
-    os.kill(supervisor, signal.SIGKILL)
-    eventually(lambda: gone(supervisor) and not workers_of(str(shell.mountpoint)), "the end of its processes")
-    assert shell.is_mounted()
+def test_a_dead_mount_is_told_and_cleared(shell: Place) -> None:
+    live = shell.mount("source")
+    os.kill(live.supervisor, signal.SIGKILL)
+    eventually(lambda: live.ended() and not workers_of(str(live.path)), "the end of its processes")
+    assert live.in_table()
     with refused(errno.ENOTCONN):
-        os.listdir(shell.mountpoint)
-    assert str(shell.mountpoint) not in {mount.mountpoint for mount in find_mounts()}
-    assert not any(str(shell.mountpoint) in file.read_text() for file in runtime_directory().glob("*.json"))
-    status = shell.run("status", "mnt")
-    assert status.returncode == 32
-    assert "stripefs umount" in status.stderr
-    again = shell.run("mount", "source", "mnt")
-    assert again.returncode == 32
-    assert "umount" in again.stderr
-    done = shell.run("umount", "mnt")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert not shell.is_mounted()
-    shell.mount()
+        os.listdir(live.path)
+    assert str(live.path) not in {mount.mountpoint for mount in find_mounts()}
+    assert not any(str(live.path) in file.read_text() for file in runtime_directory().glob("*.json"))
+    for command in (("status", live.path), ("mount", "source", live.path)):
+        done = shell.run(*command)
+        assert done.returncode == 32
+        assert "umount" in done.stderr
+    live.umount()
+    assert not live.in_table()
+    for command in (("mount", "source", live.path), ("umount", live.path)):
+        assert shell.run(*command).returncode == 0
 
 
 def test_a_mount_of_another_user_is_not_called_dead(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shell: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shell.mount()
+    path = shell.mount("source").path
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 4321)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(shell.folder))
-    assert PROGRAM.main(["status", str(shell.mountpoint)]) == 32
+    assert PROGRAM.main(["status", str(path)]) == 32
     assert f"belongs to user {os.geteuid()}; ask as that user" in capsys.readouterr().err
     assert PROGRAM.main(["status"]) == 0
     assert capsys.readouterr().out == "no mounts\n"
 
 
-def test_what_cannot_be_mounted_leaves_nothing(shell: Shell) -> None:
+def test_what_cannot_be_mounted_leaves_nothing(shell: Place) -> None:
+    shell.environ["STRIPEFS_LOG_FILE"] = str(shell.folder / "log")
     (shell.folder / "file").write_text("")
     cases: list[tuple[int, str, tuple[object, ...]]] = [
         (3, "No such file or directory", ("mount", "nowhere", "mnt")),
@@ -261,27 +156,27 @@ def test_what_cannot_be_mounted_leaves_nothing(shell: Shell) -> None:
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
         assert done.stderr.startswith("stripefs: ")
         assert words in done.stderr, done
-        assert not shell.log.exists()
-    assert not shell.is_mounted()
-    assert not workers_of(str(shell.mountpoint))
+        assert not (shell.folder / "log").exists()
+    assert kernel.find_mount(str(shell.folder / "mnt")) is None
+    assert not workers_of(str(shell.folder / "mnt"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_in_the_foreground_it_logs_and_tells_systemd(shell: Shell, number: signal.Signals) -> None:
-    address = str(shell.folder / "notify")
+def test_in_the_foreground_it_logs_and_tells_systemd(shell: Place, number: signal.Signals) -> None:
+    address, mountpoint = str(shell.folder / "notify"), shell.folder / "mnt"
+    command = [program("stripefs"), "mount", "source", "mnt", "-f", "--log-format", "json"]
+    environ = shell.environ | {"NOTIFY_SOCKET": address}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)
         systemd.settimeout(PATIENCE)
-        child = shell.start(
-            "mount", "source", "mnt", "-f", "--log-format", "json", NOTIFY_SOCKET=address, STRIPEFS_LOG_FILE=""
-        )
+        child = subprocess.Popen(command, cwd=shell.folder, env=environ, stderr=subprocess.PIPE, text=True)
         assert systemd.recv(64) == b"READY=1"
-    assert (shell.mountpoint / "small").read_bytes() == b"small\n"
+    assert (mountpoint / "small").read_bytes() == b"small\n"
     child.send_signal(number)
     _, err = child.communicate(timeout=PATIENCE)
     assert child.returncode == 0
-    assert not shell.is_mounted()
-    assert not workers_of(str(shell.mountpoint))
+    assert kernel.find_mount(str(mountpoint)) is None
+    assert not workers_of(str(mountpoint))
     lines = [json.loads(line) for line in err.splitlines()]
     assert any("is mounted at" in line["message"] for line in lines)
     assert {line["level"] for line in lines} == {"info"}
@@ -300,7 +195,7 @@ def scraped(address: str) -> dict[str, float]:
 
 
 @pytest.mark.root
-def test_mount_8_finds_the_helper(shell: Shell) -> None:
+def test_mount_8_finds_the_helper(shell: Place) -> None:
     """In a mount namespace of its own, where /sbin is a writable overlay that has the link of docs/config.md."""
     script = """
         set -e
@@ -313,11 +208,11 @@ def test_mount_8_finds_the_helper(shell: Shell) -> None:
         stat -c %a "$4/small" && cat "$4/small" && grep " $4 " /proc/mounts
         umount "$4"
     """
-    room = shell.folder / "room"
+    room, mountpoint = shell.folder / "room", shell.folder / "mnt"
     room.mkdir()
-    helper = Path(sys.executable).with_name("mount.stripefs")
+    words = (room, program("mount.stripefs"), shell.folder / "source", mountpoint)
     done = subprocess.run(
-        unshared(shell.folder, "bash", "-c", script, "bash", *map(str, (room, helper, shell.source, shell.mountpoint))),
+        unshared(shell.folder, "bash", "-c", script, "bash", *map(str, words)),
         env=shell.environ,
         capture_output=True,
         text=True,
@@ -329,13 +224,11 @@ def test_mount_8_finds_the_helper(shell: Shell) -> None:
     assert (mode, content) == ("600", "small")
     assert mount.split()[2] == "fuse.stripefs"
     assert {"ro", "noexec", "nosuid", "nodev", "allow_other"} <= set(mount.split()[3].split(","))
-    eventually(lambda: not workers_of(str(shell.mountpoint)), "the end of the worker after umount(8)")
+    eventually(lambda: not workers_of(str(mountpoint)), "the end of the worker after umount(8)")
 
 
 @pytest.mark.root
-def test_every_word_for_the_kernel_is_one_the_mount_takes(shell: Shell) -> None:
+def test_every_word_for_the_kernel_is_one_the_mount_takes(shell: Place) -> None:
     words = "exec,suid,dev,sync,dirsync,noatime,nodiratime,relatime,nonempty"
-    shell.mount("-o", words)
-    assert shell.run("umount", "mnt").returncode == 0
-    shell.mount("-o", "noexec,nosuid,nodev,strictatime,default_permissions,defaults,lazytime")
-    assert shell.run("umount", "mnt").returncode == 0
+    shell.mount("source", "-o", words).umount()
+    shell.mount("source", "-o", "noexec,nosuid,nodev,strictatime,default_permissions,defaults,lazytime").umount()

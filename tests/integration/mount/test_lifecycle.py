@@ -1,5 +1,4 @@
-"""Coming up, refusing to, and going away. Stores that fail: what does not heal is an errno and a line, and the mount
-stays."""
+"""Coming up, refusing to, and going away."""
 
 from __future__ import annotations
 
@@ -7,49 +6,22 @@ import contextlib
 import errno
 import os
 import signal
-import socket
-import stat
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from stripefs.errors import MountError, ServiceDown
+from stripefs.errors import MountError
 from stripefs.fuse import control, kernel
 from tests.support.mount_namespace import unshared
-from tests.support.refusals import refused
 from tests.tools.mounts import MIB, PATIENCE, Mounts, eventually, reading, workers_of
 
 pytestmark = pytest.mark.mount
 
 
-def _umount(path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    program = ["umount", *options] if os.geteuid() == 0 else ["fusermount3", "-u", *options]
-    return subprocess.run([*program, str(path)], capture_output=True, text=True)
-
-
 # Refused
-
-
-def test_source_that_does_not_answer(mounts: Mounts) -> None:
-    error = mounts.refuse(mounts.url("delayed+", "?delay=60s&on=stat"), io_timeout=0.5)
-    assert isinstance(error, ServiceDown)
-    assert "within 0.5 s" in error.message
-
-
-def test_mountpoint_not_empty(mounts: Mounts) -> None:
-    folder = mounts.folder / "full"
-    folder.mkdir()
-    (folder / "file").touch()
-    assert "nonempty" in mounts.refuse(mountpoint=folder).hint
-    mounted = mounts.mount(mountpoint=folder, options=("nonempty",))
-    assert os.listdir(folder) == []
-    assert mounted.stop() == 0
-    assert os.listdir(folder) == ["file"]
 
 
 def test_mountpoint_that_holds_our_own_program(mounts: Mounts) -> None:
@@ -91,67 +63,10 @@ def test_options_and_limits_of_the_kernel(mounts: Mounts) -> None:
     assert (found.fstype, found.source) == ("fuse.stripefs", mounts.url())
     assert {"ro", "nosuid", "nodev", "noexec", "noatime"} <= set(found.options.split(","))
     assert "default_permissions" in found.super_options
-
-
-# Stores that fail
-
-
-def test_a_store_that_stays_away(mounts: Mounts) -> None:
-    mounts.forgive("an injected failure")
-    (mounts.source / "file").write_text("x")
-    mounted = mounts.mount(mounts.url("faulty+", "?rate=1&kinds=service&on=open"), io_timeout=0.5)
-    for _ in range(2):
-        with refused(errno.EIO):
-            (mounted.path / "file").read_bytes()
-    assert os.listdir(mounted.path) == ["file"]
-    assert mounted.log_text().count("WARNING stripefs.fuse.operations: open: ") == 1
-    assert mounted.status()["requests"]["failed"] == 2
-
-
-def test_a_client_with_a_bug(mounts: Mounts) -> None:
-    mounts.forgive("failed unexpectedly", "Traceback")
-    (mounts.source / "file").write_text("x")
-    mounted = mounts.mount(mounts.url("faulty+", "?rate=1&kinds=wrong&on=open"))
-    with refused(errno.EIO):
-        (mounted.path / "file").read_bytes()
-    assert os.listdir(mounted.path) == ["file"]
-    assert mounted.status()["restarts"] == 0
-    assert "open failed unexpectedly; please report this" in mounted.log_text()
-
-
-# Control and metrics
-
-
-def test_control_socket_is_private_and_goes_away(mounts: Mounts) -> None:
-    mounted = mounts.mount()
-    files = [file for file in control.runtime_directory().iterdir() if file.suffix != ".log"]
-    mine = [file for file in files if file.suffix == ".json" and str(mounted.path) in file.read_text()]
-    assert len(mine) == 1
-    assert stat.S_IMODE(mine[0].with_suffix(".sock").stat().st_mode) == 0o600
     with pytest.raises(MountError, match="refused"):
         control.query(str(mounted.path), "dance")
-    assert mounted.status()["supervisor_pid"] == mounted.process.pid
     assert control.query(str(mounted.path), "stop") == {"v": 1, "stopping": True}
     assert mounted.process.wait(PATIENCE) == 0
-    assert not mine[0].exists()
-    assert not mine[0].with_suffix(".sock").exists()
-    with pytest.raises(MountError):
-        control.query(str(mounted.path), "status")
-
-
-def test_metrics_survive_a_worker(mounts: Mounts) -> None:
-    mounts.forgive("the next one takes over")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    mounted = mounts.mount(metrics=address)
-    for restarts in range(2):
-        os.listdir(mounted.path)
-        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
-            assert f"stripefs_worker_restarts_total {restarts}" in answer.read().decode()
-        mounted.kill_worker()
-    with pytest.raises(urllib.error.HTTPError, match="404"):
-        urllib.request.urlopen(f"http://{address}/other", timeout=PATIENCE)
 
 
 # Down
