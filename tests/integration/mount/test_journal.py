@@ -53,16 +53,6 @@ def _written(payloads: Iterable[bytes]) -> bytes:
         return os.pread(memory[1], 1 << 20, 0)
 
 
-@given(PAYLOADS, st.data())
-def test_cut_off_anywhere_leaves_a_prefix(payloads: list[bytes], data: st.DataObject) -> None:
-    written = _written(payloads)
-    cut = data.draw(st.integers(0, len(written)))
-    found = list(parse(written[:cut]))
-    assert found == payloads[: len(found)]
-    missing = payloads[len(found) :]
-    assert not missing or cut < len(written)
-
-
 @given(PAYLOADS.filter(bool), st.data())
 def test_a_changed_byte_ends_the_journal(payloads: list[bytes], data: st.DataObject) -> None:
     written = bytearray(_written(payloads))
@@ -72,47 +62,49 @@ def test_a_changed_byte_ends_the_journal(payloads: list[bytes], data: st.DataObj
     assert len(found) < len(payloads)
 
 
-def test_the_next_worker_goes_on_after_the_whole_frames(memory: tuple[int, int, int]) -> None:
-    first = _open(memory)
-    first.append(b"one")
-    first.append(b"two")
-    os.ftruncate(memory[1], os.fstat(memory[1]).st_size - 1)
-    second = _open(memory)
-    assert list(second.load()) == [b"one"]
-    second.append(b"three")
-    assert list(_open(memory).load()) == [b"one", b"three"]
-
-
-def test_replaced_as_a_whole(memory: tuple[int, int, int]) -> None:
-    kept = _open(memory)
-    kept.append(b"old")
-    kept.replace([b"new", b"er"])
-    kept.append(b"more")
-    assert list(_open(memory).load()) == [b"new", b"er", b"more"]
-    kept.replace([b"again"])
-    assert list(_open(memory).load()) == [b"again"]
-    kept.clear()
-    assert list(_open(memory).load()) == []
-
-
-@pytest.mark.parametrize("dies_after", range(6))
-def test_dying_while_replacing_keeps_the_old(memory: tuple[int, int, int], dies_after: int) -> None:
-    class Killed(BaseException):
-        pass
-
-    def payloads() -> Iterator[bytes]:
-        for number in range(dies_after):
-            yield b"new%d" % number
-        raise Killed
-
-    kept = _open(memory)
-    kept.append(b"old")
-    with pytest.raises(Killed):
-        kept.replace(payloads())
-    again = _open(memory)
-    assert list(again.load()) == [b"old"]
-    again.replace([b"new"])
-    assert list(_open(memory).load()) == [b"new"]
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["append", "replace", "clear", "begin", "finish", "die", "tear"]),
+            st.binary(min_size=1, max_size=200),
+        ),
+        max_size=30,
+    )
+)
+def test_like_a_list(steps: list[tuple[str, bytes]]) -> None:
+    """A new generation is begun with one payload, and gets what was appended since in steps of 64 bytes at most."""
+    with _memory() as memory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_memory, "_COPIED", 64)
+        kept, model, generation = _open(memory), list[bytes](), list[bytes]()
+        since = 0
+        for step, payload in steps:
+            if step == "append":
+                kept.append(payload)
+                model.append(payload)
+            elif step == "replace":
+                model, generation = [payload, b"more"], []
+                kept.replace(model)
+            elif step == "clear":
+                model, generation = [], []
+                kept.clear()
+            elif step == "begin":
+                kept.begin()
+                kept.carry(payload)
+                generation, since = [payload], len(model)
+            elif step == "finish" and generation:
+                before = [os.fstat(slot).st_size for slot in memory[1:]]
+                if kept.finish():
+                    model, generation = generation + model[since:], []
+                else:
+                    assert sum(os.fstat(slot).st_size for slot in memory[1:]) <= sum(before) + 64
+            elif step in ("die", "tear"):
+                if step == "tear" and model:
+                    slot = memory[1 + CounterPage(memory[0]).slot]
+                    os.ftruncate(slot, os.fstat(slot).st_size - 1)
+                    model.pop()
+                kept, generation = _open(memory), []
+                assert list(kept.load()) == model
+        assert list(_open(memory).load()) == model
 
 
 def test_short_writes_are_completed(memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,25 +135,6 @@ def test_counters_go_on_in_the_next_worker(memory: tuple[int, int, int]) -> None
         "read_bytes": 1 << 40,
         "written_bytes": 1 << 41,
     }
-
-
-def test_changes_since_the_beginning_are_copied_in_bounded_steps(
-    memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_memory, "_COPIED", 100)
-    kept = _open(memory)
-    kept.append(b"old")
-    kept.begin()
-    kept.carry(b"new")
-    for _ in range(5):
-        kept.append(b"x" * 50)
-    steps = 1
-    while not kept.finish():
-        steps += 1
-        assert next(parse(os.pread(memory[1], 1 << 20, 0))) == b"old"
-    assert steps == 3
-    kept.append(b"last")
-    assert list(_open(memory).load()) == [b"new", *[b"x" * 50] * 5, b"last"]
 
 
 class _Torn:
