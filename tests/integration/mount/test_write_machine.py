@@ -121,12 +121,6 @@ class Machine(RuleBasedStateMachine):
             self.both(lambda root: _written(root / path, os.O_WRONLY | os.O_APPEND, [more]))
             self.look(path)
 
-    @rule(path=paths, offset=offsets, patch=data())
-    def patch(self, path: str, offset: int, patch: bytes) -> None:
-        if not self.busy(path):
-            self.both(lambda root: _patched(root / path, offset, patch))
-            self.look(path)
-
     @rule(path=paths, length=offsets)
     def truncate(self, path: str, length: int) -> None:
         if not self.busy(path):
@@ -283,14 +277,6 @@ def _written(path: Path, flags: int, pieces: list[bytes]) -> None:
     try:
         for piece in pieces:
             _all(descriptor, piece)
-    finally:
-        os.close(descriptor)
-
-
-def _patched(path: Path, offset: int, patch: bytes) -> None:
-    descriptor = os.open(path, os.O_RDWR)
-    try:
-        os.pwrite(descriptor, patch, offset)
     finally:
         os.close(descriptor)
 

@@ -92,17 +92,3 @@ def test_names_whose_writer_is_dead(mounts: Mounts) -> None:
     assert sorted(os.listdir(here.path / "gone")) == ["closed"]
     for mounted in (here, there):
         assert mounted.stop() == 0
-
-
-def test_a_directory_in_which_another_node_writes_is_not_renamed(mounts: Mounts) -> None:
-    mounts.forgive("is being written by")
-    here, there = _two(mounts)
-    with open(there.path / "free/model", "wb", buffering=0) as writer:
-        writer.write(NEW)
-        with pytest.raises(OSError, match="busy"):
-            (here.path / "free").rename(here.path / "step1")
-    (here.path / "free").rename(here.path / "step1")  # closed: its lock is on its way out, if not gone
-    assert (here.path / "step1/model").read_bytes() == NEW
-    assert sorted(path.name for path in (mounts.source / "step1").iterdir()) == ["closed", "model"]
-    for mounted in (here, there):
-        assert mounted.stop() == 0
