@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import random
 import stat
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.refusals import refused
-from tests.tools.mounts import MIB, Mounts, eventually, sha256
+from tests.tools.mounts import MIB, Mounts, sha256
 
 pytestmark = pytest.mark.mount
 
@@ -59,18 +54,6 @@ def test_names_of_any_bytes(mounts: Mounts) -> None:
         os.stat(root + b"/absent")
 
 
-def test_mountpoint_and_source_with_strange_names(mounts: Mounts) -> None:
-    mountpoint = mounts.folder / "a b,c\\d\ttab\xe4"
-    mountpoint.mkdir()
-    odd = mounts.source / "odd, name"
-    odd.mkdir()
-    (odd / "f").write_text("x")
-    mounted = mounts.mount(f"file://{odd}".replace(" ", "%20"), mountpoint=mountpoint)
-    assert os.listdir(mountpoint) == ["f"]
-    assert mounted.status()["mountpoint"] == str(mountpoint)
-    assert mounted.stop() == 0
-
-
 def test_attributes_links_kinds_and_capacity(mounts: Mounts) -> None:
     """Inode numbers survive being forgotten, and a given owner applies to all."""
     file = mounts.source / "file"
@@ -98,50 +81,6 @@ def test_attributes_links_kinds_and_capacity(mounts: Mounts) -> None:
     second = mounts.mount(uid=4321, gid=1234)
     assert [os.stat(second.path / name).st_ino for name in ("dir", "dir/below")] == numbers
     assert (os.stat(second.path / "file").st_uid, os.stat(second.path / "file").st_gid) == (4321, 1234)
-
-
-def test_everything_that_writes_is_refused(mounts: Mounts) -> None:
-    (mounts.source / "file").write_text("x")
-    mounted = mounts.mount()
-    file = mounted.path / "file"
-    writers: list[Callable[[], object]] = [
-        lambda: open(file, "w").close(),
-        lambda: open(mounted.path / "new", "x").close(),
-        lambda: os.truncate(file, 0),
-        lambda: os.unlink(file),
-        lambda: os.mkdir(mounted.path / "d"),
-        lambda: os.rename(file, mounted.path / "g"),
-        lambda: os.symlink("a", mounted.path / "l"),
-        lambda: os.link(file, mounted.path / "h"),
-        lambda: os.chmod(file, 0o777),
-        lambda: os.utime(file),
-        lambda: os.setxattr(file, b"user.a", b"b"),
-    ]
-    for write in writers:
-        with refused(errno.EROFS):
-            write()
-
-
-def test_extended_attributes(mounts: Mounts) -> None:
-    (mounts.source / "file").write_bytes(b"x" * (3 * MIB))
-    (mounts.source / "dir").mkdir()
-    mounted = mounts.mount(mounts.url("throttled+", "?hosts=3&rate=1GB/s&block-size=1MiB"))
-    file = mounted.path / "file"
-    blocks = json.loads(os.getxattr(file, "user.stripefs.locations"))
-    assert [(block["offset"], block["length"]) for block in blocks] == [(0, MIB), (MIB, MIB), (2 * MIB, MIB)]
-    assert all(block["hosts"] for block in blocks)
-    assert os.getxattr(file, "user.stripefs.block_size") == str(MIB).encode()
-    assert os.getxattr(mounted.path / "dir", "user.stripefs.source").endswith(
-        b"/dir?hosts=3&rate=1GB/s&block-size=1MiB"
-    )
-    for name, number in (
-        ("user.stripefs.layout", errno.ENODATA),
-        ("user.mine", errno.ENODATA),
-        ("security.capability", errno.EOPNOTSUPP),
-        ("system.posix_acl_access", errno.EOPNOTSUPP),
-    ):
-        with refused(number):
-            os.getxattr(file, name)
 
 
 @pytest.mark.parametrize("rw", [False, True])
@@ -173,77 +112,3 @@ def test_a_long_listing_asks_nothing_of_each_file(mounts: Mounts) -> None:
         with pytest.raises(OSError, match="not supported"):
             os.listxattr(path)
     assert mounted.status()["requests"]["answered"] - before < 50
-
-
-def _anonymous(pid: int) -> int:
-    """Bytes of memory that only the process `pid` has."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
-
-
-def test_a_mount_that_is_idle_keeps_little_memory(mounts: Mounts) -> None:
-    for number in range(4):
-        with open(mounts.source / f"file{number}", "wb") as file:
-            os.truncate(file.fileno(), 80 * MIB)
-    # Nothing has to be fetched of a local directory that is in memory.
-    mounted = mounts.mount(mounts.url("throttled+", "?hosts=3&rate=1GB/s"), memory=256 * MIB)
-    for number in range(4):
-        subprocess.run(["dd", f"if={mounted.path}/file{number}", "of=/dev/null", "bs=1M", "status=none"], check=True)
-    assert mounted.status()["reader"]["memory"]["peak"] > 64 * MIB
-    eventually(lambda: _anonymous(mounted.worker()) < 100 * MIB, "memory that was given back")
-    assert mounted.status()["reader"]["memory"]["used"] == 0
-
-
-_SCANNER = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-class Dirent(ctypes.Structure):
-    _fields_ = [("ino", ctypes.c_uint64), ("off", ctypes.c_int64), ("reclen", ctypes.c_uint16),
-                ("type", ctypes.c_uint8), ("name", ctypes.c_char * 256)]
-libc.opendir.restype = ctypes.c_void_p
-libc.readdir.restype = ctypes.POINTER(Dirent)
-libc.telldir.restype = ctypes.c_long
-for call, types in {"readdir": [ctypes.c_void_p], "telldir": [ctypes.c_void_p], "rewinddir": [ctypes.c_void_p],
-                    "seekdir": [ctypes.c_void_p, ctypes.c_long], "closedir": [ctypes.c_void_p]}.items():
-    getattr(libc, call).argtypes = types
-stream = libc.opendir(os.fsencode(sys.argv[1]))
-def names(most=10**9):
-    out = []
-    while len(out) < most and (entry := libc.readdir(stream)):
-        out.append((entry.contents.name, libc.telldir(stream)))
-    return out
-first = names()
-assert len(first) == int(sys.argv[2]), len(first)
-assert len({name for name, _ in first}) == len(first)
-libc.rewinddir(stream)
-assert names() == first
-for position in (17, 3, len(first) - 5, 400, 1):
-    libc.seekdir(stream, first[position][1])
-    assert names(6) == first[position + 1 : position + 7], position
-libc.closedir(stream)
-print("right")
-"""
-
-
-def test_seekdir_and_rewinddir(mounts: Mounts) -> None:
-    for number in range(1500):
-        (mounts.source / f"name-{number:05}-{'x' * (number % 50)}").touch()
-    mounted = mounts.mount()
-    done = subprocess.run([sys.executable, "-c", _SCANNER, str(mounted.path), "1500"], capture_output=True, text=True)
-    assert done.stdout == "right\n", done.stderr
-
-
-@pytest.mark.slow
-def test_a_directory_of_20_000_entries(mounts: Mounts) -> None:
-    big = mounts.source / "big"
-    big.mkdir()
-    for number in range(20_000):
-        os.close(os.open(big / f"{number:06}", os.O_CREAT | os.O_WRONLY))
-    mounted = mounts.mount()
-    with os.scandir(mounted.path / "big") as entries:
-        next(entries)
-        shown = mounted.status()["tree"]["nodes"]
-        assert shown < 10_000  # the first came before all were listed
-        rest = [entry.name for entry in entries]
-    assert len(rest) == 19_999
-    assert sorted(os.listdir(mounted.path / "big")) == [f"{number:06}" for number in range(20_000)]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -179,38 +177,6 @@ async def test_cached_pages_outlive_handles(operations: Any, tree: FakeTree) -> 
     tree.answer = 7
     info = await operations.open(1, os.O_RDONLY, None)
     assert (info.fh, info.keep_cache, info.direct_io) == (7, True, False)
-
-
-@dataclass
-class Shown:
-    """The least that a tree must tell of a node."""
-
-    st_mode: int
-    rdev: int = 0
-    size: int = 1025
-    mtime_ns: int = -1
-    id: int = 9
-    links: int = 70_000
-    uid: int = 2**32 - 2
-    gid: int = 2**32 - 2
-    blocks: int = 8
-    atime_ns: int = 5
-    valid: float = 0.5
-
-
-@pytest.mark.parametrize(
-    "kind", [stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK]
-)
-async def test_any_kind_of_node(operations: Any, tree: FakeTree, kind: int) -> None:
-    tree.answer = Shown(kind | 0o7777, rdev=os.makedev(4095, 2**20 - 1))
-    entry = await operations.lookup(1, b"x", None)
-    assert (entry.st_mode, entry.st_rdev) == (kind | 0o7777, os.makedev(4095, 2**20 - 1))
-    assert (entry.st_nlink, entry.st_uid, entry.st_gid, entry.st_blocks) == (70_000, 2**32 - 2, 2**32 - 2, 8)
-    assert (entry.st_ino, entry.st_size, entry.st_atime_ns) == (9, 1025, 5)
-    assert (entry.attr_timeout, entry.entry_timeout) == (0.5, 0.5)
-    for when in (-1, -(2**62), 2**63 * 10**9 - 1, 1_700_000_000_123_456_789):
-        tree.answer.mtime_ns = when
-        assert (await operations.getattr(9, None)).st_mtime_ns == when
 
 
 async def test_trusted_attributes_are_named_to_root_only(operations: Any, tree: FakeTree) -> None:

@@ -20,7 +20,7 @@ import pytest
 from stripefs.fuse import kernel
 from tests.support.refusals import refused
 from tests.tools.installed_code import InstalledCode
-from tests.tools.mounts import MIB, PATIENCE, REPLACED, Mounted, Mounts, eventually, sha256, workers_of
+from tests.tools.mounts import MIB, PATIENCE, REPLACED, Mounts, eventually, sha256, workers_of
 
 SLOW = "?delay=20ms&on=read"
 
@@ -31,18 +31,6 @@ def _source_file(mounts: Mounts, size: int) -> Path:
     file = mounts.source / "data"
     file.write_bytes(random.Random(size).randbytes(size))
     return file
-
-
-def _kill_until_done(mounted: Mounted, done: threading.Event, seed: int, most: int) -> None:
-    """Kill the worker at random moments, each once it answered something."""
-    rng = random.Random(seed)
-    kills = 0
-    while kills < most and not done.wait(rng.uniform(0.0, 0.4)):
-        answered = mounted.status()["requests"]["answered"]
-        eventually(lambda: done.is_set() or mounted.status()["requests"]["answered"] > answered, "an answer")  # noqa: B023
-        if not done.is_set():
-            mounted.kill_worker()
-            kills += 1
 
 
 def test_kill_with_reads_in_flight(mounts: Mounts) -> None:
@@ -73,42 +61,6 @@ def test_kill_with_reads_in_flight(mounts: Mounts) -> None:
         thread.join(PATIENCE)
     os.close(handle)
     assert answers == {at: data[at : at + 4096] for at in range(0, 16 * MIB, MIB)}
-
-
-@pytest.mark.slow
-def test_kill_during_metadata_storm(mounts: Mounts) -> None:
-    """Lookups, opens and listings while workers die: nothing fails, nothing goes missing."""
-    mounts.forgive(REPLACED)
-    for number in range(200):
-        (mounts.source / f"d{number % 10}").mkdir(exist_ok=True)
-        (mounts.source / f"d{number % 10}" / f"f{number}").write_text(f"content {number}")
-    mounted = mounts.mount(attr_timeout=0.0)
-    done = threading.Event()
-    problems: list[object] = []
-
-    def use(seed: int) -> None:
-        rng = random.Random(seed)
-        try:
-            for _ in range(150):
-                number = rng.randrange(200)
-                folder = mounted.path / f"d{number % 10}"
-                assert (folder / f"f{number}").read_text() == f"content {number}"
-                assert len(os.listdir(folder)) == 20
-                assert not (folder / "absent").exists()
-        except (OSError, AssertionError) as error:
-            problems.append(error)
-
-    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    killer = threading.Thread(target=_kill_until_done, args=(mounted, done, 3, 15))
-    killer.start()
-    for thread in threads:
-        thread.join()
-    done.set()
-    killer.join()
-    assert not problems
-    assert mounted.status()["restarts"] >= 1
 
 
 def test_handles_keep_their_version_over_a_kill(mounts: Mounts) -> None:

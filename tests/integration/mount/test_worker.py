@@ -1,10 +1,8 @@
-"""Parts of the worker that need no mount, and one that needs a crowd."""
+"""Parts of the worker that need no mount."""
 
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -16,7 +14,6 @@ from stripefs.fuse import store_worker
 from stripefs.fuse import worker as worker_module
 from stripefs.settings import Settings
 from stripefs.store.base import Capabilities
-from tests.tools.mounts import Mounts
 
 
 async def test_a_vanished_request_ends_nothing() -> None:
@@ -97,31 +94,3 @@ class _Connected:
 
     def close(self) -> None:
         self.closed = True
-
-
-_CROWD = """
-import os, random, signal, sys, time
-rng = random.Random(1)
-for _ in range(60):
-    children = []
-    for _ in range(8):
-        if not (child := os.fork()):
-            while True:
-                os.path.exists(f"{sys.argv[1]}/{random.getrandbits(60)}-{os.getpid()}")
-        children.append(child)
-    for child in children:
-        time.sleep(rng.uniform(0.0, 0.01))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.mount
-def test_killed_callers_do_no_harm(mounts: Mounts) -> None:
-    """Processes that are killed in the middle of lookups: the worker that served them stays."""
-    (mounts.source / "file").write_text("x")
-    mounted = mounts.mount()
-    subprocess.run([sys.executable, "-c", _CROWD, str(mounted.path)], check=True)
-    assert (mounted.path / "file").read_text() == "x"
-    assert mounted.status()["restarts"] == 0
