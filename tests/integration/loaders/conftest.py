@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from bench.harness.peers import TORCH
+from tests.integration.mount.conftest import mounts
 from tests.support.checkout import CHECKOUT
-from tests.tools.mounts import Mounts
+
+__all__ = ["Program", "mounts", "program"]
 
 Program = Callable[..., str]
-
-
-@pytest.fixture
-def mounts(tmp_path: Path) -> Iterator[Mounts]:
-    with contextlib.closing(Mounts(tmp_path)) as made:
-        yield made
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +37,3 @@ def program() -> Program:
         return done.stdout
 
     return run
-
-
-@pytest.fixture
-def layout() -> str:
-    """tests/extra has the other one."""
-    return "striped"

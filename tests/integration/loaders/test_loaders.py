@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.loaders.conftest import Program
-from tests.support.written_mounts import hidden, writable
+from tests.support.written_mounts import writable
 from tests.tools.mounts import MIB, Mounts
 from tests.unit.stripefs.api.test_python_docs import EXAMPLES, here, needs_torch
 
@@ -103,9 +103,9 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FsspecReader, FsspecWriter
 import stripefs
 
-place, layout = sys.argv[1:]
-options = {"root": place, "layout": layout}
-source = stripefs.connect(place, layout=layout)
+place = sys.argv[1]
+options = {"root": place, "layout": "striped"}
+source = stripefs.connect(place, layout="striped")
 
 with source.open("model.pt", "wb") as file:
     torch.save(state(), file)
@@ -154,19 +154,17 @@ assert torch.equal(torch.cat(list(loader)), torch.arange(2000))
 """
 
 
-def test_libraries_save_and_load_through_a_mount(mounts: Mounts, program: Program, layout: str) -> None:
-    mounted = mounts.start(writable(mounts, layout=layout, unit=MIB)).wait_ready()
+def test_libraries_save_and_load_through_a_mount(mounts: Mounts, program: Program) -> None:
+    mounted = mounts.start(writable(mounts, layout="striped", unit=MIB)).wait_ready()
     assert program(THROUGH_A_MOUNT, mounted.path) == "['model.pt', 'model.safetensors', 'step']\n"
     again = mounts.mount()
     program(STREAMED, again.path / "model.safetensors")
 
 
-def test_libraries_save_and_load_without_a_mount(tmp_path: Path, program: Program, layout: str) -> None:
+def test_libraries_save_and_load_without_a_mount(tmp_path: Path, program: Program) -> None:
     place = tmp_path / "source"
     place.mkdir()
-    assert program(WITHOUT_A_MOUNT, place, layout) == "['.metadata', '__0_0.distcp']\n"
-    if layout == "concat":
-        assert not hidden(place)
+    assert program(WITHOUT_A_MOUNT, place) == "['.metadata', '__0_0.distcp']\n"
 
 
 def test_the_examples_of_the_docs_and_a_loader_that_forks(tmp_path: Path, program: Program) -> None:
