@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from stripefs import config
 from stripefs.config import OPTIONS, by_name, resolve
 from stripefs.errors import ConfigError
-from stripefs.parsers import some_folder
 from stripefs.settings import MIB, Settings
 
 WHAT_THE_COMMAND_LINE_NAMES = {"url", "mountpoint", "options"}
@@ -37,16 +36,6 @@ def refusal(**call: object) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
         resolve(**({"given": {}, "environ": {}} | call))
     return caught.value
-
-
-def test_a_working_directory_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone() -> str:
-        raise FileNotFoundError(2, "No such file or directory")
-
-    monkeypatch.setattr(os, "getcwd", gone)
-    assert (some_folder("/a/./b//c"), some_folder("")) == ("/a/b/c", "")
-    with pytest.raises(ConfigError, match="'b' is no path: the working directory is gone"):
-        some_folder("b")
 
 
 def test_every_setting_has_an_option_and_every_option_a_setting() -> None:

@@ -104,18 +104,6 @@ def test_one_that_waits_is_not_idle(told: Told) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "facts"),
-    [
-        (CACHE, {"cause": "disk"}),
-        ("", {"cause": "store", "host": "cluster"}),
-        ("d", {"cause": "datanode", "host": "d"}),
-    ],
-)
-def test_whom_a_wait_is_for(told: Told, host: str, facts: dict[str, str]) -> None:
-    assert told.about(host) == facts
-
-
-@pytest.mark.parametrize(
     ("url", "facts"),
     [
         ("hdfs://name:9000/a", ("datanode", "name:9000")),
@@ -127,6 +115,7 @@ def test_whom_a_wait_is_for(told: Told, host: str, facts: dict[str, str]) -> Non
 def test_what_a_store_calls_its_hosts(tmp_path: Path, url: str, facts: tuple[str, str]) -> None:
     told = events_of_reads(str(tmp_path), url)
     assert (told.about("h")["cause"], told.about("").get("host", "")) == facts
+    assert (told.about(CACHE), told.about("")["cause"]) == ({"cause": "disk"}, "store")
 
 
 def test_many_files_are_told_together(told: Told) -> None:

@@ -6,19 +6,6 @@ from stripefs.cli.mounting import expand, split
 from stripefs.errors import ConfigError
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (",a,,b,", ["a", "b"]),
-        ('context="x:s0:c1,c2",ro', ["context=x:s0:c1,c2", "ro"]),
-        ('a="b', ["a=b"]),
-        ("a\\", ["a\\"]),
-    ],
-)
-def test_words(text: str, words: list[str]) -> None:
-    assert split(text) == words
-
-
 @given(st.lists(st.text(alphabet=st.characters(exclude_categories=("Cs",)), min_size=1)))
 def test_escaped_words_come_back(words: list[str]) -> None:
     text = ",".join(w.replace("\\", "\\\\").replace(",", r"\,").replace('"', r"\"") for w in words)

@@ -4,10 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from stripefs.cli.output import columns, duration, rate
+from stripefs.cli.output import duration, rate
 from stripefs.cli.status import describe
 from tests.unit.checkout.test_metrics import STATUS
 
@@ -28,15 +26,6 @@ from tests.unit.checkout.test_metrics import STATUS
 )
 def test_figures(show: Callable[[float], str], value: float, text: str) -> None:
     assert show(value) == text
-
-
-@given(st.lists(st.tuples(st.text("ab", max_size=5), st.text("01", max_size=5)), min_size=1))
-def test_columns_line_up(rows: list[tuple[str, str]]) -> None:
-    lines = columns(("name", "figure"), rows).split("\n")
-    assert len(lines) == len(rows) + 1
-    for (name, figure), line in zip(rows, lines[1:], strict=True):
-        assert line.startswith(name)
-        assert line.rstrip().endswith(figure)
 
 
 def writing(**changed: object) -> dict[str, Any]:
