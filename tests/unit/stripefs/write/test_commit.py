@@ -61,14 +61,24 @@ def other_writer(root: Path, data: bytes, *, append: bool = False, layout: Layou
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("after", [False, True], ids=["right before it", "right after it"])
+@pytest.mark.parametrize("renamed", [None, b"/before", b"/d/before"])
 async def test_a_writer_that_sleeps_at_the_step_overwrites_nobody(
-    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int, after: bool
+    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int, after: bool, renamed: bytes | None
 ) -> None:
     """Its lock was compared, and its rename reaches the store when another writer has long published; or its version
-    stood for a moment, and the answer is lost: it is told that it may be lost, never that it stands."""
+    stood for a moment, and the answer is lost: it is told that it may be lost, never that it stands.
+
+    renamed: the name that the file had before, when it was begun."""
+    (tmp_path / "d").mkdir()
     async with writing(store, layout=layout) as uploads:
-        await save(uploads, b"/file", OLD)
-        upload = await begin_with(uploads, content(size), replacing=store.stat(b"/file").identity)
+        if renamed is None:
+            await save(uploads, b"/file", OLD)
+            upload = await begin_with(uploads, content(size), replacing=store.stat(b"/file").identity)
+        else:
+            upload = await begin_with(uploads, content(size), renamed)
+            await upload.sync()
+            async with upload.moving(b"/file"):
+                pass
         during(store, "rename", lambda: other_writer(tmp_path, NEXT), after=after)
         with pytest.raises(DraftLost):
             await upload.publish(final=True)
@@ -207,22 +217,3 @@ async def test_taking_over_keeps_what_fsync_made_durable(
         assert load(store, b"/recovered") == data
         with pytest.raises(DraftLost):
             await upload.publish(final=True)
-
-
-@pytest.mark.parametrize("folder", [b"", b"/d"])
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_file_that_was_renamed_while_it_was_written_is_fenced_under_its_new_name(
-    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int, folder: bytes
-) -> None:
-    (tmp_path / "d").mkdir()
-    async with writing(store, layout=layout) as uploads:
-        upload = await uploads.begin(folder + b"/before", replacing=None)
-        await upload.write(0, content(size))
-        await upload.sync()
-        async with upload.moving(b"/file"):
-            pass
-        during(store, "rename", lambda: other_writer(tmp_path, NEXT))
-        with pytest.raises(DraftLost):
-            await upload.publish(final=True)
-    assert load(store, b"/file") == NEXT

@@ -31,45 +31,34 @@ async def move(upload, path):
         pass
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "step", "call", "nth"),
+    [
+        *[(layout, "sync", "rename", 1) for layout in LAYOUTS],
+        *[(Layout.CONCAT, "publish", *each) for each in (("rename", 1), ("rename", 2), ("concat", 1))],
+    ],
+)
 @pytest.mark.parametrize(("after", "again"), OUTCOMES, ids=["refused", "answer lost", "tried again"])
-async def test_a_record_that_cannot_follow(store, tmp_path, layout, after, again):
-    """The old one stands until a new one does, at the second try, and neither outlives the writer."""
-    async with writing(store, layout=layout, io_timeout=0.5) as uploads:
+async def test_what_cannot_follow_a_file(store, tmp_path, layout, step, call, nth, after, again):
+    """The old record stands until a new one does, at the second try. Parts that are joined must lie together: some have
+    been moved when something goes wrong. Nothing outlives the writer."""
+    async with writing(store, layout=layout, io_timeout=0.5, memory=MIB) as uploads:  # so little makes several parts
         upload = await begun(uploads)
         await move(upload, b"/b/new")
         await upload.write(MIB, DATA[MIB:])
-        store.fail_at(1, "rename", kind="quota", after=after)
+        store.fail_at(nth, call, kind="quota", after=after)
         with pytest.raises(QuotaExceeded):
-            await upload.sync()
+            await (upload.sync() if step == "sync" else upload.publish(final=False))
         assert (tmp_path / "a" / record_name(b"file", upload.version).decode()).exists()
         if again:
             await upload.sync()
-            records = {name for name in hidden(tmp_path) if "-record" in name}
-            assert records == {"b/" + record_name(b"new", upload.version, 1).decode()}
+            assert [name[:7] for name in hidden(tmp_path) if "-record" in name] == ["b/.new."]
             await upload.publish(final=True)
             assert load(store, b"/b/new") == DATA
             assert not beside(tmp_path)
         else:
             await upload.abandon()
             assert not hidden(tmp_path)
-
-
-@pytest.mark.parametrize(("call", "nth"), [("rename", 1), ("rename", 2), ("concat", 1)])
-@pytest.mark.parametrize(("after", "again"), OUTCOMES, ids=["refused", "answer lost", "tried again"])
-async def test_parts_that_followed_a_file(store, tmp_path, call, nth, after, again):
-    """Joined they must lie together: some have been moved when something goes wrong."""
-    async with writing(store, layout=Layout.CONCAT, memory=MIB) as uploads:  # so little makes several parts
-        upload = await begun(uploads)
-        await move(upload, b"/b/new")
-        store.fail_at(nth, call, kind="quota", after=after)
-        with pytest.raises(QuotaExceeded):
-            await upload.publish(final=False)
-        if again:
-            await upload.publish(final=True)
-            assert load(store, b"/b/new") == DATA[:MIB]
-        await upload.abandon()
-        assert not hidden(tmp_path)
 
 
 async def test_a_name_that_somebody_else_has(store, tmp_path):
