@@ -203,14 +203,16 @@ async def test_snapshots_are_stacked_above_the_image_and_released_with_it(world:
     await leases.release(releasing("d"))
 
 
-def test_what_is_mounted_anew_meanwhile_stays(tmp_path: Path) -> None:
+def test_what_a_killed_daemon_left_is_unmounted_but_what_is_mounted_anew_meanwhile_stays(tmp_path: Path) -> None:
     settings = DaemonSettings(runtime=str(tmp_path))
     paths = {pool_path(settings, image) for image in IMAGES.values()}
-    for path in paths:
+    left = pool_path(settings, "c" * 64)
+    for path in (*paths, left):
         Path(path).mkdir(parents=True)
 
     async def main(world: World, _: Leases) -> None:
         leases = Leases(settings, world)
+        world.standing.add(left)
         world.slow = waiting = []
         async with trio.open_nursery() as nursery:
             nursery.start_soon(leases.tidy)
