@@ -14,6 +14,7 @@ from stripefs.fsspec import HttpFileSystem
 from tests.support.stores import content
 from tests.tools.s3_server import BUCKET, Server
 from tests.tools.web_server import WebServer
+from tests.unit.imagefs.startup.collecting import collected_anew
 
 DATA = content(10 << 20)
 
@@ -47,6 +48,10 @@ def test_a_bucket(server: Server, caplog: pytest.LogCaptureFixture) -> None:
 def _write_and_fail(file: stripefs.WriteFile) -> None:
     file.write(DATA)
     raise KeyError
+
+
+def test_a_bucket_holds_what_many_passes_of_startup_collect_brought(tmp_path: Path, server: Server) -> None:
+    collected_anew(tmp_path, server.url("events"))
 
 
 def test_a_web_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,17 +80,6 @@ def test_keys_that_are_no_paths(server: Server, store: Store, request: pytest.Fi
     assert store.stat(b"/both").kind is Kind.FILE
 
 
-def test_an_object_that_became_shorter_yields_no_bytes(
-    server: Server, store: Store, request: pytest.FixtureRequest
-) -> None:
-    handle = store.open(b"/file")
-    server.client.put_object(Bucket=BUCKET, Key=f"{request.node.name}/file", Body=content(500, 2))
-    for offset, length in ((495, 10), (0, 400), (600, 10)):
-        with pytest.raises(StaleVersion):
-            handle.read(offset, length)
-    handle.close()
-
-
 def test_roots_that_cannot_be_used(server: Server, store: Store, request: pytest.FixtureRequest) -> None:
     with pytest.raises(NotFound):
         open_store(StoreSettings(url=server.url("nothing/here")))

@@ -202,10 +202,3 @@ def test_a_probe_takes_the_url_for_that_of_a_file(server: WebServer) -> None:
     store, path = open_at(StoreSettings(url=f"{server.url}/file"))
     assert (path, store.stat(path).length) == (b"/file", SIZE)
     store.close()
-
-
-def test_nothing_can_be_written(store: Store) -> None:
-    with pytest.raises(Unsupported):
-        store.put(b"/new", [b"x"])
-    with pytest.raises(Unsupported):
-        store.remove(b"/file")

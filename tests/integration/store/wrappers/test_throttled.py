@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,10 @@ from stripefs.errors import HostFailed
 from stripefs.store.base import Block, Buffer, Store, Watch
 from stripefs.store.local import LocalStore
 from stripefs.testing import ThrottledStore
-from stripefs.testing.simulated_hosts import TokenBucket, write_control
+from stripefs.testing.simulated_hosts import TokenBucket
 from tests.contract.putting import read
 from tests.integration.store.wrappers.material import KIB, MIB, make, spread
 from tests.support.stores import RecordingWatch, content, listing
-from tests.support.waiting import eventually
 
 
 @given(
@@ -88,25 +86,6 @@ def test_a_read_under_way_notices_that_its_host_died(filled: LocalStore) -> None
             read.result()
     assert (failure.value.host, failure.value.stalled) == (one.host, False)
     assert [known.live for known in one.store.hosts()].count(False) == 1
-
-
-def test_a_control_file_moves_hosts_from_outside(filled: LocalStore, tmp_path: Path) -> None:
-    control = tmp_path / "control"
-    one = OneHost(filled, host_timeout=100, control=str(control))
-    assert bytes(one.read()) == content(MIB)
-    write_control(control, {one.host: "dead"})
-    eventually(lambda: [known.name for known in one.store.hosts() if not known.live] == [one.host], "the dead host")
-    with pytest.raises(HostFailed):
-        one.read()
-    write_control(control, {one.host: "10GB/s"})
-    eventually(lambda: all(known.live for known in one.store.hosts()), "all hosts alive")
-    assert bytes(one.read()) == content(MIB)
-    write_control(control, {one.host: "frozen"})
-    eventually(lambda: one.store.hosts() and one.control._lanes[one.host].state == "frozen", "the frozen host")
-    with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(one.read)
-        control.unlink()
-        assert bytes(read.result()) == content(MIB)
 
 
 @pytest.mark.parametrize("placement", ["random", "even", "one"])

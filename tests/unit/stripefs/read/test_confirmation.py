@@ -149,13 +149,3 @@ async def test_a_question_without_an_answer_is_asked_again_with_its_bytes(asked,
         await read_through(file, content)
         assert reader.snapshot()["errors"]["ServiceDown"] > 0
         assert reader.snapshot()["retries"] > 0
-
-
-async def test_a_clients_bug_fails_its_reads_alone(asked, content, caplog):
-    asked.errors = iter([ZeroDivisionError()])
-    async with opened(asked) as (_, file):
-        with pytest.raises(Exception, match="unexpectedly"):
-            await file.read(0, 10)
-        assert await file.read(0, 10) == content[:10]
-    assert "failed unexpectedly" in caplog.text
-    caplog.clear()
