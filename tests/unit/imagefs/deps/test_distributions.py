@@ -1,23 +1,27 @@
-"""Distributions: their files against RECORD, and their requirements on one another."""
+"""Distributions: their files against RECORD, their requirements on one another, and findings in whole trees."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import os
+import stat
+import struct
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from imagefs.deps.check.distributions import (
     Described,
     Owned,
-    RecordRow,
     check_consistent,
     check_records,
     describe,
     describe_site,
-    parse_record,
 )
-from imagefs.deps.check.rules import Finding, distributions_in, find_sites
+from imagefs.deps.check.rules import Finding, distributions_in, find_sites, judge
+from imagefs.deps.check.tree import Installation, check_tree
 from imagefs.deps.inventory import take
 
 SITE = "lib/python3.11/site-packages"
@@ -49,30 +53,21 @@ def problems(top: Path, at: str = "/opt/env") -> dict[str, str]:
     return {one.subject: one.what for one in check(top, at)[1]}
 
 
-def test_rows() -> None:
-    text = 'a.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\r\n"b,c.py",,\n\nd.pyc,,12\n'
-    empty = hashlib.sha256().digest()
-    assert parse_record(text) == [
-        RecordRow("a.py", "sha256", empty, 0),
-        RecordRow("b,c.py", "", b"", -1),
-        RecordRow("d.pyc", "", b"", 12),
-    ]
-
-
 def test_all_is_as_it_says(tmp_path: Path) -> None:
     put(tmp_path, f"{SITE}/alpha/__init__.py", b"x = 1\n")
     put(tmp_path, "bin/alpha", b"#!/usr/bin/python3\n")
-    put(tmp_path, "share/alpha/data", b"data")
+    put(tmp_path, "share/alpha/one,two", b"data")
+    os.symlink("lib", tmp_path / "lib64")
     record(
         tmp_path,
-        row("alpha/__init__.py", b"x = 1\n"),
+        row("../../../lib64/python3.11/site-packages/alpha/__init__.py", b"x = 1\n"),
         row("../../../bin/alpha", b"#!/usr/bin/python3\n", "sha512"),
-        row("/opt/env/share/alpha/data", b"data"),
+        row('"/opt/env/share/alpha/one,two"', b"data"),
     )
     owned, findings = check(tmp_path)
     assert findings == []
     info = f"{SITE}/alpha-1.0.dist-info/RECORD"
-    assert owned.names == owned.verified == {f"{SITE}/alpha/__init__.py", "bin/alpha", "share/alpha/data", info}
+    assert owned.names == owned.verified == {f"{SITE}/alpha/__init__.py", "bin/alpha", "share/alpha/one,two", info}
 
 
 def test_what_is_missing_or_another(tmp_path: Path) -> None:
@@ -117,27 +112,6 @@ def test_bytecode_in_place_of_a_source_is_looked_at(tmp_path: Path) -> None:
     put(tmp_path, f"{SITE}/a.pyc", b"ours")
     record(tmp_path, row("a.pyc", b"them"), row("b.pyc", b""))
     assert problems(tmp_path) == {f"{SITE}/a.pyc": "has another digest", "alpha 1.0: b.pyc": "is missing"}
-
-
-def test_what_was_moved_by_pip(tmp_path: Path) -> None:
-    """With --target it first installs to FOLDER/lib/python, where programs are at ../../bin."""
-    put(tmp_path, "alpha.py")
-    put(tmp_path, "bin/alpha", b"#!")
-    record(tmp_path, row("alpha.py", b""), row("../../bin/alpha", b"#!"), site=".")
-    owned, findings = check(tmp_path)
-    assert findings == []
-    assert "bin/alpha" in owned.names
-    put(tmp_path, "bin/alpha", b"#?")
-    assert problems(tmp_path) == {"bin/alpha": "has another digest"}
-
-
-def test_through_a_link_to_a_directory(tmp_path: Path) -> None:
-    put(tmp_path, f"{SITE}/a.py")
-    os.symlink("lib", tmp_path / "lib64")
-    record(tmp_path, row("../../../lib64/python3.11/site-packages/a.py", b""))
-    owned, findings = check(tmp_path)
-    assert findings == []
-    assert f"{SITE}/a.py" in owned.verified
 
 
 def test_a_link_does_not_lead_out_of_the_tree(tmp_path: Path) -> None:
@@ -218,3 +192,52 @@ def test_metadata(tmp_path: Path) -> None:
     (tmp_path / "single-1.egg-info").write_text("")
     assert [one.name for one in describe_site(str(tmp_path))] == ["A.b", "c"]
     assert describe_site(str(tmp_path / "absent")) == []
+
+
+def tree_findings(top: Path, **more: Any) -> list[Finding]:
+    known = Installation("/opt/env", HERE, [""])
+    return list(check_tree(take(str(top)), known._replace(**more)).items)
+
+
+def test_what_the_interpreter_has_besides(tmp_path: Path) -> None:
+    """A virtual environment sees it only where its settings say so."""
+    top, beside, text = tmp_path / "env", tmp_path / "beside", b"Name: alpha\nVersion: 1.0\nRequires-Dist: beta\n"
+    put(beside, "beta-1.dist-info/METADATA", b"Name: beta\nVersion: 1\n")
+    put(top, f"{SITE}/alpha-1.0.dist-info/METADATA", text)
+    record(top, row("alpha-1.0.dist-info/METADATA", text))
+    conflict = Finding("conflict", "alpha 1.0", "requires beta, which is not installed")
+    assert tree_findings(top) == [conflict]
+    assert tree_findings(top, tolerant=True) == [conflict._replace(kind="unmet")]
+    assert tree_findings(top, beside=[str(beside)]) == []
+    put(top, "pyvenv.cfg", b"home = /usr\ninclude-system-site-packages = false\n")
+    assert tree_findings(top, beside=[str(beside)]) == [conflict]
+    put(top, "pyvenv.cfg", b"home = /usr\ninclude-system-site-packages = true\n")
+    assert tree_findings(top, beside=[str(beside)]) == []
+
+
+def test_an_editable_install(tmp_path: Path) -> None:
+    told = b'{"url": "file:///my%20source", "dir_info": {"editable": true}}'
+    put(tmp_path, f"{SITE}/alpha-1.0.dist-info/direct_url.json", told)
+    record(tmp_path)
+    assert tree_findings(tmp_path) == [Finding("editable", "alpha 1.0", "its modules are in /my source")]
+    assert tree_findings(tmp_path, checked=True) == []
+
+
+@pytest.mark.root
+def test_programs_that_give_privileges(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2755)  # which gives none
+    for name, mode in (("plain", 0o755), ("setuid", 0o4755), ("setgid", 0o2755), ("locked", 0o2644), ("able", 0o755)):
+        put(tmp_path, f"share/{name}")
+        (tmp_path / "share" / name).chmod(mode)
+    os.setxattr(tmp_path / "share/able", "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))
+    os.mknod(tmp_path / "share/disk", stat.S_IFBLK | 0o600, os.makedev(7, 0))
+    os.mknod(tmp_path / "share/whiteout", stat.S_IFCHR, os.makedev(0, 0))
+    found = [one for one in tree_findings(tmp_path) if one.kind == "privileged"]
+    assert [(one.subject, one.what) for one in found] == [
+        ("share/able", "with capabilities"),
+        ("share/disk", "a device"),
+        ("share/setgid", "setgid"),
+        ("share/setuid", "setuid"),
+    ]
+    assert "--allow-setuid publishes them" in judge(found).lines[0]
+    assert [one for one in tree_findings(tmp_path, setuid=True) if one.kind == "privileged"] == []
