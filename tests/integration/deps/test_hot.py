@@ -99,10 +99,3 @@ def test_the_first_start_makes_it_and_the_next_host_has_it(
     for number in range(FILES):
         assert (target / f"{number:03}.bin").read_bytes() == content(number)
     ended(hosts[1], target, jobs[1])
-
-    # Nothing needs to be fetched a second time when all of it is cached.
-    used, image = started(hosts[0], store, name, target, jobs[2])
-    assert used.image == base
-    assert is_complete(hosts[0])
-    ended(hosts[0], target, jobs[2])
-    assert snapshots.load(name).image == hot

@@ -78,18 +78,6 @@ def test_open_ends_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^files +wheels/ [0-9a-f]{12}$", out, re.MULTILINE)
 
 
-def test_many_open_ends(capsys: pytest.CaptureFixture[str], job: Path) -> None:
-    (job / "many.txt").write_text("".join(f"package-{number}\n" for number in range(1000)))
-    command = ("--target", "/opt/deps", "--strict", "--", *INSTALLER, "-r", "many.txt")
-    _, err = said(capsys, "key", *command, code=2)
-    *lines, more, last = err.splitlines()
-    assert [line.split(": ")[2] for line in lines] == [f"package-{number}" for number in range(50)]
-    assert more == "imagefs: and 950 more, which --json tells"
-    assert "since 1000 of the inputs may change" in last
-    out, _ = said(capsys, "key", "--json", *command, code=2)
-    assert len(json.loads(out)["open_ends"]) == 1000
-
-
 def test_key_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["key", "--target", "/opt/deps", "--json"]
     found = json.loads(said(capsys, *flags, "--", *INSTALLER, "six==1")[0])
@@ -230,32 +218,7 @@ def test_the_document_on_the_key_has_every_component_in_its_order() -> None:
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(NAMES)
 
 
-def test_the_flags_that_the_document_names_are_there() -> None:
+def test_the_document_on_the_key_names_every_flag() -> None:
     text = DOCS.read_text().split("\n## The key\n")[1].split("\n## ")[0]
     known = {f"--{flag.name}" for flag in REQUEST} | {"--explain", "--json", "--resolve-age"}
-    others = {
-        "--find-links",
-        "--pre",
-        "--hash",
-        "--locked",
-        "--frozen",
-        "--torch-backend",
-        "--group",
-        "--override",
-        "--directory",
-        "--prefix",
-        "--dry-run",
-        "--report",
-        "--format",
-        "--progress-bar",
-        "--timeout",
-        "--require-hashes",
-        "--wheel",
-        "--no-deps",
-        "--no-editable",
-        "--no-use-pep",
-        "--no-cache-dir",
-        "--no-cache",
-        "--trusted-host",
-    }  # of pip, uv and venv
-    assert set(re.findall(r"--[a-z][a-z-]*", text)) == known | others
+    assert known <= set(re.findall(r"--[a-z][a-z-]*", text))

@@ -100,14 +100,6 @@ def test_another_compiler_is_another_key(job: Path) -> None:
     assert list(diff(first, key(job, variables={"CC": str(compiler)})).changed) == ["build.compilers.cc"]
 
 
-def test_directories_of_wheels_are_inputs(job: Path) -> None:
-    (job / "wheels").mkdir()
-    words = (*PIP, "--no-index", "--find-links", "wheels", "six==1")
-    before = key(job, *words)
-    (job / "wheels/six-1-py3-none-any.whl").write_bytes(b"x")
-    assert list(diff(before, key(job, *words)).changed) == ["files.wheels/"]
-
-
 def test_what_pip_finds_installed_is_in_the_key(job: Path) -> None:
     """It is not installed once more, so a host that lacks it needs another snapshot."""
     (job / "beside/light-1.0.dist-info").mkdir(parents=True)
@@ -206,12 +198,6 @@ def test_names_of_files_do_not_tell_where_the_job_lies(job: Path, tmp_path: Path
     words = (*PIP, ".", "./wheels/six-1-py3-none-any.whl", "-r", "../shared/list.txt")
     files = files_in(key(job, *words, inputs=[str(tmp_path / "shared")]))
     assert list(files) == ["./", "list.txt", "shared/", "wheels/six-1-py3-none-any.whl"]
-
-
-@pytest.mark.parametrize("words", [("-r", "missing.txt"), ("./missing-1-py3-none-any.whl",)])
-def test_what_cannot_be_read_is_an_error(job: Path, words: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError):
-        key(job, *PIP, *words)
 
 
 def test_an_installer_may_come_into_being_with_its_target(job: Path) -> None:
