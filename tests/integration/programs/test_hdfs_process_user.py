@@ -104,24 +104,20 @@ def test_who_forgets_to_close_is_let_go(server: Greeted) -> None:
     client(server, "bob").close()
 
 
-@pytest.mark.parametrize("before", [None, "carol"])
-def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
+@pytest.mark.parametrize(("user", "before"), [("alice", None), ("alice", "carol"), ("", None)])
+def test_the_environment_is_as_before_and_children_inherit_no_more(
+    monkeypatch: pytest.MonkeyPatch, user: str, before: str | None
+) -> None:
+    """ "": the process runs as that user, so nothing need be set."""
     if before is None:
         monkeypatch.delenv(USER_VARIABLE, raising=False)
     else:
         monkeypatch.setenv(USER_VARIABLE, before)
     seen = dict(os.environ)
     holder = Greeted.__new__(Greeted)
-    release = claim_user("alice", holder)
+    me = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    release = claim_user(user or me, holder)
     assert dict(os.environ) == seen
+    assert user or user_of_a_child() == ""
     release()
     assert user_of_a_child() == (before or "")
-
-
-def test_children_inherit_nothing_where_nothing_need_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(USER_VARIABLE, raising=False)
-    holder = Greeted.__new__(Greeted)
-    me = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
-    release = claim_user(me, holder)
-    assert user_of_a_child() == ""
-    release()

@@ -151,9 +151,14 @@ async def test_a_close_that_is_cut_off_before_its_last_step(tmp_path, layout, si
         assert load(store, b"/file") == OLD
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_close_whose_last_step_cannot_be_taken_back(tmp_path, layout, caplog):
-    """The lock stays, and with it everybody else out, until it runs out: nobody knows what comes."""
+@pytest.mark.parametrize("size", [1000, len(DATA)])
+@pytest.mark.parametrize(
+    ("layout", "durable"), [*((layout, False) for layout in LAYOUTS), (Layout.CONCAT, True), (Layout.PLAIN, True)]
+)
+async def test_a_close_whose_last_step_is_not_taken_back(tmp_path, layout, durable, size, caplog):
+    """The lock stays, and with it everybody else out, until it runs out: nobody knows what comes.
+
+    durable: fsync has made the bytes that. Else they cannot be removed."""
     store = spread(tmp_path)
     remove = store.remove
 
@@ -164,12 +169,16 @@ async def test_a_close_whose_last_step_cannot_be_taken_back(tmp_path, layout, ca
 
     async with writing(store, layout=layout) as uploads:
         await save(uploads, b"/file", OLD)
-        upload = await begin_with(uploads, DATA, replacing=store.stat(b"/file").identity)
-        store.remove = refuse
+        upload = await begin_with(uploads, DATA[:size], replacing=store.stat(b"/file").identity)
+        if durable:
+            await upload.sync()
+        else:
+            store.remove = refuse
         async with closing_cut_off(store, upload):
             assert locks(tmp_path) == {".file.stripefs-lock"}
             assert "stays until it runs out" in caplog.text
-        assert load(store, b"/file") == DATA
+            assert any(name.endswith("-record") for name in hidden(tmp_path)) == durable
+        assert load(store, b"/file") == DATA[:size]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -194,19 +203,6 @@ async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
         await after.publish(final=True)
         assert not locks(tmp_path)
     assert load(store, b"/file") == b""
-
-
-@pytest.mark.parametrize("size", [1000, len(DATA)])
-@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.PLAIN])
-async def test_what_fsync_made_durable_is_not_taken_back(tmp_path, layout, size):
-    store = spread(tmp_path)
-    async with writing(store, layout=layout) as uploads:
-        upload = await begin_with(uploads, DATA[:size])
-        await upload.sync()
-        async with closing_cut_off(store, upload):
-            assert locks(tmp_path) == {".file.stripefs-lock"}
-            assert any(name.endswith("-record") for name in hidden(tmp_path))
-        assert load(store, b"/file") == DATA[:size]
 
 
 @pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.STRIPED])
