@@ -77,11 +77,8 @@ def _without(name: str) -> dict[str, Any]:
     "document",
     [
         [],
-        {},
         {"bootseer": "image", "version": 1, "components": KEY.components},
         {"bootseer": "deps-key", "version": 1, "components": KEY.components},
-        {"bootseer": "deps-key", "version": True, "components": KEY.components},
-        {"bootseer": "deps-key", "version": 2},
         {"bootseer": "deps-key", "version": 2, "components": list(NAMES)},
         {"bootseer": "deps-key", "version": 2, "components": KEY.components, "hostname": "node-7"},
         {"bootseer": "deps-key", "version": 2, "components": _without("salt")},

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps.capture import capture_upper
-from imagefs.deps.check.tree import IGNORED, check_outside, matches
+from imagefs.deps.check.tree import IGNORED, check_outside
 from imagefs.deps.inventory import take
 from imagefs.errors import SnapshotError
 from imagefs.format.inodes import walk
@@ -37,14 +37,6 @@ def captured(top: Path, *targets: str) -> set[str]:
     found = {path.decode(): inode for path, inode in walk(root)}
     assert set(contents) == {inode for inode in found.values() if inode.is_file}
     return {path for path, inode in found.items() if not inode.is_directory}
-
-
-def test_patterns() -> None:
-    assert matches("/etc/ld.so.cache", ["/etc/ld.so.cache"])
-    assert matches("/var/log/apt/term.log", ["/var/log"])
-    assert matches("/a/b/c.log", ["*.log"])
-    assert not matches("/var/logs", ["/var/log"])
-    assert not matches("/etc/x", [])
 
 
 def test_writes_outside_are_told_by_name(tmp_path: Path) -> None:

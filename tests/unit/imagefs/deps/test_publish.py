@@ -93,13 +93,6 @@ def test_a_pack_with_other_bytes_is_replaced_once_somebody_could_not_read_it(
     assert pack.read_bytes() == good
 
 
-def test_what_was_found_while_it_was_installed_counts(images: Images, job: PublishJob) -> None:
-    done = publish.publish(job._replace(findings=[["survivor", "4711 (daemon)", ""]]), images, leads)
-    assert not done.published
-    assert "4711 (daemon)" in done.lines[0]
-    assert images.images() == {}
-
-
 def test_conflicts_that_are_allowed_are_noted(images: Images, job: PublishJob) -> None:
     require("torch", job)
     done = publish.publish(job, images, leads)

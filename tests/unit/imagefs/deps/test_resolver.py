@@ -23,24 +23,13 @@ def asked(text: str, *, setup: bool = False) -> Question:
     return question_for(words, call, "/p/python", setup=setup)
 
 
-@pytest.mark.parametrize(
-    ("text", "setup", "question"),
-    [
-        (
-            "python3 -m pip install -vv --target /t six",
-            False,
-            "python3 -m pip install --target /t six --dry-run --quiet --report -",
-        ),
-        ("env A=b pip install six -- -odd", False, "env A=b pip install six --dry-run --quiet --report - -- -odd"),
-        (
-            "python3 -m pip --python /t/bin/python install six",
-            True,
-            "python3 -m pip install six --dry-run --quiet --report - --ignore-installed",
-        ),
-    ],
-)
-def test_what_pip_is_asked(text: str, setup: bool, question: str) -> None:
-    assert shlex.join(asked(text, setup=setup).command) == question
+def test_what_pip_is_asked() -> None:
+    found = asked("python3 -m pip install -vv --target /t six")
+    assert shlex.join(found.command) == "python3 -m pip install --target /t six --dry-run --quiet --report -"
+    found = asked("env A=b pip install six -- -odd")
+    assert shlex.join(found.command) == "env A=b pip install six --dry-run --quiet --report - -- -odd"
+    found = asked("python3 -m pip --python /t/bin/python install six", setup=True)
+    assert found.command[3:] == ["install", "six", "--dry-run", "--quiet", "--report", "-", "--ignore-installed"]
 
 
 def test_what_uv_is_asked() -> None:

@@ -43,6 +43,10 @@ def test_one_that_is_not_there(target: TargetDirectory) -> None:
     assert target.state(KEY) is TargetState.EMPTY
     target.begin(KEY, [])
     assert target.state(KEY) is TargetState.EMPTY
+    os.rmdir(target.path)
+    Path(target.path).touch()
+    with pytest.raises(TargetRefused, match="no directory"):
+        target.state(KEY)
 
 
 def test_one_that_is_finished(target: TargetDirectory) -> None:
@@ -221,9 +225,3 @@ def test_the_turn_is_for_one_at_a_time(target: TargetDirectory) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "waits\n"
     assert other.communicate()[0] == "has it\n"
-
-
-def test_no_directory(target: TargetDirectory) -> None:
-    Path(target.path).touch()
-    with pytest.raises(TargetRefused, match="no directory"):
-        target.state(KEY)
