@@ -99,7 +99,23 @@ def test_any_byte_of_a_table() -> None:
 # -- documents in JSON ------------------------------------------------------------------------------------------------
 
 NO_DOCUMENTS = (b"", b"{", b"[]", b"null", b"7", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"bootseer":NaN}', b"9" * 5000)
-ODD: tuple[Any, ...] = (None, True, -1, 1.5, 1 << 80, "", "x", "\ud800", "x" * 5000, [], [[]], [None], {}, {"x": 1})
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    1.5,
+    float("inf"),
+    1 << 80,
+    "",
+    "x",
+    "\ud800",
+    "x" * 5000,
+    [],
+    [[]],
+    [None],
+    {},
+    {"x": 1},
+)
 
 
 @pytest.mark.parametrize("name", JSON)
