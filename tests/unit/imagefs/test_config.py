@@ -67,17 +67,6 @@ def test_the_store_is_reached_as_stripefs_reaches_it() -> None:
     assert {option.variable for option in IMAGEFS.all if option.section == "store"} >= {"IMAGEFS_HDFS_USER"}
 
 
-def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "imagefs.toml"
-    file.write_text('version = 1\n[daemon]\nfetches = 1\nmemory = "32MiB"\n[build]\nmax-entries = 7\nmax-ratio = 3')
-    monkeypatch.setattr(Options, "files", lambda *_: [file])
-    environ = {"IMAGEFS_FETCHES": "2", "IMAGEFS_MAX_RATIO": "4", "STRIPEFS_FETCHES": "9"}
-    settings = resolve({"max-ratio": ("5", "--max-ratio")}, url="/srv", environ=environ)
-    assert (settings.daemon.fetches, settings.daemon.memory) == (2, 32 << 20)
-    assert settings.limits == LayerLimits()._replace(entries=7, ratio=5)
-    assert settings.store == StoreSettings(url="/srv")
-
-
 def test_compression_goes_with_the_settings_of_the_daemon() -> None:
     settings = resolve({"compression": ("zstd", "--compression")}, environ={"IMAGEFS_LINK_RATE": "20MB/s"})
     assert settings.daemon.compression == Compression("zstd", 20_000_000)

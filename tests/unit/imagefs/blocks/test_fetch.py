@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from imagefs.blocks import source as arrival
 from imagefs.blocks.store import BlockDevice, BlockStore
@@ -127,7 +127,7 @@ async def test_who_gives_up_leaves_nothing_stuck(tmp_path: Path, ahead: bool) ->
 
 
 async def test_before_and_after_it_runs_nothing_is_fetched(tmp_path: Path) -> None:
-    made = make(noise(2))
+    made = make(noise(4))
     source = FakeSource(made)
     blocks = BlockStore(tmp_path / "blocks", limit=1 << 30, memory=16 * MIB, io_timeout=10)
     device = await blocks.open(made.digest, made.index, source)
@@ -147,9 +147,15 @@ async def test_before_and_after_it_runs_nothing_is_fetched(tmp_path: Path) -> No
             except BlockUnavailable as error:
                 failed.append(error)
 
+        async def fetch() -> None:
+            with pytest.raises(Abandoned):
+                await device.fetch(range(2, 4))
+
         async with trio.open_nursery() as readers:
             readers.start_soon(read)
             await eventually(lambda: len(source.reads) == 2)
+            readers.start_soon(fetch)
+            await wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
         assert failed[0].errno == errno.EIO
     source.gate.set()
@@ -323,22 +329,3 @@ async def test_a_block_in_memory_is_kept_without_a_store(tmp_path: Path) -> None
         assert (await device.fetch([0])).failed == 0
         await settled(device, blocks)
         assert device.present == 1
-
-
-async def test_when_the_end_comes_it_ends(tmp_path: Path) -> None:
-    made = make(noise(30))
-    source = FakeSource(made)
-    source.gate.clear()
-    raised = []
-    async with trio.open_nursery() as nursery, running(tmp_path / "blocks") as blocks:
-        device = await blocks.open(made.digest, made.index, source)
-
-        async def fetch() -> None:
-            with pytest.raises(Abandoned) as caught:
-                await device.fetch(range(30), at_once=2)
-            raised.append(caught.value)
-
-        nursery.start_soon(fetch)
-        await eventually(lambda: len(source.reads) == 2)
-    source.gate.set()
-    assert raised

@@ -15,7 +15,7 @@ import pytest
 from imagefs.build.optimize import optimize
 from imagefs.errors import FormatError, NoSuchImage
 from imagefs.format.inodes import HOT
-from imagefs.format.trace import Plan, Touch
+from imagefs.format.trace import Plan, Touch, Trace
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import KEEP, Traces, load_plan, local_traces
@@ -183,23 +183,19 @@ def test_a_store_that_cannot_be_written_leaves_all_here(
 
 
 def test_a_store_that_is_slow_to_come_back_is_asked_again(
-    starts: Starts, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch
+    starts: Starts, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failures = iter([ServiceDown("away"), ServiceDown("away")])
+    failures, put = iter([ServiceDown("away"), ServiceDown("away")]), Traces.put
 
-    class Flaky(WrappedStore):
-        NAME = "flaky"
-        PARAMETERS: ClassVar[Mapping[str, Parser]] = {}
-
-        def put(self, path: bytes, data: Any, *, replace: bool = False, parents: bool = True) -> Any:
-            for failure in failures:
-                raise failure
-            return super().put(path, data, replace=replace)
+    def flaky(self: Traces, trace: Trace) -> str:
+        for failure in failures:
+            raise failure
+        return put(self, trace)
 
     waits: list[float] = []
-    monkeypatch.setattr(module, "open_repository", lambda settings: StoreRepository(Flaky(connect(settings))))
+    monkeypatch.setattr(Traces, "put", flaky)
     monkeypatch.setattr("time.sleep", waits.append)
-    assert starts.finish(digest)["stored"].startswith("flaky+/")
+    assert starts.finish(digest)["stored"] == str(tmp_path / "store")
     assert len(waits) == 2
 
 
