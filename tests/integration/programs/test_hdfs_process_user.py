@@ -108,7 +108,7 @@ def test_who_forgets_to_close_is_let_go(server: Greeted) -> None:
 def test_the_environment_is_as_before_and_children_inherit_no_more(
     monkeypatch: pytest.MonkeyPatch, user: str, before: str | None
 ) -> None:
-    """ "": the process runs as that user, so nothing need be set."""
+    """user: "" for the one that the process runs as, for whom nothing need be set."""
     if before is None:
         monkeypatch.delenv(USER_VARIABLE, raising=False)
     else:
