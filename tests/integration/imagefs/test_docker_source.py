@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import os
 import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,17 +44,6 @@ def imagefs(tmp_path: Path, *arguments: object, **variables: str) -> subprocess.
     environment = os.environ | {"IMAGEFS_TMP": str(tmp_path / "tmp"), "TMPDIR": str(tmp_path)} | variables
     command = [str(COMMAND), "build", *map(str, arguments), str(tmp_path / "store"), "-t", "app"]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
-def test_an_image_of_a_registry(registry: str, images: Images, tmp_path: Path) -> None:
-    done = imagefs(tmp_path, f"docker://{registry}/app:1", "--no-src-tls-verify", "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    made: dict[str, Any] = json.loads(done.stdout)
-    manifest = images.manifest(images.resolve("app"))
-    assert manifest.config["rootfs"]["type"] == "layers"
-    assert manifest.source.startswith("sha256:")
-    assert made["built"]["files"] == 2
-    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_one_line_says_why_it_does_not_go(registry: str, images: Images, tmp_path: Path) -> None:

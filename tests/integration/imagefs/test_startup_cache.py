@@ -76,11 +76,6 @@ def published(store: Path) -> list[Path]:
     return objects(store, "deps") if (store / "deps").is_dir() else []
 
 
-def tried(host: Service) -> set[tuple[str, int]]:
-    """Outcome files of publishing on this host, with the time of each."""
-    return {(path.name, path.stat().st_mtime_ns) for path in Path(host.settings.cache, "deps/outcomes").glob("*.json")}
-
-
 def publish(host: Service, store: Path, script: str = FILL, *flags: str) -> str:
     """Start a job, and end it once its caches are published; the key."""
     before = len(published(store))
@@ -134,20 +129,6 @@ def test_a_store_that_is_damaged_costs_no_job(hosts: list[Service], store: Path)
     eventually(lambda: published(store)[0].read_text() != "{", "the caches to be published again")
     assert job.end()[0] == "nothing\n"
     assert Job(hosts[0], store, LOOK).end()[0] == "compiled\n"
-
-
-def test_a_store_of_snapshots_that_is_away(
-    hosts: list[Service], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").write_text("no store")
-    monkeypatch.setitem(hosts[0].environment, "IMAGEFS_STORE", str(tmp_path / "file"))
-    before = tried(hosts[0])
-    job = Job(hosts[0], store, LOOK + FILL + READY)
-    eventually(lambda: tried(hosts[0]) - before, "the end of publishing")
-    out, errors = job.end()
-    assert out == "nothing\n"
-    assert "miss" in errors
-    assert "not published" in errors
 
 
 def test_a_run_that_is_killed_leaves_nothing(hosts: list[Service], store: Path) -> None:
