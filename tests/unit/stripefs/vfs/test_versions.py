@@ -149,7 +149,7 @@ async def test_what_fails_or_answers_too_little_leaves_nothing(store: MemoryStor
     with pytest.raises(StoreError, match="broken"):
         await tree.open(node.id)
     handle = await tree.open(node.id)
-    for offset in (0, 1, 5, 6):
+    for offset in (0, 1, 5):
         assert await tree.read(handle, offset, 100) == b"12345"[offset:]
     store.handles[0].read = lambda *_, **__: b"123"
     with pytest.raises(StoreError, match="3 bytes instead of 5"):
