@@ -123,13 +123,7 @@ def test_why_it_is_not_published(images: Images, tmp_path: Path) -> None:
         note.write_bytes(said)
         assert snapshots.unpublished_reason(first.name).isprintable()
         assert 0 < len(snapshots.unpublished_reason(first.name)) <= 1000
-    age([note], 25)
-    assert collect(images, untagged=True).removed == []
-    collect_snapshots(images, older_than=26 * 3600)
     assert list(snapshots.notes_since("unkept")) == [first.name]
-    collect_snapshots(images, older_than=24 * 3600)
-    assert snapshots.unpublished_reason(first.name) == ""
-    snapshots.note_unpublished(first.name, "again")
     snapshots.put(first)
     assert snapshots.unpublished_reason(first.name) == ""
 

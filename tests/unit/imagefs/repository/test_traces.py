@@ -161,17 +161,14 @@ def test_of_many_workloads_few_are_asked_for_the_default_one_among_them(traces: 
     for number in range(3 * OTHERS):
         traces.put_plan(planned(f"a{number:02}", 1))
     traces.put_plan(planned("default", 1))
-    found = [plan.workload for plan in other_plans(Images(traces.repository), BASE, "train", tmp_path / "kept")]
+    images, folder = Images(traces.repository), tmp_path / "kept"
+    found = [plan.workload for plan in other_plans(images, BASE, "train", folder)]
     assert (len(found), "default" in found) == (OTHERS, True)
-
-
-def test_of_many_workloads_of_this_host_those_that_most_starts_taught_are_found(traces: Traces, tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
     with local_traces(folder) as local:
-        for number in range(3 * OTHERS):
-            local.put_plan(planned(f"a{number:02}", 1 + number))
-    found = [plan.traces for plan in other_plans(Images(traces.repository), BASE, "train", folder)]
-    assert found == [3 * OTHERS - number for number in range(OTHERS)]
+        for number in range(2 * OTHERS):
+            local.put_plan(planned(f"b{number:02}", 2 + number))
+    taught = [plan.traces for plan in other_plans(images, BASE, "train", folder)]
+    assert taught == [2 * OTHERS + 1 - number for number in range(OTHERS)]  # of this host all are looked at
 
 
 def test_a_plan_of_another_workload_that_is_damaged_is_left_out(traces: Traces, tmp_path: Path) -> None:
