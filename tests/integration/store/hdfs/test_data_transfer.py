@@ -9,7 +9,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -126,6 +126,17 @@ def test_a_kept_connection_that_ended_is_replaced(transfer: DataTransfer, port: 
     assert read(transfer, port, 1000, 1000) == DATA[1000:2000]
     assert port.connections == 2
     assert not transfer.refusals.reason()
+
+
+def test_connections_are_kept_for_a_while(here: DataTransfer, port: TransferPort) -> None:
+    connections = here._fetcher._connections
+    connections.seconds = 0.2
+    read(here, port, 0, 1000)
+    connections.seconds = 0.0
+    read(here, port, 0, 1000)
+    assert port.connections == 2
+    connections.seconds = 0.05
+    eventually(lambda: not port.open, "the end of one that nobody takes")
 
 
 def _flipped(at: int) -> Manner:
@@ -382,6 +393,14 @@ def test_what_is_refused_comes_by_webhdfs(port: TransferPort) -> None:
         assert "Replica not found" in facts["off: data transfer"]
 
 
+def test_a_file_without_checksums_is_asked_for_once(port: TransferPort) -> None:
+    with hdfs(port) as (_, store), closing(store.open(b"/file")) as handle:
+        port.kind = 0
+        for at in range(4):
+            assert handle.read_on(at << 19, 1 << 19, 0, host=port.address) == DATA[at << 19 :][: 1 << 19]
+        assert len(port.asked) == 1
+
+
 @pytest.mark.parametrize("more", [{"encryptDataTransfer": True}, {"keyProviderUri": "kms://http@kms:9600/kms"}])
 def test_clusters_that_webhdfs_is_for(port: TransferPort, more: dict[str, object]) -> None:
     with hdfs(port, **more) as (_, store):
@@ -431,13 +450,16 @@ def test_a_short_file_is_read_when_it_is_opened(port: TransferPort, monkeypatch:
         again.close()
 
 
-def test_a_longer_file_is_not_read_when_it_is_opened(port: TransferPort) -> None:
+def test_files_that_are_not_read_when_they_are_opened(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short one of a DataNode that has granted nothing yet, or refuses, and a longer one."""
     with hdfs(port) as (_, store):
-        read_file(store, port.address, 0, 9)
-        handle = store.open(b"/file", store.stat(b"/file").identity)
-        assert len(port.asked) == 1
-        assert handle.read_now(0, 1) is None
-        handle.close()
+        expected = store.stat(b"/file").identity
+        for length in (len(DATA), len(DATA) - 1):
+            monkeypatch.setattr(short_files, "SHORT", length)
+            with closing(store.open(b"/file", expected)) as handle:
+                assert handle.read_now(0, 1) is None
+            assert len(port.asked) == (length < len(DATA))
+            read_file(store, port.address, 0, 9)
 
 
 def test_a_short_file_that_changes_while_it_is_opened(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 
@@ -14,6 +15,7 @@ from stripefs.errors import (
     StoreError,
 )
 from stripefs.settings import StoreSettings
+from stripefs.store.hdfs import block_locations
 from stripefs.store.hdfs.connection import check_rpc
 from stripefs.store.hdfs.namenode_failover import Unanswered
 from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
@@ -97,7 +99,7 @@ def test_a_namenode_slow_to_greet() -> None:
         assert not silences
 
 
-def test_jmx_may_be_closed_to_us() -> None:
+def test_jmx_tells_of_datanodes_where_it_is_not_closed_to_us(monkeypatch: pytest.MonkeyPatch) -> None:
     with running(good, good) as (cluster, store):
         assert store.hosts() == []
         assert store.space() is None
@@ -111,6 +113,13 @@ def test_jmx_may_be_closed_to_us() -> None:
         space = store.space()
         assert space is not None
         assert (space.capacity, space.free) == (3, 2)
+        node = {"xferaddr": "10.0.0.9:9866", "infoAddr": "10.0.0.9:9864", "adminState": "In Service"}
+        nodes = {"LiveNodes": {"dn9:9866": node}, "DeadNodes": {"dn": {"xferaddr": cluster.datanodes[0].name}}}
+        bean = {kind: json.dumps(each) for kind, each in nodes.items()}
+        cluster.namenode.operations[""] = lambda request: request.document({"beans": [bean]})
+        monkeypatch.setattr(block_locations, "_REFRESH", -1.0)
+        live = {host.name: host.live for host in store.hosts()}
+        assert live == {"10.0.0.9:9866": True, cluster.datanodes[0].name: False, cluster.datanodes[1].name: True}
 
 
 def test_datanodes_by_their_names() -> None:

@@ -12,6 +12,7 @@ from stripefs.errors import ConfigError, StoreError
 from stripefs.format.manifest import Manifest
 from stripefs.settings import Settings, StoreSettings, WriteSettings
 from stripefs.store.base import Store
+from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore, pool_of
 from stripefs.store.url import elsewhere, open_store
 from tests.integration.store.striped.material import DATA, OTHER, UNIT, whole
@@ -85,6 +86,34 @@ def test_local_directories(tmp_path: Path, url: str) -> None:
     above = open_store(StoreSettings(url=url.format(root)))
     reads(above, url.format(f"{root}/run"))
     above.close()
+
+
+def test_pools_above_and_below_the_mount(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    above, below = LocalStore(os.fsencode(tmp_path)), LocalStore(os.fsencode(tmp_path / "below"))
+    write_striped(above, b"/below/f", DATA, version="0" * 16)
+    write_striped(below, b"/g", OTHER, version="1" * 16)
+    pool = {above: os.fsencode(tmp_path) + b"/.stripefs", below: os.fsencode(tmp_path) + b"/below/.stripefs"}
+
+    untrusting = StripedStore(above), StripedStore(below)
+    for store, path in zip(untrusting, (b"/below/g", b"/f"), strict=True):
+        with pytest.raises(StoreError, match=r"is missing.*--trust-pool"):
+            store.get(path)
+    opened = []
+
+    def open_pool(path: bytes) -> Store:
+        opened.append(path)
+        return LocalStore(path)
+
+    with pytest.raises(StoreError, match="cannot be reached"):
+        StripedStore(below, [pool[above]]).get(b"/f")
+    trusting = StripedStore(above, [os.fsdecode(pool[below])]), StripedStore(below, [pool[above]], open_pool)
+    assert whole(trusting[0], b"/below/g") == OTHER
+    assert whole(trusting[1], b"/f") == DATA
+    assert whole(trusting[1], b"/f") == DATA
+    assert opened == [os.fsencode(tmp_path)]
+    for store in trusting:
+        store.close()
 
 
 def test_a_pool_that_cannot_be_reached(tmp_path: Path) -> None:

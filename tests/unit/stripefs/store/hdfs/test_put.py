@@ -80,10 +80,11 @@ class Cluster:
             raise NotFound(path)
         return Status(path.rpartition("/")[2].encode(), Kind.FILE, len(self.files[path]), file_id=str(id(path)))
 
-    def sink(self, address, target, path, *, name, patience, **_):
+    def sink(self, address, target, path, *, name, patience, discard, **_):
         """As `DataNodeSink`."""
         assert patience == (PATIENCE if path == "/placed" else 1)
         self.tried.append((name, target, path))
+        self.discard = discard
         if name in self.down:
             raise HostFailed(f"{name} is down", host=name)
         return Placed(self, path)
@@ -272,3 +273,12 @@ def test_a_placed_file_is_made_as_was_asked_for_or_else_as_it_is_configured(clus
     assert (query["blocksize"], query["replication"]) == ([made[0]], [made[1]])
     assert (query["namenoderpcaddress"], query["overwrite"]) == (["namenode:8020"], ["false"])
     assert query["createparent"] == ["false"]
+
+
+def test_a_file_longer_than_what_was_written_is_not_discarded(cluster):
+    """It is somebody else's."""
+    writer_of(cluster).create("/placed", host="dn1", length=0)
+    for at_most, left in ((3, {"/placed": b"four"}), (4, {})):
+        cluster.files = {"/placed": b"four"}
+        cluster.discard(at_most)
+        assert cluster.files == left
