@@ -83,6 +83,21 @@ def read(handle: Handle, offset: int, length: int, step: int = 8 * MIB) -> bytes
     return b"".join(parts)
 
 
+def overwrite(path: Path, offset: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(data)
+
+
+def flip(path: Path, offset: int) -> None:
+    overwrite(path, offset, bytes([take(path, offset, 1)[0] ^ 0x40]))
+
+
+def take(path: Path, offset: int, size: int) -> bytes:
+    with path.open("rb") as file:
+        return os.pread(file.fileno(), size, offset)
+
+
 class Gate:
     """Holds up what goes to the disk until it is opened."""
 

@@ -11,24 +11,9 @@ import pytest
 
 from stripefs.cache.segment import CacheSegment
 from stripefs.cache.segment_format import DATA_AT, HEADER, SLOT, SLOTS_AT
-from tests.support.caches import MIB, Cached, write
+from tests.support.caches import MIB, Cached, flip, overwrite, take, write
 
 SIZE = 6 * MIB + 1000
-
-
-def overwrite(path: Path, offset: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(data)
-
-
-def flip(path: Path, offset: int) -> None:
-    overwrite(path, offset, bytes([take(path, offset, 1)[0] ^ 0x40]))
-
-
-def take(path: Path, offset: int, size: int) -> bytes:
-    with path.open("rb") as file:
-        return os.pread(file.fileno(), size, offset)
 
 
 def replace(path: Path, make: Callable[[Path], object]) -> None:

@@ -23,7 +23,7 @@ from stripefs.cache.segment import CacheSegment
 from stripefs.cache.segment_format import DATA_AT
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import ReadSettings
-from tests.support.caches import MIB, Cached, refusing, write
+from tests.support.caches import MIB, Cached, flip, refusing, write
 
 SIZE = 80 * MIB + 5000
 
@@ -107,15 +107,10 @@ async def test_what_is_not_wholly_here_is_planned(source: Path, one: Cached) -> 
     assert one.counts.bytes == 32 * MIB
 
 
-def flip(segment: Path) -> None:
-    with segment.open("r+b") as file:
-        file.seek(DATA_AT + 3 * MIB + 12345)
-        byte = file.read(1)
-        file.seek(-1, os.SEEK_CUR)
-        file.write(bytes([byte[0] ^ 1]))
-
-
-@pytest.mark.parametrize("spoil", [flip, Path.unlink, partial(os.truncate, length=DATA_AT + 4 * MIB + 4097)])
+@pytest.mark.parametrize(
+    "spoil",
+    [partial(flip, offset=DATA_AT + 3 * MIB), Path.unlink, partial(os.truncate, length=DATA_AT + 4 * MIB + 4097)],
+)
 async def test_what_is_damaged_meanwhile_comes_from_the_store(
     one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None]
 ) -> None:

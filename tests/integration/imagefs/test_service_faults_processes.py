@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tests.support.images.faults import (
     drop_pages,
     ensure,
     kill_supervisor,
+    left,
     mount_here,
     mounts_below,
     start_reader,
@@ -73,53 +73,23 @@ def test_mounts_that_are_killed(host: Service, new_image: tuple[Path, Path], opt
     """At many moments. A mount made by then stays, and can be used and unmounted; nothing stays of the others."""
     source, store = new_image
     mount = ("mount", *options, f"{store}#t")
-    whole, chance = time_of(lambda: host.ok(*mount, str(host.mountpoint()))), random.Random(7)
-    umount_here(host, host.mountpoint())
-    targets = [host.mountpoint(f"mnt{number}") for number in range(6)]
-    for number, target in enumerate(targets):
-        kill_after(whole * (number + chance.random()) / len(targets), host, *mount, str(target))
-    eventually(lambda: stays_settled(host), "every mount to be reported, or gone")
-    for target in targets:
-        if kernel.find_mount(str(target)) is not None:
-            assert sums(target) == sums(source)
-            umount_here(host, target)
-    until_nothing_is_left(host)
+    begun, chance = time.monotonic(), random.Random(7)
+    host.ok(*mount, str(host.mountpoint()))
+    whole = time.monotonic() - begun
+    for number in range(6):
+        process = host.start(*mount, str(host.mountpoint(f"mnt{number}")), start_new_session=True)
+        time.sleep(whole * (number + chance.random()) / 6)
+        process.kill()  # though not what it has started
+        process.communicate()
 
+    def cleared() -> bool:
+        for image in host.status()["images"]:
+            if not image["owner"] and kernel.find_mount(image["mountpoint"]) is not None:
+                assert sums(Path(image["mountpoint"])) == sums(source)
+                umount_here(host, Path(image["mountpoint"]))
+        return not left(host)
 
-def time_of(call: Callable[[], object]) -> float:
-    """Seconds."""
-    begun = time.monotonic()
-    call()
-    return time.monotonic() - begun
-
-
-def kill_after(seconds: float, service: Service, *arguments: str) -> None:
-    """A command, though not what it has started."""
-    process = service.start(*arguments, start_new_session=True)
-    time.sleep(seconds)
-    process.kill()
-    process.communicate()
-
-
-def stays_settled(service: Service) -> bool:
-    """Seen several times: the daemon may yet come to what it was asked by clients that are gone."""
-    for _ in range(3):
-        if not settled(service):
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def settled(service: Service) -> bool:
-    """True if no use belongs to a process any more, and each process is one of a mount's."""
-    images = service.status()["images"]
-    mounts = [mount for mount in kernel.mounts() if Path(mount.path).is_relative_to(service.folder)]
-    trees = [mount for mount in mounts if mount.fstype == "fuse.imagefs"]
-    shown_by_trees = [image for image in images if image["plane"] != "erofs"]
-    at_least = {mount.path for mount in mounts if Path(mount.path).parent == service.folder}
-    known = {image["mountpoint"] for image in images}
-    owned = any(image["owner"] for image in images)
-    return not owned and at_least == known and len(trees) <= len(shown_by_trees) + 1
+    eventually(cleared, "every mount to be reported and unmounted, or gone")
 
 
 @pytest.fixture(scope="module")
