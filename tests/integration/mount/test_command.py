@@ -164,7 +164,7 @@ def test_what_cannot_be_mounted_leaves_nothing(shell: Place) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_in_the_foreground_it_logs_and_tells_systemd(shell: Place, number: signal.Signals) -> None:
     address, mountpoint = str(shell.folder / "notify"), shell.folder / "mnt"
-    command = [program("stripefs"), "mount", "source", "mnt", "-f", "--log-format", "json"]
+    command = [str(program("stripefs")), "mount", "source", "mnt", "-f", "--log-format", "json"]
     environ = shell.environ | {"NOTIFY_SOCKET": address}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)

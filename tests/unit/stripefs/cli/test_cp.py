@@ -77,6 +77,7 @@ def test_to_a_store_and_back(cp: Run, source: Path, store: Path, tmp_path: Path,
     assert told(cp, "-r", store / "source", tmp_path / "back") == {
         "files": 3, "copied": 3, "copied_bytes": len(DATA) + 2, "resumed_bytes": 0, "skipped": 0,
     }  # fmt: skip
+    assert cp("-rT", store / "source", tmp_path / "back")[0] == 0  # in the place of what is there
     assert files(tmp_path / "back") == files(source)
     assert (tmp_path / "back" / "deep" / "empty").is_dir()
 
