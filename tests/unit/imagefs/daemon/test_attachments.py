@@ -105,9 +105,6 @@ async def test_an_announced_image_is_asked_for_once(
         assert len(asked) == 2
         await host.attach(request(store))
         assert len(asked) == 3, "one that was not announced"
-        await host.early_answers.announce(AnnounceRequest(new_identifier(), f"{store}#gone"))
-        await eventually(lambda: asked[-1] == "gone")
-        await host.attach(request(store))
 
 
 async def test_one_id_is_one_use_whoever_asks(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
@@ -177,22 +174,6 @@ async def test_a_number_that_was_given_to_somebody_else(tmp_path: Path, store: P
         host._journal.record({"change": {"id": answer.id, "owner_began": began - 1}})
     async with running_host(tmp_path, open_journal()) as host:
         await eventually(lambda: host.state.attachments == {}, "it to be let go")
-
-
-@pytest.mark.slow
-async def test_clocks_that_jump(
-    tmp_path: Path, store: Path, open_journal: OpenJournal, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A start lasts as long as it lasts, whatever the time of day becomes."""
-    async with running_host(tmp_path, open_journal(), record_seconds=0.5) as host:
-        monkeypatch.setattr("time.time", lambda: 10.0)
-        early = await host.attach(request(store))
-        monkeypatch.setattr("time.time", lambda: 1e10)
-        assert not host.state.attachments[early.id].ready
-        await eventually(lambda: host.state.attachments[early.id].ready, "the start to be over")
-        late = await host.attach(request(store))
-        monkeypatch.setattr("time.time", lambda: 10.0)
-        await eventually(lambda: host.state.attachments[late.id].ready, "the start to be over")
 
 
 async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: Path, open_journal: OpenJournal) -> None:
