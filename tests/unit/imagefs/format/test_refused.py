@@ -166,6 +166,13 @@ def _paths(document: Any) -> list[tuple[Any, ...]]:
     return found
 
 
+@pytest.mark.parametrize(("tag", "index"), [("c" * 64, "0" * 64), ("cold", "../../etc/passwd"), ("cold", "A" * 64)])
+def test_wrong_devices_of_a_manifest(tag: str, index: str) -> None:
+    document = {**json.loads(golden("manifest.json")), "devices": [{"tag": tag, "size": 1, "index": index}]}
+    with pytest.raises(FormatError):
+        Manifest.from_json(json.dumps(document).encode())
+
+
 # -- EROFS ------------------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import lz4.frame
 import pytest
@@ -13,11 +14,8 @@ from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format.documents import Metadata
 from imagefs.format.index import Pack
 from imagefs.repository.images import GRACE, Images, object_path
-from imagefs.repository.store import StoreRepository
 from stripefs.errors import ServiceDown
-from stripefs.store.base import Status
-from stripefs.store.local import LocalStore
-from tests.support.images.stores import age, build_tree, files, images_in, write_tree
+from tests.support.images.stores import age, build_tree, files, write_tree
 
 DATA = b"blocks of a pack"
 PACK = Pack(hashlib.sha256(DATA).digest(), len(DATA))
@@ -44,26 +42,13 @@ def test_the_beginning_of_a_digest_names_an_image(images: Images, tmp_path: Path
         images.manifest("0" * 64)
 
 
-class Flaky(LocalStore):
-    """Fails the first calls of every kind."""
-
-    failing = 2
-
-    def _fail(self) -> None:
-        self.failing -= 1
-        if self.failing >= 0:
-            raise ServiceDown("away")
-
-    def stat(self, path: bytes) -> Status:
-        self._fail()
-        return super().stat(path)
-
-
-def test_patience_outlasts_a_store_that_comes_back(tmp_path: Path) -> None:
-    images_in(tmp_path).put_pack(PACK, DATA)
+def test_patience_outlasts_a_store_that_comes_back(images: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    images.put_pack(PACK, DATA)
+    away, there = ServiceDown("away"), images.repository.stat(object_path("packs", PACK.digest.hex()))
+    monkeypatch.setattr(images.repository, "stat", Mock(side_effect=[away, away, away, there]))
     with pytest.raises(ServiceDown):
-        Images(StoreRepository(Flaky(bytes(tmp_path)))).has_pack(PACK)
-    assert Images(StoreRepository(Flaky(bytes(tmp_path))), patience=5).has_pack(PACK)
+        images.has_pack(PACK)
+    assert Images(images.repository, patience=5).has_pack(PACK)
 
 
 EROFS = bytes(5000) + random.Random(1).randbytes(90_000)
