@@ -11,7 +11,7 @@ from stripefs.fuse import kernel
 from tests.support.images.faults import ensure, until_nothing_is_left
 from tests.tools.imagefs_daemon import Service, commands, eventually
 
-__all__ = ["SETTINGS", "visit"]
+__all__ = ["SETTINGS", "publishers", "visit"]
 
 SETTINGS = {"background_rate": "0", "io_timeout": "10"}
 """Of daemons, unless a test says otherwise."""
@@ -44,7 +44,7 @@ def visit(host: Service, folder: Path) -> Iterator[Service]:
         yield guest
     finally:
         guest.end_commands()
-        eventually(lambda: not _publishers(host), "the end of all publishers")
+        eventually(lambda: not publishers(host), "the end of all publishers")
         for mount in reversed(kernel.mounts()):
             place = Path(mount.path)
             ours = place.is_relative_to(folder) or place.is_relative_to(host.folder)
@@ -54,7 +54,7 @@ def visit(host: Service, folder: Path) -> Iterator[Service]:
             until_nothing_is_left(host)
 
 
-def _publishers(host: Service) -> list[int]:
+def publishers(host: Service) -> list[int]:
     """Processes that publish, in the background, what a start of this host has installed."""
     ours = f"IMAGEFS_RUNTIME={host.settings.runtime}".encode()
     found = []

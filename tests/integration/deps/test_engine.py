@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import zlib
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -41,85 +42,36 @@ def until_gone(service: Service, target: Path) -> None:
     until_nothing_is_left(service)
 
 
-def test_import_from_the_mount(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
-    used = use_here(service, store, name, target, jobs[0].pid)
-    assert used is not None
+@pytest.mark.parametrize(("plane", "kind"), [("erofs", "erofs"), ("tree", "fuse.imagefs")])
+def test_jobs_share_a_mount_until_the_last_ends(
+    service: Service,
+    store: Path,
+    name: str,
+    target: Path,
+    jobs: list[Job],
+    plane: Literal["erofs", "tree"],
+    kind: str,
+) -> None:
+    """In the plane without root, too, which has processes of its own."""
+    for job in jobs:
+        assert use_here(service, store, name, target, job.pid, plane=plane) is not None
     assert imported(target).stdout == f"7 {1 << 20}\n"
     assert confined(target)
     with pytest.raises(OSError, match="Read-only"):
         (target / "more").touch()
-    jobs[0].end()
-    until_gone(service, target)
-    assert list(target.iterdir()) == []
-
-
-def test_the_tree_plane(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
-    """As where there is no root: a file system of FUSE with processes of its own, shared and taken away alike."""
-    for job in jobs[:2]:
-        use_here(service, store, name, target, job.pid, plane="tree")
-    assert [mount.fstype for mount in kernel.mounts() if mount.path == str(target)] == ["fuse.imagefs"]
-    assert confined(target)
-    assert imported(target).returncode == 0
-    jobs[0].end()
-    jobs[1].kill()
-    until_gone(service, target)
-
-
-def test_jobs_share_a_mount_until_the_last_ends(
-    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
-) -> None:
-    for job in jobs:
-        use_here(service, store, name, target, job.pid)
     (image,) = service.status()["images"]
     assert image["snapshot"] == name
     assert [user for user, _ in image["users"]] == [job.pid for job in jobs]
     assert f"process {', '.join(str(job.pid) for job in jobs)}\n" in service.ok("status")
-    assert [mount.path for mount in kernel.mounts()].count(str(target)) == 1
+    assert [mount.fstype for mount in kernel.mounts() if mount.path == str(target)] == [kind]
     jobs[0].end()
+    service.kill_worker()
     jobs[2].kill()
     eventually(lambda: len(service.status()["images"][0]["users"]) == 1, "two users to be gone")
     assert imported(target).returncode == 0
     jobs[1].kill()
     until_gone(service, target)
-
-
-def test_users_are_known_to_the_next_worker(
-    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
-) -> None:
-    use_here(service, store, name, target, jobs[0].pid)
-    service.kill_worker()
-    use_here(service, store, name, target, jobs[1].pid)
-    assert imported(target).returncode == 0
-    jobs[0].end()
-    service.kill_worker()
-    eventually(lambda: len(service.status()["images"][0]["users"]) == 1, "one user to be gone")
-    assert is_mounted(target)
-    jobs[1].end()
-    until_gone(service, target)
-
-
-def test_what_is_busy_stays_until_it_is_not(
-    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
-) -> None:
-    """A user that ended has left a process behind that reads; and who comes meanwhile uses the same mount."""
-    use_here(service, store, name, target, jobs[0].pid)
-    with (target / "heavy/data.bin").open("rb") as file:
-        jobs[0].end()
-        eventually(lambda: "stays, though nobody uses it" in service.log(), "a try in vain")
-        assert is_mounted(target)
-        assert len(file.read()) == 1 << 20
-        use_here(service, store, name, target, jobs[1].pid)
-    assert len(service.status()["images"]) == 1
-    jobs[1].end()
-    until_gone(service, target)
-
-
-def test_kept_until_it_is_unmounted(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
-    use_here(service, store, name, target, jobs[0].pid, kept=True)
-    jobs[0].end()
-    eventually(lambda: not service.status()["images"][0]["users"], "its user to be gone")
-    service.ok("umount", str(target))
-    until_gone(service, target)
+    assert list(target.iterdir()) == []
 
 
 def test_what_is_kept_gives_way_when_nothing_is_open_there(
@@ -165,12 +117,6 @@ def test_the_store_is_away(service: Service, store: Path, name: str, target: Pat
     Client(service.settings).ready(str(target))
 
 
-def test_a_use_is_noted_in_the_store(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
-    assert snapshots_in(store).used() == {}
-    use_here(service, store, name, target, jobs[0].pid)
-    eventually(lambda: list(snapshots_in(store).used()) == [name], "a mark of use")
-
-
 def test_an_image_that_was_not_made_for_it(
     service: Service, store: Path, name: str, target: Path, jobs: list[Job], tmp_path: Path
 ) -> None:
@@ -184,20 +130,6 @@ def test_an_image_that_was_not_made_for_it(
     with pytest.raises(StripefsError, match="not made for it"):
         use_here(service, store, name, target, jobs[0].pid)
     assert not is_mounted(target)
-
-
-def test_another_snapshot_at_the_same_place(
-    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
-) -> None:
-    use_here(service, store, name, target, jobs[0].pid)
-    install(target.with_name("other"), value=8)
-    other = published(target.with_name("other"), store, at=target)
-    with pytest.raises(MountError, match=f"another snapshot.* for process {jobs[0].pid}"):
-        use_here(service, store, other, target, jobs[1].pid)
-    assert imported(target).stdout.startswith("7 ")
-    jobs[0].end()
-    use_here(service, store, other, target, jobs[1].pid)  # at once, though the first may still be there
-    assert imported(target).stdout.startswith("8 ")
 
 
 def test_what_was_made_for_a_host_is_not_for_containers(service: Service, store: Path, name: str) -> None:

@@ -3,9 +3,7 @@ told."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -19,11 +17,10 @@ from stripefs.fuse import kernel
 from tests.contract.commands import program
 from tests.integration.deps.commanding import ARGUMENTS, UV_ARGUMENTS, names, value
 from tests.integration.deps.conftest import Job
-from tests.support.deps.installed import imported, install, published, snapshots_in
-from tests.support.deps.started import key_of
+from tests.support.deps.installed import imported, snapshots_in
 from tests.support.deps.starting import away, by_uv, done, is_mounted
-from tests.support.deps.wheels import wheel
 from tests.support.images.faults import cut, flip, objects
+from tests.support.start_events import events_in
 from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -44,7 +41,7 @@ Damage = tuple[str, Callable[[Path], None]]
 DAMAGE: list[Damage] = [
     *(("images", flip), ("metadata", cut), ("indexes", os.unlink), ("deps", flip), ("packs", os.unlink)),
 ]
-"""Objects of a store, and what happens to them. tests/extra has the others."""
+"""Objects of a store, and what happens to them."""
 
 
 @pytest.fixture(params=DAMAGE, ids=lambda damage: f"{damage[0]}-{damage[1].__name__}")
@@ -96,18 +93,6 @@ def test_a_flipped_bit_is_published_anew_by_who_has_read_it(
     assert pack.read_bytes() == good
 
 
-def test_a_document_of_a_later_version_stays(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    done(service, store, target, by_uv(wheels, target), wait=True)
-    away(target)
-    shutil.rmtree(service.settings.cache + "/deps")
-    (path,) = objects(store, "deps")
-    later = path.read_bytes().replace(b'"version":1}', b'"version":2}')
-    path.write_bytes(later)
-    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
-    assert (status, "does not know" in told, path.read_bytes() == later) == (0, True, True)
-    assert imported(target).stdout == "7 320000\n"
-
-
 def test_a_probe_that_fails(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
     done(service, store, target, by_uv(wheels, target), wait=True)
     away(target)
@@ -136,62 +121,13 @@ def test_a_cache_that_cannot_be_written(own_service: Service, store: Path, wheel
     assert imported(target).returncode == 0
 
 
-def test_a_store_without_room(service: Service, wheels: Path, target: Path, tmp_path: Path) -> None:
-    data = random.Random(1).randbytes(1 << 20)
-    wheel(wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": data})
-    small = tmp_path / "small"
-    small.mkdir()
-    kernel.mount("store", str(small), "tmpfs", 0, "size=256k")
-    try:
-        status, told = done(service, small / "store", target, by_uv(wheels, target), wait=True)
-        assert (status, "not published" in told) == (0, True)
-        assert snapshots_in(small / "store").stored() == {}
-    finally:
-        kernel.unmount(str(small), kernel.MNT_DETACH)
-    assert imported(target).returncode == 0
-
-
-def test_a_probe_whose_interpreter_cannot_be_run(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    """It is one of the files that were mounted."""
-    (install(target) / "bin").mkdir()
-    (target / "bin/python").write_text("no program\n")
-    (target / "bin/python").chmod(0o755)
-    published(target, store, key=key_of(target))
-    away(target)
-    status, told = done(service, store, target, by_uv(wheels, target), probe="import heavy")
-    assert (status, "bin/python cannot be run: Exec format error" in told) == (0, True)
-    assert not is_mounted(target)
-    assert imported(target).stdout == "7 320000\n"
-
-
-@pytest.fixture
-def notes(service: Service) -> Path:
-    """The folder of the targets' marks: a disk of its own, that is soon full."""
-    folder = Path(service.settings.cache, "deps/targets")
-    folder.mkdir(parents=True)
-    kernel.mount("notes", str(folder), "tmpfs", 0, "size=64k")
-    return folder
-
-
-def fill(disk: Path) -> None:
-    with contextlib.suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-
-
-def test_no_room_to_note_who_uses_it(
-    service: Service, store: Path, wheels: Path, target: Path, notes: Path, jobs: list[Job]
-) -> None:
-    done(service, store, target, by_uv(wheels, target), wait=True)
-    fill(notes)
-    status, told = done(service, store, target, ["false"], user=jobs[0].pid)
-    assert (status, "installed by an earlier start" in told, "cannot be noted" in told) == (0, True, True)
-
-
 def test_no_room_to_note_that_it_is_whole(
-    service: Service, store: Path, wheels: Path, target: Path, notes: Path, jobs: list[Job]
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
 ) -> None:
     """It is used all the same, and no later start takes it away."""
+    notes = Path(service.settings.cache, "deps/targets")  # of the targets' marks, on a disk that is full soon
+    notes.mkdir(parents=True)
+    kernel.mount("notes", str(notes), "tmpfs", 0, "size=64k")
     line = " ".join(by_uv(wheels, target))
     command = ["sh", "-c", f"{line} && ! cat /dev/zero > {notes}/fill 2>/dev/null"]
     status, told = done(service, store, target, command, user=jobs[0].pid, wait=True)
@@ -221,7 +157,7 @@ def test_what_was_installed_without_us_is_not_emptied(service: Service, folder: 
 
 @pytest.fixture(params=[("uv", "<&- >&- 2>&-"), ("uv", "")])
 def silence(request: pytest.FixtureRequest) -> tuple[str, str]:
-    """An installer, and how a shell takes the outputs away; the other ways are in tests/extra."""
+    """An installer, and how a shell takes the outputs away."""
     found: tuple[str, str] = request.param
     return found
 
@@ -257,19 +193,13 @@ def test_nobody_to_tell(
     assert value(sys.executable, target) == "15"
 
 
-def test_a_working_directory_that_is_gone(service: Service, folder: Path, target: Path, tmp_path: Path) -> None:
-    """Many commands can do without."""
-    (tmp_path / "gone").mkdir()
-    arguments = [program("imagefs"), "deps", "run", "--target", target, "--", "cp", "-r", folder / "wheels", target]
-    done = subprocess.run(
-        ["sh", "-c", f'rmdir {tmp_path}/gone && exec "$@"', "sh", *map(str, arguments)],
-        cwd=tmp_path / "gone",
-        env=service.environment,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, "the working directory is gone; installing without" in done.stderr) == (0, True)
-    assert len(list(target.iterdir())) == 2
+def test_an_installer_that_takes_our_place(service: Service, tmp_path: Path, target: Path) -> None:
+    """The events of this process are written before it becomes the installer."""
+    service.environment |= {"BOOTSEER_EVENTS": str(tmp_path / "events"), "BOOTSEER_RUN": "r7"}
+    command = ["--store", str(tmp_path / "store"), "--target", str(target), "--", "pip", "install", "--help"]
+    told = service.run("deps", "run", *command)
+    assert (told.returncode, "without a snapshot" in told.stderr) == (0, True)
+    assert events_in(tmp_path / "events")[-1]["name"] == "miss"
 
 
 def test_the_installer_alone_has_the_signals_that_it_would_have() -> None:

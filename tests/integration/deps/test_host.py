@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,20 @@ from imagefs.deps import publications
 from imagefs.housekeeping.verify import verify
 from stripefs.fuse import kernel
 from tests.integration.deps.conftest import Job
+from tests.integration.deps.sharing import publishers
 from tests.support.deps.installed import imported, snapshots_in
 from tests.support.deps.starting import away, by_uv, done, is_mounted, start
-from tests.support.deps.wheels import wheel
 from tests.support.images.faults import kill_supervisor
-from tests.support.mount_namespace import unshared
+from tests.support.start_events import events_in, pairs
 from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 
-def test_a_miss_then_hits(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
+def test_a_miss_then_hits(
+    service: Service, store: Path, wheels: Path, target: Path, tmp_path: Path, jobs: list[Job]
+) -> None:
+    service.environment |= {"BOOTSEER_EVENTS": str(tmp_path / "events"), "BOOTSEER_RUN": "r7"}
     status, told = done(service, store, target, by_uv(wheels, target), user=jobs[0].pid, wait=True)
     assert status == 0
     assert "miss" in told
@@ -48,6 +50,11 @@ def test_a_miss_then_hits(service: Service, store: Path, wheels: Path, target: P
     assert subprocess.run([target / "bin/weigh"], capture_output=True).returncode == 1  # it has no main
     status, told = done(service, store, target, ["false"], user=jobs[1].pid)
     assert (status, "in use already" in told) == (0, True)
+    seen = events_in(tmp_path / "events")
+    assert [one["name"] for one in seen if one["event"] == "instant"] == ["miss", "hit", "hit", "hit"]
+    begin, end = pairs(seen)["dependencies", "install"]
+    assert (begin["facts"], "facts" in end) == ({"key": name}, False)
+    assert pairs(seen)["dependencies", "mount"][0]["facts"] == {"key": name}
     for job in jobs:
         job.end()
     eventually(lambda: not is_mounted(target), "the end of the mount")
@@ -62,23 +69,6 @@ def test_an_installer_that_fails(service: Service, store: Path, wheels: Path, ta
     assert (status, "snapshot" in told) == (0, True)
     assert not (target / "heavy/half").exists()
     assert len(snapshots_in(store).stored()) == 1
-
-
-def test_a_start_that_is_killed_while_it_compiles(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    """No job has the target yet, so the next start begins anew."""
-    slow = wheels / "python"
-    slow.write_text(f"#!/bin/sh\ntouch {target}/compiles; exec cat\n")
-    slow.chmod(0o755)
-    line = " ".join(by_uv(wheels, target))
-    process = start(service, store, target, ["sh", "-c", f"{line} && ln -s {slow} {target}/bin/python"])
-    eventually((target / "compiles").exists, "its compilation")
-    process.kill()
-    process.communicate()
-    status, told = done(service, store, target, by_uv(wheels, target), patience=0)
-    assert (status, "miss" in told) == (0, True)
-    assert not (target / "compiles").exists()
-    status, told = done(service, store, target, ["false"])
-    assert (status, "installed by an earlier start" in told) == (0, True)
 
 
 def test_a_secret_is_not_published_and_the_next_start_is_told(
@@ -133,44 +123,27 @@ def test_users_outlive_a_daemon_that_is_killed(
 
 
 @pytest.mark.slow
-def test_starts_that_are_killed_at_any_moment(service: Service, store: Path, wheels: Path, target: Path) -> None:
+def test_starts_and_publishers_that_are_killed_at_any_moment(
+    service: Service, store: Path, wheels: Path, target: Path
+) -> None:
     """Never is a part of an installation published, and the next start has all of it."""
     begun, chance = time.monotonic(), random.Random(5)
     done(service, store, target, by_uv(wheels, target), wait=True, salt="whole")
     whole = time.monotonic() - begun
-    for number in range(4):
+    for number in range(6):
         shutil.rmtree(target)
         process = start(service, store, target, by_uv(wheels, target), salt=f"{number}")
-        time.sleep(whole * (number + chance.random()) / 4)
+        time.sleep(whole * (number + chance.random()) / 6)
         process.kill()
         process.communicate()
-        status, _ = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0)
-        assert status == 0
-        assert imported(target).stdout == "7 320000\n"
-        if is_mounted(target):
-            service.ok("umount", str(target))
-    assert verify(snapshots_in(store).images).damage == []
-
-
-@pytest.mark.slow
-def test_publishers_that_are_killed_at_any_moment(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    """The store then has a whole snapshot or none."""
-    chance = random.Random(7)
-    for number in range(4):
-        _, told = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0)
-        publisher = re.search(r"in the background \(process (\d+)\)", told)
-        assert publisher is not None
-        time.sleep((number + chance.random()) / 4)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(publisher[1]), signal.SIGKILL)
+        for publisher in publishers(service):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(publisher, signal.SIGKILL)
         assert verify(snapshots_in(store).images).damage == []
-        away(target)
         status, _ = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0, wait=True)
         assert (status, imported(target).stdout) == (0, "7 320000\n")
         if is_mounted(target):
             service.ok("umount", str(target))
-        else:
-            away(target)
 
 
 def test_what_a_killed_publisher_has_not_published_the_next_start_does(
@@ -212,36 +185,3 @@ def test_several_starts_at_once_on_one_host(
     assert sum(("in use already" if known else "by an earlier start") in line for line in told) == 4
     assert [mount.path for mount in kernel.mounts()].count(str(target)) == int(known)
     assert imported(target).stdout == "7 320000\n"
-
-
-NODES = 4
-
-
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[list[Service]]:
-    """Each with a daemon, a cache and mounts of its own."""
-    with contextlib.ExitStack() as stack:
-        made = []
-        for number in range(NODES):
-            folder = tmp_path / f"node{number}"
-            folder.mkdir()
-            made.append(stack.enter_context(contextlib.closing(Service(folder, background_rate="0"))))
-        yield made
-
-
-@pytest.mark.slow
-def test_one_installs_and_the_others_mount(tmp_path: Path, nodes: list[Service]) -> None:
-    """Each has a directory of its own at the path of the target."""
-    log, store, target = tmp_path / "log", tmp_path / "store", tmp_path / "deps"
-    target.mkdir()
-    files: dict[str, str | bytes] = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
-    wheel(tmp_path / "wheels", "heavy", files)
-    command = ["sh", "-c", f"echo x >> {log}; sleep 1; {' '.join(by_uv(tmp_path / 'wheels', target))}"]
-    under = unshared(tmp_path, prepare=f"mount -t tmpfs node {target}")
-    then = "import heavy; print(heavy.VALUE, len(open(heavy.__path__[0] + '/data.bin', 'rb').read()))"
-    starts = [start(node, store, target, command, user=-1, then=then, under=under) for node in nodes]
-    told = [process.communicate(timeout=PATIENCE * 4) for process in starts]
-    assert [out for out, _ in told] == ["7 320000\n"] * NODES
-    assert log.read_text() == "x\n"
-    assert sum("mounted at" in err for _, err in told) == NODES - 1
-    assert len(snapshots_in(store).stored()) == 1

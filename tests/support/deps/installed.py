@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
@@ -40,10 +40,9 @@ def snapshots_in(store: Path) -> Snapshots:
     return Snapshots(images_in(store))
 
 
-def published(target: Path, store: Path, *, at: Path | None = None, key: Any = None) -> str:
-    """The directory as a snapshot in the store, for another path or with a key of its own where these are given; its
-    name."""
-    snapshots, key = snapshots_in(store), key or {"schema": 1, "target": str(at), "from": str(target)}
+def published(target: Path, store: Path, *, at: Path | None = None) -> str:
+    """The directory as a snapshot in the store, for another path where it is given; its name."""
+    snapshots, key = snapshots_in(store), {"schema": 1, "target": str(at), "from": str(target)}
     root, contents = scan(str(target))
     report = build(root, contents, snapshots.images, source=key_digest(key))
     assert snapshots.put(Snapshot(key, report.digest, "host", (str(at or target),), time.time(), 0.1))

@@ -20,18 +20,9 @@ __all__ = ["away", "by_uv", "done", "is_mounted", "start"]
 
 
 def start(
-    service: Service,
-    store: Path | str,
-    target: Path,
-    command: Sequence[str],
-    *,
-    user: int = 0,
-    under: Sequence[str] = (),
-    **more: Any,
+    service: Service, store: Path | str, target: Path, command: Sequence[str], *, user: int = 0, **more: Any
 ) -> subprocess.Popen[str]:
-    """A start, under way. user: the process that uses it, this one unless given; -1 for that of the start itself, which
-    then runs a program in Python that is given as `then`. under: what runs all that.
-    """
+    """A start, under way. user: the process that uses it, this one unless given."""
     job = {
         "settings": service.settings._asdict(),
         "store": str(store),
@@ -41,7 +32,7 @@ def start(
         **more,
     }
     process = subprocess.Popen(
-        [*under, sys.executable, "-m", "tests.support.deps.started"],
+        [sys.executable, "-m", "tests.support.deps.started"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
