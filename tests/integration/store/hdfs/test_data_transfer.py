@@ -357,17 +357,6 @@ def test_memory_cannot_be_shared(port: TransferPort, monkeypatch: pytest.MonkeyP
         assert "Operation not permitted" in store.describe()["off: a process that fetches"]
 
 
-def test_a_store_reads_by_data_transfer(port: TransferPort) -> None:
-    """And asks the NameNode three times for a file."""
-    with hdfs(port) as (cluster, store):
-        assert store.describe()["transport"] == "data transfer"
-        cluster.namenode.asked.clear()
-        assert read_file(store, port.address, 5000, 1 << 20) == DATA[5000 : 5000 + (1 << 20)]
-        assert port.asked == [(5000, 1 << 20)]
-        assert not cluster.datanodes[0].served
-        assert cluster.namenode.asked == ["GETFILESTATUS", "GET_BLOCK_LOCATIONS", "GETFILESTATUS"]
-
-
 def test_small_reads_come_from_any_replica(port: TransferPort) -> None:
     with hdfs(port) as (cluster, store):
         replicas = cluster.namenode.replicas

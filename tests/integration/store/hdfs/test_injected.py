@@ -62,18 +62,6 @@ FAILURES: dict[str, Any] = {
 }
 
 
-def test_the_right_bytes_from_the_right_host() -> None:
-    with running(good, good) as (cluster, store):
-        handle = store.open(b"/file")
-        [block] = handle.locate(0, len(DATA))
-        assert block.hosts == tuple(datanode.name for datanode in cluster.datanodes)
-        for datanode in cluster.datanodes:
-            assert handle.read(5, 1_500_000, host=datanode.name) == DATA[5:1_500_005]
-            [query] = datanode.served
-            assert query["namenoderpcaddress"] == "logical:8020"  # the NameNode's own name and not the given one
-            assert query["user.name"] == "me"
-
-
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_datanode_that_fails(failure: str) -> None:
     with running(FAILURES[failure]) as (cluster, store):
@@ -109,6 +97,9 @@ def test_the_next_replica_is_read_where_none_was_chosen() -> None:
     with running(resets, overloaded, good, host_timeout=30.0) as (cluster, store):
         assert store.open(b"/file").read(0, 1000) == DATA[:1000]
         assert [len(datanode.served) for datanode in cluster.datanodes] == [1, 1, 1]
+        [query] = cluster.datanodes[2].served
+        assert query["namenoderpcaddress"] == "logical:8020"  # the NameNode's own name and not the given one
+        assert query["user.name"] == "me"
 
 
 def test_a_chosen_host_is_the_only_one_asked() -> None:

@@ -44,18 +44,6 @@ def test_every_range_is_confirmed() -> None:
         assert len(one.asked) == 1  # they had come, and were thrown away
 
 
-def test_a_read_elsewhere_is_a_request_of_its_own() -> None:
-    flow = Flow()
-    with world(flow) as one:
-        assert one.read(0)
-        assert one.read(16 * MIB, ahead=0)
-        assert one.read(RANGE)
-        assert one.asked == [(0, len(DATA)), (16 * MIB, RANGE)]
-        one.handle.close()
-        assert one.open == 0
-        eventually(lambda: flow.open_now == 0, "the end of the connections")
-
-
 def test_a_read_that_came_too_early_waits_for_those_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_streams, "ORDER", 30.0)
     with world(Flow()) as one:

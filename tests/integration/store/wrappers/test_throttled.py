@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.errors import HostFailed
-from stripefs.store.base import Block, Buffer, Store, Watch
+from stripefs.store.base import Block, Store
 from stripefs.store.local import LocalStore
 from stripefs.testing import ThrottledStore
 from stripefs.testing.simulated_hosts import TokenBucket
 from tests.contract.putting import read
 from tests.integration.store.wrappers.material import KIB, MIB, make, spread
-from tests.support.stores import RecordingWatch, content, listing
+from tests.support.stores import RecordingWatch, content
 
 
 @given(
@@ -54,59 +53,20 @@ def test_a_new_bucket_is_full_on_a_host_that_has_just_booted() -> None:
     assert TokenBucket(1000.0, MIB).promise(1.0, MIB) == pytest.approx(1.0)
 
 
-class OneHost:
-    """A file of 1 MiB that lies on one host of a throttled store."""
-
-    def __init__(self, filled: LocalStore, **options: Any) -> None:
-        self.store = ThrottledStore(filled, placement="one", **{"rate": 1e9, **options})
-        self.control = self.store.hosts_control
-        self._handle = self.store.open(b"/file")
-        [self.host] = self._handle.locate(0, 1)[0].hosts
-
-    def read(self, length: int = MIB, watch: Watch | None = None) -> Buffer:
-        return self._handle.read(0, length, host=self.host, watch=watch)
-
-
-def test_a_frozen_host_counts_as_stalled_after_the_time_out(filled: LocalStore) -> None:
-    one = OneHost(filled, host_timeout=0.01)
-    one.control.freeze(one.host)
-    with pytest.raises(HostFailed) as failure:
-        one.read()
-    assert (failure.value.host, failure.value.stalled) == (one.host, True)
-
-
-def test_a_read_under_way_notices_that_its_host_died(filled: LocalStore) -> None:
-    one = OneHost(filled, rate=1e4, burst=1)
+@pytest.mark.parametrize("state", ["dead", "frozen"])
+def test_a_read_under_way_notices_what_becomes_of_its_host(filled: LocalStore, state: str) -> None:
+    store = ThrottledStore(filled, placement="one", rate=1e4, burst=1, host_timeout=0.1)
+    handle = store.open(b"/file")
+    [host] = handle.locate(0, 1)[0].hosts
     watch = RecordingWatch()
     with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(one.read, watch=watch)  # would take 100 s
+        read = pool.submit(handle.read, 0, MIB, host=host, watch=watch)  # would take 100 s
         assert watch.registered.wait(10)
-        one.control.kill(one.host)
+        (store.hosts_control.kill if state == "dead" else store.hosts_control.freeze)(host)
         with pytest.raises(HostFailed) as failure:
             read.result()
-    assert (failure.value.host, failure.value.stalled) == (one.host, False)
-    assert [known.live for known in one.store.hosts()].count(False) == 1
-
-
-@pytest.mark.parametrize("placement", ["random", "even", "one"])
-@pytest.mark.parametrize("replication", [1, 3])
-def test_placement(filled: LocalStore, placement: str, replication: int) -> None:
-    def placed(seed: int) -> list[tuple[str, ...]]:
-        store = ThrottledStore(filled, hosts=4, replication=replication, placement=placement, seed=seed)
-        return [store.replicas(b"/file", index) for index in range(40)]
-
-    blocks = placed(1)
-    assert blocks == placed(1)
-    assert all(len(set(block)) == replication for block in blocks)
-    first = [block[0] for block in blocks]
-    counts = sorted(first.count(host) for host in ("h0", "h1", "h2", "h3"))
-    if placement == "even":
-        assert counts == [10, 10, 10, 10]
-    elif placement == "one":
-        assert counts == [0, 0, 0, 40]
-    else:
-        assert len(set(counts)) > 1
-        assert blocks != placed(2)
+    assert (failure.value.host, failure.value.stalled) == (host, state == "frozen")
+    assert [known.live for known in store.hosts()].count(False) == (state == "dead")
 
 
 # Writing
@@ -136,19 +96,6 @@ def test_without_a_wish_a_dead_replica_is_left_out(local: LocalStore) -> None:
 
 
 # Places that are kept
-
-
-def test_a_placed_file_keeps_its_place_in_every_process(local: LocalStore) -> None:
-    make(spread(local), b"/part", content(200 * KIB), host="h2", block_size=96 * KIB, replication=2)
-    local.mkdir(b"/below")
-    spread(local).rename(b"/part", b"/below/file")
-    other = spread(local)
-    found = blocks(other, b"/below/file")
-    assert [(block.offset // KIB, block.length // KIB) for block in found] == [(0, 96), (96, 96), (192, 8)]
-    assert all(block.hosts[0] == "h2" and len(set(block.hosts)) == 2 for block in found)
-    [status] = listing(other, b"/below")
-    assert (status.block_size, status.replication) == (96 * KIB, 2)
-    assert status == other.stat(b"/below/file")
 
 
 def test_joined_files_keep_their_blocks(local: LocalStore) -> None:
