@@ -4,8 +4,6 @@ becomes of it."""
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -17,7 +15,8 @@ from tests.integration.deps.container.job import SEEN, Job, project, sources
 from tests.integration.deps.sharing import SETTINGS, visit
 from tests.support.deps.installed import snapshots_in
 from tests.support.images.faults import kill_supervisor
-from tests.tools.imagefs_daemon import PATIENCE, Service, commands, eventually
+from tests.support.start_events import events_in
+from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -83,11 +82,13 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Service]
 def fleet(image: str, services: list[Service], tmp_path: Path) -> Iterator[Fleet]:
     with contextlib.ExitStack() as stack:
         guests = [stack.enter_context(visit(service, tmp_path)) for service in services]
+        for guest in guests:
+            guest.environment |= {"BOOTSEER_EVENTS": str(tmp_path / "events"), "BOOTSEER_RUN": "r7"}
         yield Fleet([Job(guest, image, tmp_path) for guest in guests], tmp_path)
 
 
 @pytest.mark.slow
-def test_a_leader_whose_host_dies(fleet: Fleet) -> None:
+def test_a_leader_whose_host_dies(fleet: Fleet, tmp_path: Path) -> None:
     """With its daemon. When it is there again it has what the others published, and nothing of what it had begun."""
     host, start = fleet.leader()
     kill_supervisor(host.service)
@@ -98,27 +99,11 @@ def test_a_leader_whose_host_dies(fleet: Fleet) -> None:
     assert f"waiting for what another host installs ({socket.gethostname()}:{start.pid} since 2" in told
     assert told.count("above the image") == _HOSTS - 2
     assert fleet.installed() == 2
-    assert len(snapshots_in(host.store).stored()) == 1
+    (name,) = snapshots_in(host.store).stored()
+    waits = [one for one in events_in(tmp_path / "events") if one.get("kind") == "wait"]
+    assert [one["event"] for one in waits] == ["begin"] * (_HOSTS - 1) + ["end"] * (_HOSTS - 1)
+    assert all(one["facts"].items() >= {"cause": "lease", "key": name}.items() for one in waits[: _HOSTS - 1])
     assert host.run(*EPOCH) == SEEN
     assert "hit" in host.told
-    for one in (*fleet.hosts, host):
-        one.nothing_is_left()
-
-
-@pytest.mark.slow
-def test_a_pip_that_is_killed(fleet: Fleet) -> None:
-    """It ends as when memory runs out. No host waits for the next installer to meet the same."""
-    host, start = fleet.leader()
-    wanted = ["python3", "-m", "pip", "install", "-r", str(host.requirements)]
-    (pip,) = [pid for pid, words in commands() if words[:-1] == wanted]
-    os.kill(pip, signal.SIGKILL)
-    out, errors = start.communicate(timeout=PATIENCE)
-    assert (out, start.returncode) == ("", 128 + signal.SIGKILL), errors
-    assert "the installer ended with status 137, so nothing is kept" in errors
-    eventually(lambda: fleet.installed() == _HOSTS, "all hosts to install")
-    fleet.go_on()
-    told = fleet.told()
-    assert "was not published by who installed it: the installer ended with status 137" in told
-    eventually(lambda: len(snapshots_in(host.store).stored()) == 1, "the snapshot")
     for one in (*fleet.hosts, host):
         one.nothing_is_left()

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build import optimize_snapshot
-from imagefs.repository.traces import Traces
 from tests.integration.deps.container.job import JOB, SEEN, Job, key_in, project, sources
 from tests.integration.deps.python_image import CONFIG, SITE
 from tests.support.deps.installed import snapshots_in
@@ -97,13 +95,6 @@ def test_a_project_is_installed_by_the_wheel_that_the_key_has(job: Job) -> None:
     assert "hit" in job.told
 
 
-def test_requirements_that_may_change(job: Job) -> None:
-    job.wants("heavy")
-    assert job.run("--deps-strict") == SEEN
-    assert "no one version is asked for" in job.told
-    assert "--deps-epoch X or --deps-allow-unpinned keeps it all the same; installing without a snapshot" in job.told
-
-
 def test_what_the_key_is_made_of(job: Job) -> None:
     """It is that of the start, and nothing is installed to tell it."""
     *lines, empty, digest = job.run("--deps-explain").splitlines()
@@ -118,57 +109,23 @@ def test_what_the_key_is_made_of(job: Job) -> None:
     job.nothing_is_left()
 
 
-def test_a_snapshot_without_a_record_is_fetched_whole_at_once(tree: Path, tmp_path: Path) -> None:
+def test_a_snapshot_is_recorded_like_an_image_and_fetched_whole_at_once(tree: Path, tmp_path: Path) -> None:
     """And not when its start is over, as what an image has besides."""
     built(tree, tmp_path / "images", "t", CONFIG)  # for no trace of any other test may be here
     with contextlib.closing(Service(tmp_path, io_timeout="10")) as service:
         job = Job(service, f"{tmp_path}/images#t", tmp_path)
         job.run("--deps-wait", "--no-record")
+        service.stop()
+        shutil.rmtree(service.settings.cache)
         script = f"{JOB}; sys = __import__('sys'); sys.stdout.flush(); sys.stdin.read()"
-        process = service.start(*job.words("--no-record", script=script), stdin=subprocess.PIPE)
+        process = service.start(*job.words(script=script), stdin=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == SEEN
-        planned = {bool(one["snapshot"]): one["planned_blocks"] for one in service.status()["images"]}
-        assert planned[True] > 0
-        assert planned[False] == 0
+        images = {bool(one["snapshot"]): one for one in service.status()["images"]}
+        assert (images[True]["recording"], images[True]["owner"]) == (True, process.pid)
+        assert (images[True]["planned_blocks"] > 0, images[False]["planned_blocks"]) == (True, 0)
         process.communicate("")
         job.nothing_is_left()
-
-
-def test_the_snapshot_is_recorded_like_an_image(job: Job) -> None:
-    job.run("--deps-wait")
-    job.service.stop()
-    shutil.rmtree(job.service.settings.cache)
-    script = f"{JOB}; sys = __import__('sys'); sys.stdout.flush(); sys.stdin.read()"
-    process = job.service.start(*job.words(script=script), stdin=subprocess.PIPE)
-    assert process.stdout is not None
-    assert process.stdout.readline() == SEEN
-    images = {bool(one["snapshot"]): one for one in job.service.status()["images"]}
-    assert images[True]["recording"]
-    assert images[True]["owner"] == process.pid
-    process.communicate("")
-    job.nothing_is_left()
-
-
-def test_a_snapshot_with_a_hot_device_is_above_the_image_too(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = f"{JOB}; print(len(open(heavy.__path__[0] + '/data.bin', 'rb').read()))"
-    job.run("--deps-wait")
-    job.service.stop()
-    shutil.rmtree(job.service.settings.cache)
-    assert job.run(script=script) == f"{SEEN}320000\n"
-    snapshots = snapshots_in(job.store)
-    ((name, image),) = snapshots.images_named().items()
-    plans = Traces(snapshots.images.repository)
-    eventually(lambda: [one for one, _ in plans.plans()] == [image], "what the start taught")
-    monkeypatch.setattr(optimize_snapshot, "SCATTERED", 0)
-    assert "are one hot device now" in optimize_snapshot.add_hot_device(snapshots, name)
-    job.service.stop()
-    shutil.rmtree(job.service.settings.cache)
-    for flags in ([], ["--plane", "tree"]):
-        assert job.run(*flags, script=script) == f"{SEEN}320000\n"
-        assert "above the image" in job.told
-    assert [device.tag for device in snapshots.images.manifest(snapshots.load(name).image).devices] == ["cold", "hot"]
-    job.nothing_is_left()
 
 
 def test_a_python_that_is_managed_by_the_system(pip_job: Job, pip_tree: Path, tmp_path: Path) -> None:

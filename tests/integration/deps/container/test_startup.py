@@ -1,17 +1,14 @@
-"""Start-up caches of a job whose packages are a dependency snapshot, which are part of their key, and events of its
-start."""
+"""Start-up caches of a job whose packages are a dependency snapshot, which are part of their key."""
 
 from __future__ import annotations
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from imagefs.startup_cache.key import FOLDER
-from tests.integration.deps.container.job import SEEN, Job
+from tests.integration.deps.container.job import Job
 from tests.support.deps.installed import snapshots_in
-from tests.support.start_events import events_in, pairs
 from tests.tools.imagefs_daemon import eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -49,20 +46,3 @@ def test_they_are_not_used_where_nobody_knows_the_packages(job: Job) -> None:
     job.wants("heavy==1.0", "--pre")  # which `--deps-strict` refuses, and pip installs
     assert job.run("--deps-strict", "--startup-cache", "numba", script=script) == "7 None\n"
     assert "start-up caches are not used: nobody knows which packages are installed" in job.told
-
-
-def test_a_container(job: Job, tmp_path: Path) -> None:
-    spool = tmp_path / "events"
-    job.service.environment |= {"BOOTSEER_EVENTS": str(spool), "BOOTSEER_RUN": "r7"}
-    try:
-        assert job.run("--deps-wait") == SEEN
-        spans = pairs(events_in(spool))
-        parts = [spans[one] for one in (("image", "attach"), ("dependencies", "install"), ("container", "exec"))]
-        assert [end["mono_ns"] for _, end in parts] == sorted(end["mono_ns"] for _, end in parts)
-        assert len({one["pid"] for one in events_in(spool)}) == 1  # publishing goes on beside the start
-        assert job.run() == SEEN
-        assert ("dependencies", "mount") in pairs(events_in(spool))
-    finally:
-        del job.service.environment["BOOTSEER_EVENTS"], job.service.environment["BOOTSEER_RUN"]
-    told = [one["name"] for one in events_in(spool) if one["event"] == "instant" and one["stage"] == "dependencies"]
-    assert told == ["miss", "hit", "on demand"]  # of the snapshot, which the daemon saw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import socket
@@ -43,7 +44,7 @@ def test_an_installer_that_fails(job: Job) -> None:
 
 @pytest.fixture
 def how() -> str:
-    """The shell's redirection that closes standard error; other ways are in tests/extra."""
+    """The shell's redirection that closes standard error."""
     return "2>&-"
 
 
@@ -89,7 +90,7 @@ def test_what_is_damaged_is_installed_and_published_anew(job: Job, kind: str) ->
 def test_a_snapshot_that_the_kernel_does_not_mount(job: Job) -> None:
     """It is found out when the container is prepared, and the start goes on without it."""
     job.run("--deps-wait")
-    job.kernel_refuses('name.startswith("deps/")')
+    job.kernel_refuses()
     assert job.run() == SEEN
     assert "the kernel refuses it; installing in a container" in job.told
     job.nothing_is_left()
@@ -104,34 +105,22 @@ def test_a_probe_that_fails(job: Job) -> None:
     job.nothing_is_left()
 
 
-def installing(job: Job) -> subprocess.Popen[str]:
-    """A start whose installer is at work, and never ends."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_start_that_is_ended_while_it_installs(job: Job, number: signal.Signals) -> None:
+    """An interrupt ends it as it would pip, while this holds the lead."""
     made = project(job.folder / "project", "import os, time; open('begun', 'w').close(); time.sleep(1000)")
     job.wants(*sources(made))
     process = job.service.start(*job.words())
     eventually((made / "begun").exists, "the installer")
-    return process
-
-
-def test_a_start_that_is_killed_while_it_installs(job: Job) -> None:
-    process = installing(job)
-    process.kill()
-    process.communicate()
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert out == ""
     only = [job.service.settings.devices]
     eventually(lambda: job.mounts() == only, "the end of all mounts")
     eventually(lambda: job.service.status()["images"] == [], "the image to be let go")
     job.wants("heavy==1.0")
-    assert job.run() == SEEN  # which sweeps away what the other left
-    job.nothing_is_left()
-
-
-def test_an_interrupt_ends_it(job: Job) -> None:
-    """As it would pip, while this holds the lead."""
-    process = installing(job)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode != 0
-    assert out == ""
+    assert job.run() == SEEN  # which sweeps away what a killed one left
     job.nothing_is_left()
 
 
@@ -155,15 +144,12 @@ def test_a_cache_on_an_overlay(image: str, tmp_path: Path) -> None:
     cache.mkdir()
     mounts.mount_overlay([str(cache)], str(disk), str(cache))
     try:
-        service = Service(tmp_path, background_rate="0", io_timeout="10")
-        try:
+        with contextlib.closing(Service(tmp_path, background_rate="0", io_timeout="10")) as service:
             job = Job(service, image, tmp_path)
             assert job.run("--deps-wait") == SEEN
             assert job.run() == SEEN
             assert "hit" in job.told
             eventually(lambda: not [one for one in kernel.mounts() if one.path.startswith(f"{cache}/")], "no mount")
-        finally:
-            service.close()
     finally:
         if kernel.find_mount(str(cache)) is not None:
             kernel.unmount(str(cache), kernel.MNT_DETACH)
