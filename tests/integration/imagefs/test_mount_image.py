@@ -6,9 +6,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -118,36 +116,17 @@ def first_column(table: str) -> set[str]:
     return {key for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)}
 
 
-def cells(command: str) -> str:
-    (line,) = re.findall(rf"^\| `{command}` \| (.*) \|$", DOCUMENTED, re.MULTILINE)
-    return str(line)
-
-
-def keys(value: object) -> Iterator[str]:
-    """Those of the objects in `value`, at any depth."""
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield key
-            yield from keys(inner)
-    elif isinstance(value, list):
-        for one in value:
-            yield from keys(one)
-
-
 def test_the_keys_of_status_and_ready(service: Service, image: tuple[Path, Path]) -> None:
     _, store = image
     where = service.mountpoint()
     service.ok("mount", f"{store}#t", str(where))
-    try:
-        before: dict[str, Any] = json.loads(service.ok("status", "--json"))
-        ready: dict[str, Any] = json.loads(service.ok("ready", "--json", str(where)))
-        after: dict[str, Any] = json.loads(service.ok("status", "--json"))
-    finally:
-        service.ok("umount", str(where))
+    printed = [service.ok(*words, "--json") for words in (("status",), ("ready", str(where)), ("status",))]
+    service.ok("umount", str(where))
+    before, ready, after = map(json.loads, printed)
     assert before["images"][0]["start"] == {}
-    assert set(ready) == set(re.findall(r"`(\w+)`", cells("ready")))
-    named = set(re.findall(r"`(\w+)`", DOCUMENTED))
-    assert set(keys([before, ready, after])) <= named
+    (cells,) = re.findall(r"^\| `ready` \| (.*) \|$", DOCUMENTED, re.MULTILINE)
+    assert set(ready) == set(re.findall(r"`(\w+)`", cells))
+    assert set(re.findall(r'"(\w+)": ', "".join(printed))) <= set(re.findall(r"`(\w+)`", DOCUMENTED))
     of_images, of_blocks = DOCUMENTED.split("\n`status` is one use of it")[1].split("\n`blocks` are figures")
     assert set(after["images"][0]) == first_column(of_images)
     assert set(after["blocks"]) == first_column(of_blocks)

@@ -28,7 +28,7 @@ from imagefs.repository.registry import RegistryRepository
 from imagefs.repository.traces import Traces
 from stripefs.errors import StoreError
 from tests.support.images.layers import directory, file, layer
-from tests.support.images.stores import age, build_tree, files, images_at, images_in, write_tree
+from tests.support.images.stores import build_tree, images_at, images_in, write_tree
 from tests.tools.imagefs_daemon import Service
 from tests.tools.registry import push_image, running_registry
 
@@ -141,20 +141,6 @@ def test_a_copy_that_breaks_off_is_not_found_and_the_next_goes_on(
     done = imagefs("push", f"{store}#app", url)
     assert (done["digest"], done["present"]) == (digest, 2)  # the pack and its index
     assert done["bytes"] < 100_000
-
-
-def test_old_packs_that_an_image_holds_are_not_sent_again(
-    imagefs: Callable[..., Any], registry: str, tmp_path: Path
-) -> None:
-    store, url = tmp_path / "store", new_url(registry)
-    with images_at(url) as there:
-        build_tree(write_tree(tmp_path / "source", a=31), there, "one")
-        build_tree(write_tree(tmp_path / "source", b=32), there, "two")
-    imagefs("pull", named(url, "one"), store)
-    age(files(store), 1000)
-    done = imagefs("pull", named(url, "two"), store)
-    assert 300_000 < done["bytes"] < 400_000
-    assert verify(images_in(store)).damage == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.daemon.client import Client
 from stripefs.fuse import kernel
 from tests.support.images.faults import mount_here, sums, umount_here, until_nothing_is_left
 from tests.support.mount_namespace import unshared
@@ -146,20 +145,6 @@ def test_a_mountpoint_reached_through_links(host: Service, image: tuple[Path, Pa
         assert known_mountpoints(host) == {str(target)}
         host.ok("umount", str(path))
     until_nothing_is_left(host)
-
-
-def test_a_device_is_served_as_long_as_the_kernel_holds_it(host: Service, new_image: tuple[Path, Path]) -> None:
-    source, store = new_image
-    target = host.mountpoint()
-    mount_here(host, store, target)
-    client = Client(host.settings)
-    client.detach(client.status()["images"][0]["id"])
-    assert client.status()["images"] == []
-    host.kill_worker()
-    assert sums(target) == sums(source)
-    assert len(client.status()["blocks"]["devices"]) == 1
-    umount_here(host, target)
-    eventually(lambda: client.status()["blocks"]["devices"] == [], "the device to be closed")
 
 
 # -- a plain user --------------------------------------------------------------------------------------------------
