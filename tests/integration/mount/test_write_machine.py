@@ -244,6 +244,13 @@ class Machine(RuleBasedStateMachine):
     def the_same_names(self) -> None:
         self.both(lambda root: sorted(os.path.relpath(path, root) for path in _walk(root)))
 
+    @invariant()
+    def the_file_of_a_writer_is_the_one_at_its_path(self) -> None:
+        """For those who compare inode numbers, before and after publications."""
+        for writer in self.writers:
+            if writer.path is not None:
+                assert os.fstat(writer.shown).st_ino == os.stat(self.shown / writer.path).st_ino
+
     def teardown(self) -> None:
         try:
             if self.differs:

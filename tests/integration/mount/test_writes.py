@@ -124,31 +124,6 @@ def test_flags_of_rename_and_long_names(mounts: Mounts) -> None:
     assert mounted.stop() == 0
 
 
-@pytest.mark.parametrize("staged", [True, False])
-def test_a_file_open_for_writing_is_the_file_at_its_path(mounts: Mounts, staged: bool) -> None:
-    """For those who compare inode numbers, before and after publications; its bytes are the published version's."""
-    staging = mounts.folder / "staging" if staged else None
-    file = mounts.start(writable(mounts, staging=staging)).wait_ready().path / "file"
-    file.write_bytes(b"old")
-    descriptor = os.open(file, os.O_RDWR | os.O_TRUNC)
-    try:
-        for expected in (b"old", b"old", b"new"):
-            assert os.fstat(descriptor).st_ino == file.stat().st_ino
-            with open(file, "rb") as reader:
-                assert os.fstat(reader.fileno()).st_ino == file.stat().st_ino
-                assert reader.read() == expected
-            if os.fstat(descriptor).st_size:
-                os.utime(file, (1000, 1000))
-                assert os.fstat(descriptor).st_ino == file.stat().st_ino
-                os.replace(file, file.with_name("other"))  # which publishes
-                os.replace(file.with_name("other"), file)
-            else:
-                os.write(descriptor, b"new")
-    finally:
-        os.close(descriptor)
-    assert file.read_bytes() == b"new"
-
-
 def test_a_new_file_that_is_read_while_it_is_written(mounts: Mounts) -> None:
     """git does so with the pack of a clone, which it can with staging."""
     mounted = mounts.start(writable(mounts, staging=mounts.folder / "staging")).wait_ready()
