@@ -59,9 +59,9 @@ def hosts(_hosts: list[Service]) -> Iterator[list[Service]]:
 class Job:
     """A start under way."""
 
-    def __init__(self, host: Service, store: Path, script: str, *flags: str, caches: str = "auto") -> None:
+    def __init__(self, host: Service, store: Path, script: str, *flags: str) -> None:
         # The salt is what one would give for the scripts of a test, which differ between starts of one job.
-        ours = ("--startup-cache", caches, "--network", "none", "--env", f"SCRIPT={script}")
+        ours = ("--startup-cache", "auto", "--network", "none", "--env", f"SCRIPT={script}")
         command = ("run", *ours, *flags, f"{store}#t", "--", "sh", "-c", 'eval "$SCRIPT"')
         self.process = host.start(*command, stdin=subprocess.PIPE)
 
@@ -116,6 +116,13 @@ def test_another_user_may_write_and_execute_there(hosts: list[Service], store: P
     publish(hosts[0], store, fill_as_ann, "--user", "ann")
     script = "cd $TRITON_CACHE_DIR; ./echo ran; stat -c %U echo; touch new && rm echo && ls"
     assert Job(hosts[1], store, script, "--user", "ann").end()[0] == "ran\nann\nnew\n"
+
+
+def test_a_variable_that_is_set_is_left_alone(hosts: list[Service], store: Path) -> None:
+    script = "echo $TRITON_CACHE_DIR $CUDA_CACHE_PATH"
+    out, errors = Job(hosts[0], store, script, "--env", "TRITON_CACHE_DIR=/tmp/own").end()
+    assert out == f"/tmp/own {FOLDER}/cuda\n"
+    assert "left alone: TRITON_CACHE_DIR\n" in errors
 
 
 def test_a_store_that_is_damaged_costs_no_job(hosts: list[Service], store: Path) -> None:
