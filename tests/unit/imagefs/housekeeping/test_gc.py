@@ -23,7 +23,7 @@ from imagefs.repository.traces import Traces
 from stripefs.errors import Unsupported
 from stripefs.store.base import Capabilities
 from stripefs.store.local import LocalStore
-from tests.support.images.stores import age, build_tree, files, put_counter, write_tree
+from tests.support.images.stores import age, build_tree, files, write_tree
 
 
 @pytest.fixture
@@ -50,25 +50,6 @@ def test_what_nobody_needs_goes_when_it_is_old(images: Images, store: Path, tmp_
     assert (done.removed, done.bytes) == (planned.removed, size)
     assert files(store) == kept
     assert verify(images).damage == []
-
-
-def test_an_interrupted_build_leaves_what_the_next_one_needs_and_gc_what_is_young(
-    images: Images, store: Path, tmp_path: Path
-) -> None:
-    source = write_tree(tmp_path / "source", a=1)
-
-    class Interrupt(Progress):
-        def stage(self, name: str, total: int = 0) -> None:
-            if name == "publishing":
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        build(*scan(str(source)), images, tag="app", progress=Interrupt())
-    assert (images.images(), images.tags()) == ({}, {})
-    assert collect(images).removed == []
-    written = put_counter(images.repository)
-    assert build_tree(source, images, "app").new_bytes == 0
-    assert not any(path.startswith(b"/packs/") for path in written)
 
 
 def test_a_build_during_which_gc_runs(images: Images, store: Path, tmp_path: Path) -> None:
