@@ -76,11 +76,8 @@ def test_asked_again_when_a_host_failed_and_the_answer_is_old(monkeypatch: pytes
     assert len(service.asked) == 2
 
 
-def test_a_file_that_grew_keeps_its_length() -> None:
+def test_a_file_that_grew_keeps_its_length_and_one_that_shrank_is_another_version() -> None:
     assert BlockLocations(15, 10, Service([10, 10])).overlapping(0, 100) == [Block(0, 10, ("a",)), Block(10, 5, ("a",))]
-
-
-def test_a_file_that_shrank_is_another_version() -> None:
     for lengths in ([], [10]):
         with pytest.raises(StaleVersion):
             BlockLocations(15, 10, Service(lengths)).overlapping(9, 3)

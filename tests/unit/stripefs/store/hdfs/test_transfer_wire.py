@@ -117,11 +117,6 @@ def test_sums_that_are_not_known(kind: int, chunk: int) -> None:
             sums(kind, chunk)
 
 
-def test_the_name_of_a_block() -> None:
-    assert block_name_of(LOCATED) == BlockName("BP-1", 1073741825, 1001, 8 << 20)
-    assert block_name_of(LOCATED | {"blockToken": None}) is not None
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -133,6 +128,8 @@ def test_the_name_of_a_block() -> None:
     ],
 )
 def test_blocks_that_are_read_by_webhdfs(other: dict[str, Any]) -> None:
+    assert block_name_of(LOCATED) == BlockName("BP-1", 1073741825, 1001, 8 << 20)
+    assert block_name_of(LOCATED | {"blockToken": None}) is not None
     assert block_name_of(LOCATED | other) is None
 
 
