@@ -18,6 +18,7 @@ from imagefs.repository import snapshot_lease
 from imagefs.repository.snapshot_lease import (
     LEASE,
     InstallLease,
+    LeaseTimeout,
     NotPublished,
     RenewedLock,
     acquire,
@@ -76,6 +77,18 @@ def test_signals_are_for_the_main_thread(snapshots: Snapshots, tmp_path: Path) -
         blocked = int(status.split("SigBlk:")[1].split()[0], 16)
         assert all(blocked >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
         assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_others_wait_for_what_is_published(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:
+    told: list[str] = []
+    with pytest.raises(LeaseTimeout):
+        acquire_or_wait(snapshots, NAME, 0.0, told.append)
+    assert not told  # nothing can be mounted here, so nobody is told to wait
+    timer = threading.Timer(0.2, publish, (snapshots, tmp_path / "source"))
+    timer.start()
+    assert acquire_or_wait(snapshots, NAME, 10.0, told.append) is None
+    timer.join()
+    assert len(told) == 1
 
 
 def test_who_waits_takes_the_lead_of_one_that_died(snapshots: Snapshots, first: RenewedLock, tmp_path: Path) -> None:
