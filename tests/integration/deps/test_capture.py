@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.build.image import build
-from imagefs.deps.capture import CapturedTree, capture_directory, capture_upper
-from imagefs.deps.inventory import take
+from imagefs.deps.capture import CapturedTree, capture_upper
 from imagefs.plane import mounts
 from stripefs.fuse import kernel
 from tests.support.images import nasty
@@ -111,14 +110,3 @@ def test_it_shows_what_the_container_saw(base: Path, disk: Path, tmp_path: Path,
             assert (merged / "etc" / "passwd").exists() == (target != "/")
             assert (merged / "opt" / "other").exists() == (target == "/")
             assert (merged / "opt").stat().st_mode & 0o7777 == 0o750
-
-
-def test_a_directory_is_captured_as_it_is(tmp_path: Path) -> None:
-    source = _made(tmp_path / "source")
-    nasty.make(source)
-    source.chmod(0o2750)
-    images = images_in(tmp_path / "store")
-    digest = build(*capture_directory(take(str(source))), images).digest
-    with contextlib.closing(LocalImage(images, digest, tmp_path / "image")) as image:
-        image.mount()
-        assert nasty.differences(image.mountpoint, source) == {}

@@ -20,7 +20,6 @@ from tests.integration.deps.conftest import Job
 from tests.support.deps.installed import imported, snapshots_in
 from tests.support.deps.starting import away, by_uv, done, is_mounted
 from tests.support.images.faults import cut, flip, objects
-from tests.support.start_events import events_in
 from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -191,15 +190,6 @@ def test_nobody_to_tell(
     service.ok("umount", str(target))
     assert start("--quiet", *arguments[2:], "heavy") == 0
     assert value(sys.executable, target) == "15"
-
-
-def test_an_installer_that_takes_our_place(service: Service, tmp_path: Path, target: Path) -> None:
-    """The events of this process are written before it becomes the installer."""
-    service.environment |= {"BOOTSEER_EVENTS": str(tmp_path / "events"), "BOOTSEER_RUN": "r7"}
-    command = ["--store", str(tmp_path / "store"), "--target", str(target), "--", "pip", "install", "--help"]
-    told = service.run("deps", "run", *command)
-    assert (told.returncode, "without a snapshot" in told.stderr) == (0, True)
-    assert events_in(tmp_path / "events")[-1]["name"] == "miss"
 
 
 def test_the_installer_alone_has_the_signals_that_it_would_have() -> None:

@@ -66,7 +66,6 @@ def test_what_is_not_pinned_is_kept_by_what_it_was_resolved_to(
     assert value(sys.executable, target) == "16"
     (other,) = set(names(folder)) - {first}
     assert f"light==1.1 \\\n    --hash=sha256:{digest}\n" in service.ok("deps", "lock", other)
-    assert "lock.2.2" in service.ok("deps", "diff", first, other) or "lock" in service.ok("deps", "diff", first, other)
 
 
 @pytest.mark.parametrize("form", ["pip", "uv"])
