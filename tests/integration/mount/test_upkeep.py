@@ -19,10 +19,10 @@ import pytest
 from stripefs import logs
 from stripefs.api import engine
 from stripefs.cli.main import PROGRAM
-from stripefs.settings import WriteSettings
 from tests.support.python_api import content
 from tests.support.refusals import refused
-from tests.tools.mounts import MIB, REPLACED, Mounted, Mounts, eventually, reading
+from tests.support.written_mounts import writable
+from tests.tools.mounts import MIB, REPLACED, Mounts, eventually, reading
 
 pytestmark = pytest.mark.mount
 
@@ -52,11 +52,6 @@ time.sleep(600)
 """
 
 
-def _mount(mounts: Mounts, folder: str = "", **write: Any) -> Mounted:
-    settings = mounts.prepare(f"file://{mounts.source}{folder}", rw=True)
-    return mounts.start(settings._replace(write=WriteSettings(layout="striped", **write))).wait_ready()
-
-
 def _age(source: Path, days: float) -> None:
     then = time.time() - days * 86400
     for path in sorted(source.rglob("*"), reverse=True):
@@ -70,7 +65,7 @@ def test_a_writer_that_was_killed(mounts: Mounts, capsys: pytest.CaptureFixture[
         return json.loads(out) if out else None
 
     mounts.forgive("its writer was killed")
-    mounted = _mount(mounts)
+    mounted = mounts.start(writable(mounts, layout="striped")).wait_ready()
     m, s = mounted.path, mounts.source
     (m / "run").mkdir()
     (m / "run/model").write_bytes(b"o" * 10 * MIB)
@@ -101,7 +96,7 @@ def test_a_writer_that_was_killed(mounts: Mounts, capsys: pytest.CaptureFixture[
 def test_a_directory_in_which_a_writer_died_can_be_removed(mounts: Mounts) -> None:
     """As soon as nobody can be at work there any more, and not before."""
     mounts.forgive(REPLACED, "was being written when the worker ended", "looks empty and stays")
-    mounted = mounts.start(mounts.prepare(rw=True)._replace(write=WriteSettings(layout="plain"))).wait_ready()
+    mounted = mounts.start(writable(mounts, layout="plain")).wait_ready()
     m, s = mounted.path, mounts.source
     (m / "run").mkdir()
     os.setxattr(m / "run", "user.stripefs.layout", b"plain")
@@ -133,21 +128,21 @@ def _parts(source: Path) -> int:
 def test_files_of_a_trusted_pool(mounts: Mounts) -> None:
     """They are read, renamed, replaced and unlinked, and never added to; without trust they fail with a clear line."""
     mounts.forgive("--trust-pool", "only written from start to end", "is not published")
-    s = mounts.source
-    above = _mount(mounts, grace=0.0)
+    s, inside = mounts.source, mounts.url() + "/run1"
+    above = mounts.start(writable(mounts, layout="striped")).wait_ready()
     (above.path / "run1").mkdir()
     for name in ("model", "other"):
         (above.path / "run1" / name).write_bytes(DATA)
     parts = _parts(s)
 
-    plain = _mount(mounts, "/run1", grace=0.0)
+    plain = mounts.start(writable(mounts, inside, layout="striped")).wait_ready()
     assert (plain.path / "model").stat().st_size == len(DATA)
     with refused(errno.EIO):
         (plain.path / "model").read_bytes()
     assert f"it was written with the pool {s}/.stripefs; see --trust-pool" in plain.log_text()
     assert plain.stop() == 0
 
-    mounted = _mount(mounts, "/run1", trust_pool=(f"{s}/.stripefs",), grace=0.0)
+    mounted = mounts.start(writable(mounts, inside, layout="striped", trust_pool=(f"{s}/.stripefs",))).wait_ready()
     m = mounted.path
     assert (m / "model").read_bytes() == DATA
     writer = os.open(m / "model", os.O_WRONLY | os.O_APPEND)

@@ -74,15 +74,9 @@ async def test_a_new_worker_waits_for_the_file_ids_that_its_predecessor_had(
     assert [record.getMessage() for record in caplog.records] == [
         "the store is away, requests wait for it: hdfs://nn/ gives no file ids now, as it did before"
     ]
-
-
-async def test_a_store_that_never_had_file_ids_is_not_waited_for(
-    waiting: store_worker.StoreBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting._file_ids = False
-    store: Any = _Connected(ids=False)
-    monkeypatch.setattr(assembly, "open_store", lambda _settings: store)
-    assert await waiting._reconnect() is store
+    waiting._file_ids = False  # a store that never had any is not waited for
+    monkeypatch.setattr(assembly, "open_store", lambda _settings: made[0])
+    assert await waiting._reconnect() is made[0]
 
 
 class _Connected:
