@@ -86,18 +86,6 @@ def report(folder: Path, query: str, size: int = 3 * MIB, wrapper: str = "thrott
         store.close()
 
 
-def test_both_ways_read_what_they_say(folder: Path) -> None:
-    found, told = report(folder, "hosts=4&placement=even&block-size=1MiB&rate=1GB/s")
-    assert (found.path, found.one.size) == ("/big 1", 3 * MIB)
-    assert sum(told) == 6 * MIB
-    assert sum(found.one.hosts.values()) == 3 * MIB
-    assert set(found.one.hosts) <= {"h0", "h1", "h2", "h3"}
-    assert found.parallel.size >= 3 * MIB  # and what was looked ahead
-    assert found.parallel.size == sum(found.parallel.hosts.values())
-    assert found.host_rate > 0
-    assert len(found.hosts) == 4
-
-
 def test_no_more_than_half_of_the_file_each_way(folder: Path) -> None:
     found, told = report(folder, "rate=1GB/s", size=1 << 30)
     assert found.one.size == SIZE // 2
@@ -106,7 +94,10 @@ def test_no_more_than_half_of_the_file_each_way(folder: Path) -> None:
 
 
 def test_the_json_form_holds_what_the_text_shows(folder: Path) -> None:
-    found, _ = report(folder, "hosts=4&placement=one&block-size=1MiB&rate=1GB/s")
+    found, told = report(folder, "hosts=4&placement=one&block-size=1MiB&rate=1GB/s")
+    assert (found.path, found.one.size, sum(told)) == ("/big 1", 3 * MIB, 6 * MIB)
+    assert found.one.size == sum(found.one.hosts.values())
+    assert found.one.size <= found.parallel.size == sum(found.parallel.hosts.values())  # and what was looked ahead
     found.unreachable = [("10.0.0.1:9866", "refused")]
     answer = json.loads(json.dumps(found.as_dict()))
     text = describe(found)

@@ -70,16 +70,6 @@ def test_collections_do_not_wait_for_many_new_objects_after_names_were_replayed(
     assert full
 
 
-def test_a_young_collection_does_not_look_at_all_names(frozen: None) -> None:
-    table = InodeTable()
-    for number in range(1000):
-        table.add_lookup(ROOT, b"file-%d" % number, Kind.FILE, Identity(number, number, str(number)))
-    gc.collect()
-    table.add_lookup(ROOT, b"later", Kind.FILE, Identity(0, 0, ""))
-    young = [*gc.get_objects(generation=0), *gc.get_objects(generation=1)]
-    assert not any(one is table.current or one is table.nodes for one in young)
-
-
 def test_what_is_forgotten_is_freed_and_so_are_young_cycles(frozen: None) -> None:
     class Thing:
         def __init__(self) -> None:
