@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,42 +14,35 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.root]
 
 
-@pytest.fixture
-def configuration(tmp_path: Path) -> Path:
+def configuration(folder: Path) -> Path:
     """A file with the block of the containerd that is installed, and folders of this test's own."""
     printed = subprocess.run(["containerd", "--version"], capture_output=True, text=True, check=True).stdout
     version = parse_version(printed)
     assert version is not None
-    made = containerd_config(version[0], Wanted(str(tmp_path / "snapshotter.sock"), str(tmp_path / "snapshots")))
+    made = containerd_config(version[0], Wanted(str(folder / "snapshotter.sock"), str(folder / "snapshots")))
     head, line, tables = made.partition(f"version = {version[0] + 1}\n")
     assert line
-    own = f'root = "{tmp_path}/root"\nstate = "{tmp_path}/state"\n[grpc]\n  address = "{tmp_path}/containerd.sock"\n'
-    file = tmp_path / "config.toml"
-    file.write_text(head + line + own + tables)
-    return file
+    own = f'root = "{folder}/root"\nstate = "{folder}/state"\n[grpc]\n  address = "{folder}/containerd.sock"\n'
+    (folder / "config.toml").write_text(head + line + own + tables)
+    return folder / "config.toml"
 
 
-@pytest.fixture
-def containerd(configuration: Path) -> Iterator[Path]:
-    """The socket of a containerd that was started with it."""
-    log = (configuration.parent / "log").open("wb")
-    with log, subprocess.Popen(["containerd", "-c", str(configuration)], stdout=log, stderr=log) as process:
-        try:
-            yield configuration.parent / "containerd.sock"
-        finally:
-            process.terminate()
-
-
-def test_containerd_starts_with_the_plugin(containerd: Path) -> None:
+def test_containerd_starts_with_the_plugin(tmp_path: Path) -> None:
     def plugins() -> dict[str, str]:
-        listed = subprocess.run(["ctr", "-a", str(containerd), "plugins", "ls"], capture_output=True, text=True)
+        command = ["ctr", "-a", f"{tmp_path}/containerd.sock", "plugins", "ls"]
+        listed = subprocess.run(command, capture_output=True, text=True)
         return {words[1]: words[-1] for line in listed.stdout.splitlines() if len(words := line.split()) >= 4}
 
-    states = eventually(plugins, "containerd to list its plugins")
-    assert (states["imagefs"], states["cri"]) == ("ok", "ok")
-    here = containerd.parent
-    (here / "root/io.containerd.snapshotter.v1.imagefs").symlink_to(here / "snapshots")  # before 1.7.17
-    found = judge_containerd(
-        containerd_facts(str(here / "config.toml")), str(here / "snapshotter.sock"), str(here / "snapshots")
-    )
-    assert [one for one in found if one.state != "ok"] == []
+    file = str(configuration(tmp_path))
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(["containerd", "-c", file], stdout=log, stderr=log)
+    with process:
+        try:
+            states = eventually(plugins, "containerd to list its plugins")
+            assert (states["imagefs"], states["cri"]) == ("ok", "ok")
+            (tmp_path / "root/io.containerd.snapshotter.v1.imagefs").symlink_to(tmp_path / "snapshots")  # before 1.7.17
+            facts = containerd_facts(file)
+            found = judge_containerd(facts, str(tmp_path / "snapshotter.sock"), str(tmp_path / "snapshots"))
+            assert [one for one in found if one.state != "ok"] == []
+        finally:
+            process.terminate()

@@ -6,7 +6,6 @@ import errno
 import subprocess
 import threading
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,15 +35,6 @@ pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
 SETTINGS = {"background_rate": "0", "io_timeout": "20"}
 
 
-@pytest.fixture
-def hasty(host: Service) -> Iterator[Service]:
-    """The host, whose clients give up soon; what it does for others has time."""
-    host.environment |= {"IMAGEFS_IO_TIMEOUT": "1", "IMAGEFS_HOST_TIMEOUT": "0.3"}
-    yield host
-    del host.environment["IMAGEFS_HOST_TIMEOUT"]
-    host.environment["IMAGEFS_IO_TIMEOUT"] = SETTINGS["io_timeout"]
-
-
 def refused(service: Service, *arguments: str) -> tuple[int, str]:
     """Exit status and the only line of what a command says that fails."""
     done = service.run(*arguments)
@@ -59,19 +49,22 @@ def refused(service: Service, *arguments: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("fault", ["reset", "silent"])
 def test_a_store_that_is_away_when_an_image_is_mounted(
-    hasty: Service, new_image: tuple[Path, Path], fault: Fault
+    service: Service, new_image: tuple[Path, Path], fault: Fault
 ) -> None:
-    target = hasty.mountpoint()
+    """The client gives up soon; what the daemon does for others has time."""
+    target = service.mountpoint()
+    ensure(service)
+    service.environment |= {"IMAGEFS_IO_TIMEOUT": "1", "IMAGEFS_HOST_TIMEOUT": "0.3"}
     with FickleServer(new_image[1]) as server:
         server.always = fault
-        code, line = refused(hasty, "mount", f"{server.url}#t", str(target))
+        code, line = refused(service, "mount", f"{server.url}#t", str(target))
         assert code == 3
         assert server.url in line
-        assert hasty.status()["images"] == []
+        assert service.status()["images"] == []
         server.always = None
-        mount_here(hasty, server.url, target)
+        mount_here(service, server.url, target)
         assert sums(target) == sums(new_image[0])
-        umount_here(hasty, target)
+        umount_here(service, target)
 
 
 def test_a_store_that_goes_away_mid_start(service: Service, new_image: tuple[Path, Path]) -> None:
