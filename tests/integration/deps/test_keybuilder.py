@@ -197,12 +197,15 @@ def test_where_uv_is_told_to_go_by_variables(job: Path) -> None:
         (("env", "-C", "src", "pip", "install", "-r", "requirements.txt"), "requirements.txt"),
         (("env", "--chdir=src", "pip", "install", "-c", "more.txt", "six==1"), "more.txt"),
         ((UV[0], "--directory", "src", *UV[1:], "-r", "requirements.txt"), "--directory src"),
+        ((*UV, "-r", "-"), "-"),
+        ((*PIP, "-r", "/dev/stdin"), "/dev/stdin"),
+        ((*PIP, "-r", "https://x/y.txt"), "https://x/y.txt"),
+        ((*PIP, "--group", "test"), "--group test"),
     ],
 )
-def test_paths_of_another_directory_are_not_taken_for_those_of_this_one(
-    job: Path, words: tuple[str, ...], what: str
-) -> None:
+def test_what_is_not_of_this_directory_is_open(job: Path, words: tuple[str, ...], what: str) -> None:
     (job / "requirements.txt").write_text("six==1.16\n")
+    (job / "pyproject.toml").write_text("[dependency-groups]\ntest = ['pytest']\n")
     assert [line.split(": ")[:2] for line in open_ends(job, *words)] == [["command", what]]
 
 
