@@ -173,11 +173,12 @@ def test_a_folder_that_cannot_be_made(source: Path, folder: Path) -> None:
     assert [(line["sha256"], line["fetched"]) for line in found] == [(digest, 10 * MIB)] * 2
 
 
-def test_one_fill_is_taken_however_large() -> None:
+def test_one_fill_is_taken_however_large_and_none_after_the_end() -> None:
     queue = WriteQueue(MIB, lambda: None)
     assert queue.offer(WriteJob(lambda: None, 8 * MIB, lambda: None))
     assert queue.drain(PATIENCE)
     queue.close()
+    assert not queue.offer(WriteJob(lambda: None, 1, lambda: None))
 
 
 def test_a_bug_in_one_fill_ends_neither_the_thread_nor_its_lock(caplog: pytest.LogCaptureFixture) -> None:
