@@ -50,11 +50,13 @@ def test_json_lines(tmp_path: Path) -> None:
 
 def test_a_rotated_file_is_opened_anew(tmp_path: Path) -> None:
     file = tmp_path / "log"
-    logs.configure("text", "info", str(file))
+    logs.configure("text", "info", str(tmp_path / "first"))
+    logs.configure("text", "info", str(file))  # which takes the place of the first
     write("before")
     file.rename(tmp_path / "log.1")
     write("after")
-    assert "before" in (tmp_path / "log.1").read_text()
+    assert (tmp_path / "first").read_text() == ""
+    assert (tmp_path / "log.1").read_text().count("before") == 1
     assert "after" in file.read_text()
 
 
