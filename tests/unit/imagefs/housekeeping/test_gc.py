@@ -10,7 +10,7 @@ import pytest
 from imagefs.build.content import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject, NoSuchImage
-from imagefs.format.documents import Manifest
+from imagefs.format.documents import Manifest, Snapshot, key_digest
 from imagefs.format.trace import Trace
 from imagefs.housekeeping import gc
 from imagefs.housekeeping.gc import collect
@@ -18,6 +18,7 @@ from imagefs.housekeeping.listing import list_images, remove_image
 from imagefs.housekeeping.verify import verify
 from imagefs.progress import Progress
 from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import Traces
 from stripefs.errors import Unsupported
@@ -172,6 +173,18 @@ def test_nothing_is_removed_that_an_unreadable_image_may_need(images: Images, st
         collect(images)
     remove_image(images, "app")
     assert len(collect(images).removed) >= 3
+
+
+def test_nothing_is_removed_that_an_unreadable_snapshot_may_need(images: Images, store: Path, tmp_path: Path) -> None:
+    key = {"targets": ["/opt/deps"]}
+    installed = build(*scan(str(write_tree(tmp_path / "deps", a=1))), images, source=key_digest(key)).digest
+    Snapshots(images).put(Snapshot(key, installed, "host", ("/opt/deps",), 1.0, 1.0))
+    for document in files(store, "deps"):
+        document.write_bytes(b"damaged")
+    age(files(store), 25)
+    with pytest.raises(DamagedObject, match="nobody knows what a dependency snapshot needs"):
+        collect(images, untagged=True)
+    assert images.images().keys() == {installed}
 
 
 def test_stores_that_cannot(tmp_path: Path) -> None:
