@@ -123,11 +123,6 @@ def test_distributions_inside_of_packages_are_parts_of_these() -> None:
     assert [one.name for one in distributions_in(entries, SITE)] == ["alpha 1.0"]
 
 
-def test_nothing_found_is_published() -> None:
-    assert judge([]) == (True, ())
-    assert judge(outcome_findings(0, [])).publish
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_doubt_stands_against_it(kind: FindingKind) -> None:
     verdict = judge([Finding(kind, "the/path", "the reason")])
@@ -158,6 +153,7 @@ def test_of_many_some_are_told() -> None:
 
 
 def test_what_an_installer_left_is_named() -> None:
+    assert judge(outcome_findings(0, [])) == (True, ())
     verdict = judge(outcome_findings(3, [(77, "redis-server *:6379"), (78, "")]))
     assert verdict.lines[0] == "the installer failed: exit status 3"
     assert "77 (redis-server *:6379), 78" in verdict.lines[1]

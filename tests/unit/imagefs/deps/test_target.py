@@ -69,10 +69,7 @@ def test_what_programs_keep_beside_modules(target: TargetDirectory) -> None:
     (caches / "a.nbi").touch()
     assert target.caches(inventory.take(target.path)) == {"pkg/__pycache__/a.nbi"}
     assert target.changes(inventory.take(target.path)) == []
-    (caches / "a.nbi").rename(target.path + "/a.nbi")
-    assert target.caches(inventory.take(target.path)) == set()
-    assert target.changes(inventory.take(target.path)) == ["a.nbi"]
-    Path(target.path, "a.nbi").unlink()
+    (caches / "a.nbi").unlink()
     file.unlink()
     assert target.changes(inventory.take(target.path)) == ["a file that was removed"]
 
