@@ -46,7 +46,7 @@ def test_nobody_to_tell(job: Job, tmp_path: Path) -> None:
     """pip would fail by it where it cannot write."""
     script = f"import heavy; open('{tmp_path}/seen', 'w').write(str(heavy.VALUE))"
     words = job.words("--deps-wait", "--bind", f"{tmp_path}:{tmp_path}", script=script)
-    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", program("imagefs"), *words]
+    command = ["sh", "-c", 'exec "$@" 2>&-', "sh", str(program("imagefs")), *words]
     done = subprocess.run(command, env=job.service.environment)
     assert done.returncode == 0
     assert (tmp_path / "seen").read_text() == "7"
