@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import stripefs
-from stripefs.api import engine as engines
 from stripefs.api.sources import in_service, real_path, url_in_service
 from tests.support.python_api import MIB, content
 from tests.support.refusals import refused
@@ -30,13 +29,6 @@ def test_a_moved_tree_has_its_parts_with_it(place: Path) -> None:
     assert stripefs.open(str(place / "new/step/model")).read() == DATA
     shutil.move(place / "new", place / "newest")
     assert stripefs.open(str(place / "newest/step/model")).read() == DATA
-
-
-def test_pools_inside_of_sources(place: Path) -> None:
-    striped(place, "step/model")
-    striped(place / "step", "other")
-    for name in ("step/model", "step/other", "step/model"):
-        assert stripefs.open(str(place / name)).read() == DATA
 
 
 def test_writing_by_url_goes_to_the_nearest_pool(place: Path) -> None:
@@ -80,17 +72,6 @@ def test_links_of_local_directories_are_followed(place: Path) -> None:
 def test_urls_in_parts(url: str, service: str, path: bytes) -> None:
     assert in_service(url, of_file=True) == (service, path)
     assert in_service(url_in_service(service, path), of_file=True) == (service, path)
-
-
-def test_a_service_is_connected_once(place: Path) -> None:
-    for number in range(5):
-        with stripefs.open(str(place / f"file{number}"), "wb") as file:
-            file.write(b"x")
-        stripefs.open(str(place / f"file{number}")).close()
-        stripefs.connect(str(place)).stat("/")
-    services = engines.engine().sources._services
-    assert len(services) == 1
-    assert {root for service in services.values() for root, _ in service._sources} == {b"/", os.fsencode(place)}
 
 
 def test_options_are_those_of_the_command(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

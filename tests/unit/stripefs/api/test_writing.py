@@ -51,15 +51,6 @@ def test_every_layout_is_read_back(place: Path, data: bytes, layout: str) -> Non
         assert hidden(place) == set()
 
 
-@pytest.mark.parametrize("size", [0, 1, MIB - 1, MIB, MIB + 1, 8 * MIB])
-def test_sizes_around_what_is_kept_in_memory(place: Path, data: bytes, size: int) -> None:
-    with stripefs.open(str(place / "file"), "wb") as file:
-        file.write(memoryview(data)[: size // 2])
-        file.flush()
-        file.write(bytearray(data[size // 2 : size]))
-    assert (place / "file").read_bytes() == data[:size]
-
-
 def test_what_is_written_belongs_to_the_writer_of_the_buffer_again(place: Path) -> None:
     with stripefs.open(str(place / "file"), "wb") as file:
         buffer = bytearray(b"a" * 3 * MIB)
