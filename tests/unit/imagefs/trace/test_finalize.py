@@ -199,6 +199,23 @@ def test_a_store_that_is_slow_to_come_back_is_asked_again(
     assert len(waits) == 2
 
 
+def test_only_the_plan_may_be_refused(
+    starts: Starts, images: Images, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_plan, refused = Traces.put_plan, Unsupported("nothing is replaced or removed here")
+
+    def put_here(self: Traces, plan: Plan) -> None:
+        if self.repository.url == str(tmp_path / "store"):
+            raise refused
+        put_plan(self, plan)
+
+    monkeypatch.setattr(Traces, "put_plan", put_here)
+    monkeypatch.setattr(Traces, "prune", Mock(side_effect=refused))
+    assert starts.finish(digest)["plan_traces"] == 1
+    assert load_plan(images, digest, "train") is None
+    assert load_plan(images, digest, "train", tmp_path / "kept") is not None
+
+
 @pytest.mark.parametrize("others", [1, 3])
 def test_no_start_is_lost_to_one_that_publishes_at_the_same_time(
     starts: Starts, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch, others: int

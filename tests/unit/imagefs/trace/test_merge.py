@@ -19,7 +19,7 @@ from imagefs.repository.images import Images
 from imagefs.trace.diff import diff
 from imagefs.trace.planner import FileExtent, match, merge, resolve, runs
 from imagefs.trace.recorder import Recorder, score
-from imagefs.trace.references import open_image
+from imagefs.trace.references import open_image, plan_for
 from tests.support.images.starts import build_tree, imports, make_tree, open_store, trace
 
 _orders = st.lists(st.lists(st.integers(0, 30), unique=True), max_size=8)
@@ -135,6 +135,19 @@ def test_traces_fit_images_with_extents_of_another_size(source: Path, images: Im
     ]
     assert len(match(after.touches, target).order) == 4
     assert match(before.touches, target).by_digest == len(match(before.touches, target).order) == 2
+
+
+def test_what_says_nothing_about_the_image_is_left_out(source: Path, images: Images, digest: str) -> None:
+    """Traces of nothing, or that are not complete; no name, a folder, a way up, a hole, and what is past the end."""
+    opened, reads = open_image(images, digest), imports(source, 1)
+    found = [trace(images, digest, given) for given in (reads, [])]
+    found.append(trace(images, digest, reads, complete=False, reason="warm"))
+    plan, merged = plan_for(opened, "default", found)
+    assert (plan.image, plan.traces, merged.left_out) == (digest, 1, 2)
+    for path in (b"", b"lib", b"lib/", b"bin/python/x", b"lib/../bin/python"):
+        assert opened.target.at(path, 0, 1) == []
+    for path, offset in ((b"bin/python", 700_001), (b"lib/sparse.bin", 1 << 20)):
+        assert opened.target.at(path, offset, 1) == []
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------
