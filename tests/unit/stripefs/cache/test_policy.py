@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from stripefs.cache.policy import (
     BYPASS,
@@ -185,33 +183,3 @@ def test_what_goes(segments: str, kept: dict[bytes, Retention], key: bytes, want
 def test_a_pattern_names_the_checkpoint(path: str, patterns: tuple[str, ...], found: str) -> None:
     assert checkpoint_of(path, patterns) == found
     assert matches(path, patterns) == bool(found)
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.integers(0, 3), st.integers(0, 100), st.integers(1, 64 * MIB)),
-        unique_by=lambda one: one[:2],
-    ),
-    st.dictionaries(
-        st.integers(0, 5),
-        st.builds(
-            Retention,
-            pinned=st.booleans(),
-            checkpoint=st.sampled_from(["", "/a/1", "/a/2", "/b/1"]),
-            keep=st.integers(0, 2),
-            changed=st.integers(0, 3),
-        ),
-    ),
-    st.integers(0, 5),
-    st.integers(1, 300 * MIB),
-)
-def test_enough_goes_or_nothing(
-    drawn: list[tuple[int, int, int, int]], kept: dict[int, Retention], key: int, least: int
-) -> None:
-    pieces = [SegmentUse(bytes([version]) * 16, number, size, used) for version, number, used, size in drawn]
-    known = {bytes([version]) * 16: why for version, why in kept.items()}
-    mine = bytes([key]) * 16
-    gone = victims(pieces, known, least * 2, least, mine, 50.0)
-    assert not gone or sum(one.size for one in gone) >= least
-    assert len({(one.key, one.number) for one in gone}) == len(gone)
-    assert all(one.key != mine and not known.get(one.key, Retention()).pinned for one in gone)
