@@ -89,6 +89,8 @@ def test_from_store_to_store(cp: Run, source: Path, store: Path) -> None:
     assert (store / "one" / ".stripefs").is_dir()
     assert cp(f"file://{store}/one/model", f"file://{store}/two/new")[0] == 0
     assert files(store / "two") == {"new": DATA}
+    assert cp(source / "deep" / "config", source / "deep" / "zero", f"{store}/new/deep/")[0] == 0
+    assert files(store / "new") == {"deep/config": b"{}", "deep/zero": b""}
 
 
 def test_cp_says_where_parts_would_lie(cp: Run, source: Path, store: Path) -> None:
