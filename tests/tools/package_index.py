@@ -1,15 +1,16 @@
-"""A package index on loopback (PEP 503), of a folder with a folder of files for each project."""
+"""A package index on loopback (PEP 503), of a folder with a folder of files for each project; and files as they are."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-__all__ = ["Index", "serving"]
+__all__ = ["Index", "files_served", "serving"]
 
 
 class Index:
@@ -68,12 +69,31 @@ def serving(folder: Path) -> Iterator[Index]:
         def log_message(self, *_: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        index = Index(folder, server.server_address[1])
+    with _running(Handler) as port:
+        index = Index(folder, port)
+        yield index
+
+
+@contextlib.contextmanager
+def files_served(folder: Path) -> Iterator[str]:
+    """The URL of the files below a folder while the block runs."""
+    with _running(partial(_Quiet, directory=str(folder))) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@contextlib.contextmanager
+def _running(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[int]:
+    """The port of a server on loopback."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
-            yield index
+            yield server.server_address[1]
         finally:
             server.shutdown()
             thread.join()

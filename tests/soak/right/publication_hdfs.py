@@ -27,7 +27,7 @@ from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
 from stripefs.write import FileUpload, Layout, UploadManager, WritePolicy
-from tests.soak.publications import Context, Violation
+from tests.soak.right import Context, Violation
 from tests.tools.hdfs import HdfsInstance
 
 __all__ = ["ROUNDS", "begin", "drafts_of", "play"]
@@ -107,9 +107,9 @@ async def begin(view: StripedStore, uploads: UploadManager, layout: Layout, *, a
     return await uploads.begin(path, replacing=replacing, append=append, layout=layout)
 
 
-def play(context: Context, hdfs: HdfsInstance, how: str, number: int, counters: Counter[str]) -> None:
-    """One round. Raises Violation for a closed file that is lost."""
-    rng = context.random(f"hdfs {how} {number}")
+def play(context: Context, how: str, number: int, counters: Counter[str]) -> None:
+    """One round. Raises Violation as `publication.check`."""
+    hdfs, rng = context.hdfs(), context.random(f"hdfs {how} {number}")
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(open_store(_settings(hdfs.url, str(hdfs.conf)))))
         folder = f"/publication-{how}-{number}".encode()
@@ -118,7 +118,7 @@ def play(context: Context, hdfs: HdfsInstance, how: str, number: int, counters: 
         job = json.dumps([hdfs.url, str(hdfs.conf), [path.decode() for path in paths], rng.random()])
         cut = Cut(hdfs)
         inside = stack.enter_context(cut.made()) if how == "partitioned" else []
-        command = [*inside, sys.executable, "-m", "tests.soak.publications.on_hdfs", job]
+        command = [*inside, sys.executable, "-m", "tests.soak.right.publication_hdfs", job]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None

@@ -26,7 +26,7 @@ Three rules are judged, at the moment at which a version comes to the name and w
    writer appended is in every later version that was appended to.
 3. A publication that succeeded was at the name, and in the end the version stands that came there last.
 
-The others are on HDFS (`on_hdfs`).
+The others are on HDFS (`publication_hdfs`).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import CHANGES, Parser, WrappedSink, WrappedStore
 from stripefs.write import FileUpload, Layout, upload_locks
 from stripefs.write.file_lock import FileLock, acquire, lock_path, read_lock
-from tests.soak.publications import Context, Violation
-from tests.soak.publications.on_hdfs import begin, drafts_of
+from tests.soak.right import Context, Violation
+from tests.soak.right.publication_hdfs import ROUNDS, begin, drafts_of, play
 from tests.support.memory_store import MemoryStore
 from tests.support.simulation import Process, Simulation
 from tests.support.uploads import KIB, policy
@@ -81,15 +81,26 @@ MOST = 8
 _T = TypeVar("_T")
 
 
-def play(context: Context, counters: Counter[str]) -> None:
-    """Counts by outcome; the counter `history` is a sum over all that happened, in its order. Raises Violation."""
+def check(context: Context) -> dict[str, int | float]:
+    """Counts by outcome. Raises Violation for a closed file that is lost and for a writer that is overwritten."""
+    counters: Counter[str] = Counter()
+    model(context, counters)
+    for how, rounds in ROUNDS.items():
+        for number in range(context.count(rounds)):
+            play(context, how, number, counters)
+            context.say(f"publication: {dict(counters)}")
+    return dict(counters)
+
+
+def model(context: Context, counters: Counter[str]) -> None:
+    """The part that needs no cluster. The counter `history` is a sum over all that happened, in its order."""
     rng = context.random("model")
     wanted, number = context.count(PUBLICATIONS), 0
     while counters["publications"] < wanted:
         number += 1
         World(random.Random(rng.random()), counters, f"model {number}").run()
         if number % 100 == 0:
-            context.say(f"{dict(counters)}")
+            context.say(f"publication: {dict(counters)}")
 
 
 # -- the model

@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,20 +14,20 @@ from stripefs.errors import NotFound
 from stripefs.store.base import Store
 from stripefs.write import file_lock
 from stripefs.write.file_lock import FileLock
-from tests.soak.publications import Context, Violation, model
+from tests.soak.right import Context, Violation, publication
 from tests.support.memory_store import MemoryStore
 
 
 def play(seed: int, scale: float) -> Counter[str]:
     counters: Counter[str] = Counter()
-    model.play(Context(seed, scale, print), counters)
+    publication.model(Context(seed, scale, Path("/nonexistent"), print), counters)
     return counters
 
 
 def test_no_closed_file_is_lost_and_a_seed_is_one_history() -> None:
     counters = play(7, 0.05)
     assert counters["publications"] >= 95
-    wanted = {*model.KINDS, "closed", "published", "taken_over", "abandoned", "pauses", "collectors"}
+    wanted = {*publication.KINDS, "closed", "published", "taken_over", "abandoned", "pauses", "collectors"}
     assert all(counters[kind] for kind in wanted)
     assert play(7, 0.05) == counters
     assert play(8, 0.05)["history"] != counters["history"]
@@ -51,7 +52,7 @@ def _compare_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store has no capability `compare`, as HDFS without WebHDFS: docs/architecture.md tells of this case."""
     monkeypatch.setattr(MemoryStore, "capabilities", replace(MemoryStore.capabilities, compare=False))
     for name in ("compare_and_rename", "compare_and_remove"):
-        monkeypatch.setattr(model.Client, name, getattr(Store, name))
+        monkeypatch.setattr(publication.Client, name, getattr(Store, name))
 
 
 @pytest.mark.parametrize(
