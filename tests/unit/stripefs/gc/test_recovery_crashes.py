@@ -17,6 +17,7 @@ from stripefs.format.lock_and_record import DocumentError
 from stripefs.format.reserved_names import parse_reserved
 from stripefs.gc.recover import recover
 from stripefs.gc.rules import GcVerdict
+from stripefs.gc.store_reads import find_records
 from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import Parser, WrappedStore
@@ -151,6 +152,30 @@ async def test_a_chain_that_does_not_hold_is_named(
         recover(store, StripedStore(store), b"/file")
     assert hidden(tmp_path) == before
     assert not (tmp_path / "file").exists()
+
+
+async def test_records_that_are_merged_meanwhile_are_read_again(tmp_path: Path) -> None:
+    """Their writer merges two records right before one of them is read."""
+    oldest, newest = await chain(tmp_path)
+    store: Any = spread(tmp_path)
+    [found] = find_records(store, b"/file")
+    copies = {path: path.read_bytes() for path in (oldest, newest)}
+    merged, get = tmp_path / newest.name.replace("-record-1", "-record-2"), store.get
+    for reached in copies:
+
+        def merging(path: bytes, reached: Path = reached) -> Any:
+            if path == b"/" + reached.name.encode() and not merged.exists():
+                merged.write_bytes(found.record.to_bytes())
+                newest.unlink()
+                oldest.unlink()
+            return get(path)
+
+        store.get = merging
+        [again] = find_records(store, b"/file")
+        assert (again.record, len(again.paths)) == (found.record, 1)
+        for path, data in copies.items():
+            path.write_bytes(data)
+        merged.unlink()
 
 
 async def test_gc_keeps_a_chain_as_long_as_its_newest_record_and_not_what_was_merged(tmp_path: Path) -> None:
