@@ -406,6 +406,19 @@ async def test_a_listing_goes_on_where_it_stopped(big: bytes) -> None:
     assert image.looked_at <= 2 * calls + blocks
 
 
+async def test_any_cookie_is_answered(big: bytes) -> None:
+    tree = ImageTree(ErofsImage(big), FakeDevices().read)
+    for cookie in (-1, BLOCK - 1, 3 * BLOCK + 4000, 1 << 40, (1 << 63) - 1):
+        seen: list[bytes] = []
+
+        def show(name: bytes, _attributes: ServedAttributes, _cookie: int, seen: list[bytes] = seen) -> bool:
+            seen.append(name)
+            return False
+
+        await tree.readdir(ROOT, cookie, show)
+        assert len(seen) <= 1
+
+
 # -- the worker before it serves ---------------------------------------------------------------------------------------
 
 
