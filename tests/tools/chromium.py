@@ -23,7 +23,7 @@ class Page:
         self._session = ""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
+        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Message:
@@ -60,6 +60,12 @@ class Page:
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    def press(self, key: str) -> None:
+        codes = {"Tab": 9, "Enter": 13}
+        for kind in ("rawKeyDown", "char", "keyUp") if key == "Enter" else ("rawKeyDown", "keyUp"):
+            text = {"text": "\r"} if kind == "char" else {}
+            self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key], **text)
 
     def events(self, *methods: str) -> list[Message]:
         return [event["params"] for event in self.seen if event["method"] in methods]

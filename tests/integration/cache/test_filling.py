@@ -188,6 +188,44 @@ async def test_memory_that_a_cancelled_read_gave_back_is_left_alone(
         assert into == bytes(SIZE)
 
 
+async def test_what_waits_for_a_busy_disk_can_be_given_up(
+    one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk says meanwhile what it has."""
+    asked, go_on, over, whole = threading.Event(), threading.Event(), trio.Event(), CachedHandle.can_fill
+    monkeypatch.setattr("stripefs.read.open_file.FILLED_WITHIN", 60.0)
+
+    def can_fill(handle: CachedHandle, offset: int, length: int) -> bool:
+        asked.set()
+        return whole(handle, offset, length)
+
+    monkeypatch.setattr(CachedHandle, "can_fill", can_fill)
+    into = memory(SIZE)
+
+    async def reading(file: OpenFile, scope: trio.CancelScope) -> None:
+        with scope:
+            await read_into(file, 0, into)
+        over.set()
+
+    async with opened(one) as (reader, file), trio.open_nursery() as nursery:
+        lane = reader.executor.lane("disk")
+        try:
+            others = [lane.submit(go_on.wait, 60) for _ in range(lane.threads)]
+            scope = trio.CancelScope()
+            nursery.start_soon(reading, file, scope)
+            with trio.fail_after(30):
+                while not (asked.is_set() and lane._waiting):
+                    await trio.sleep(0.01)
+                scope.cancel()
+                await over.wait()
+            assert not any(other.done() for other in others)
+            assert not lane._waiting
+        finally:
+            go_on.set()
+        await trio.sleep(0.1)
+        assert into == bytes(SIZE)
+
+
 @pytest.mark.parametrize("why", ["avoided", "slow"])
 async def test_a_disk_that_is_left_alone_is_not_asked(
     one: Cached, data: bytes, monkeypatch: pytest.MonkeyPatch, why: str

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import stripefs
 from stripefs.api import engine
 from stripefs.cache import policy
 from tests.support.caches import MIB, write
+from tests.support.cgroup import MemoryCgroup
 from tests.support.stores import content
 from tests.support.waiting import eventually
 from tests.unit.stripefs.api.conftest import place
@@ -46,3 +50,32 @@ def test_a_source_with_a_cache_and_one_without_are_two(place: Path, tmp_path: Pa
     assert stripefs.open(str(place / "model")).read() == data
     assert stripefs.open(str(place / "model"), cache=str(tmp_path / "cache")).read() == data
     assert "cache" not in stripefs.connect(str(place)).status()
+
+
+BOUNDED = """
+import hashlib, sys, stripefs
+for turn in range(2):
+    digest = hashlib.sha256()
+    with stripefs.open(sys.argv[1], cache=sys.argv[2], cache_size="64GiB", memory="64MiB") as file:
+        while part := file.read(16 << 20):
+            digest.update(part)
+    print(digest.hexdigest())
+"""
+
+
+@pytest.mark.root
+def test_memory_stays_within_a_limit_far_below_the_file(place: Path, tmp_path: Path) -> None:
+    data = write(place / "model", 100 * MIB + 4096, times=7)
+    limit = MemoryCgroup((64 + 256) * MIB)
+    try:
+        url = f"throttled+file://{place}/model?rate=100MB/s&hosts=4&block-size=8MiB&placement=even"
+        done = subprocess.run(
+            [*limit.wrapper, sys.executable, "-c", BOUNDED, url, str(tmp_path / "cache")],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.split() == [hashlib.sha256(data).hexdigest()] * 2
+        assert limit.killed() == 0
+    finally:
+        limit.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,34 @@ def segment(folder: Path, key: bytes, number: int, size: int = MIB) -> Path:
     path.write_bytes(bytes(size))
     os.utime(path, (number, number))
     return path
+
+
+def test_who_finds_room_waits_for_nobody_who_counts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting a large cache takes seconds."""
+    several = [segment(folder, A, number) for number in range(10)]
+    one, other = (Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(2))
+    assert one.recount() == 10 * MIB
+    other.return_lease()
+    looks = CacheDir.segment_uses
+    taken = []
+
+    def look(self: CacheDir, *keys: Iterable[bytes]) -> Iterator[SegmentUse]:
+        with flocked(self.usage, wait=False):
+            pass
+        for found in looks(self, *keys):
+            yield found
+            if found.number == 9:
+                several[9].unlink()  # another process gives room back, and takes it
+                with flocked(self.usage) as usage:
+                    os.pwrite(usage, (9 * MIB).to_bytes(8, "little"), 0)
+                taken.append(other.acquire(MIB, B))
+
+    monkeypatch.setattr(CacheDir, "segment_uses", look)
+    assert one.acquire(MIB, B)
+    assert taken == [True]
+    assert not several[0].exists()
+    assert one.evicted >= MIB
+    assert one.used() <= 10 * MIB
 
 
 def test_what_others_take_while_room_is_made_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,6 +141,17 @@ def test_the_layer_is_never_sent_without_its_files(podman: Podman, tmp_path: Pat
     assert ".imagefs: no such file or directory" in done.stderr
 
 
+def test_rootfs_of_a_mount(podman: Podman) -> None:
+    """The other way, for a tree that has no image in podman's eyes."""
+    target = podman.service.mountpoint()
+    podman.service.ok("mount", f"{podman.store}#t", str(target))
+    try:
+        shown = podman.ok("podman", "run", "--rm", *_CONTAINER, "--rootfs", f"{target}:O", "/bin/busybox", "ls", "/srv")
+        assert shown == "data"
+    finally:
+        podman.service.ok("umount", str(target))
+
+
 def test_names_come_and_go(podman: Podman) -> None:
     client = Client(podman.service.settings)
     first = podman.imagefs("add", f"{podman.store}#t", "team/other:2")

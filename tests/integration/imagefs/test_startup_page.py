@@ -109,6 +109,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(browser: Page, file: Path) -> Iterator[Page]:
     """The page in a window of 1280 pixels. No request but the one for the page, no error, no dialog come of it."""
     browser.call("Emulation.setDeviceMetricsOverride", width=1280, height=900, deviceScaleFactor=1, mobile=False)
+    browser.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
     browser.open(file)
     yield browser
     assert [one["request"]["url"] for one in browser.events("Network.requestWillBeSent")] == [file.as_uri()]
@@ -217,6 +218,41 @@ def test_every_chart_has_a_table_of_its_figures(page: Page) -> None:
                                                  ["1000", "3", "61.0 s", "80.0 s"]]  # fmt: skip
 
 
+def test_screen_readers_find_charts_tables_and_headings(page: Page) -> None:
+    nodes = [node for node in page.call("Accessibility.getFullAXTree")["nodes"] if not node["ignored"]]
+    by_role: dict[str, list[str]] = {}
+    for node in nodes:
+        by_role.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
+    images = by_role["image"]
+    assert len(images) == 6
+    assert all(len(name) > 20 for name in images)
+    assert all(by_role["region"])
+    assert by_role["columnheader"]
+    assert by_role["rowheader"]
+    assert by_role["main"]
+    assert sum("Start of" in name for name in by_role["DisclosureTriangle"]) == 2
+
+
+def test_the_page_is_used_by_keyboard_alone(page: Page) -> None:
+    page.run("document.body.focus()")
+    reached = []
+    for _ in range(100):
+        page.press("Tab")
+        place = page.run("document.activeElement.tagName + document.activeElement.className")
+        if place == "BODY":
+            break
+        reached.append(place)
+        assert page.run("getComputedStyle(document.activeElement).outlineWidth") == "3px"
+        if place == "SUMMARY":
+            before = page.run("document.activeElement.parentNode.open")
+            page.press("Enter")
+            assert page.run("document.activeElement.parentNode.open") is not before
+            page.press("Enter")
+    assert reached.count("SUMMARY") == 2
+    regions = page.run("[...document.querySelectorAll('.scroll')].filter(e => e.checkVisibility()).length")
+    assert reached.count("DIVscroll") == regions
+
+
 @pytest.mark.parametrize("width", [360, 768, 1920])
 def test_it_fits_every_screen(page: Page, width: int) -> None:
     page.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=2, mobile=width < 500)
@@ -234,3 +270,24 @@ def test_it_fits_every_screen(page: Page, width: int) -> None:
         "}).map(e => e.textContent) })"
     )
     assert outside == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_contrast(page: Page, scheme: str) -> None:
+    """At least 4.5 to 1, as WCAG's level AA asks."""
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    colors = page.run(
+        "[...new Set([...document.querySelectorAll('h1,h2,h3,td,th,dt,dd,caption,summary,svg text')].map(e => "
+        "e.closest('svg') ? getComputedStyle(e).fill : getComputedStyle(e).color))]"
+    )
+    (back,) = page.run("[getComputedStyle(document.body).backgroundColor]")
+
+    def luminance(color: str) -> float:
+        parts = [int(part) / 255 for part in color[color.index("(") + 1 : -1].split(",")[:3]]
+        linear = [part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    assert (luminance(back) < 0.1) == (scheme == "dark")
+    for color in colors:
+        low, high = sorted((luminance(color), luminance(back)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, color
