@@ -4,7 +4,8 @@ A record names the parts that were durable. Recovery takes the longest beginning
 whole: of concat and plain files all have their lengths, of striped ones all bytes fit their checksums.
 
 Publishing ends in one rename, as a writer's does, under the locks of both names. It may be repeated after a crash:
-joined parts stand under the name of the upload, or of the first of them, whose length says how far it got.
+joined parts stand under the name of the upload, or of the first of them, whose length says how far it got. A store that
+cannot join has the bytes copied to a file of a new version, so that no later recovery takes the copy for a source.
 """
 
 from __future__ import annotations
@@ -210,7 +211,8 @@ def recover(
     target = to or path
     if dry_run:
         return _useful(plan_recovery(store, view, found, progress))
-    with _locks(store, sorted({path, target}), (found.record.version, *versions_of(found.record))) as locks:
+    copied = reserved_names.new_version()
+    with _locks(store, sorted({path, target}), (found.record.version, *versions_of(found.record), copied)) as locks:
 
         def alive(size: int) -> None:
             locks.renew_if_due()
@@ -219,8 +221,8 @@ def recover(
         for version in versions_of(found.record):
             put_tombstone(store, version)  # so that a gc that has judged it already looks again and lets it be
         planned = _useful(plan_recovery(store, view, found, alive))
-        _publish(store, view, planned, target, replace_=bool(to), locks=locks)
-        for each in found.paths:
+        _publish(store, view, planned, target, copied, replace_=bool(to), locks=locks)
+        for each in reversed(found.paths):  # an older record alone would be recovered again, without what came later
             with contextlib.suppress(NotFound):
                 store.remove(each)
     return planned
@@ -233,8 +235,16 @@ def _useful(planned: RecoveryPlan) -> RecoveryPlan:
 
 
 def _publish(
-    store: Store, view: StripedStore, planned: RecoveryPlan, target: bytes, *, replace_: bool, locks: _Locks
+    store: Store,
+    view: StripedStore,
+    planned: RecoveryPlan,
+    target: bytes,
+    copied: str,
+    *,
+    replace_: bool,
+    locks: _Locks,
 ) -> None:
+    """Give `target` the planned bytes. copied: version of a copy, where one is needed."""
     there = status_of(store, target)
     if there is not None and not replace_ and not (planned.base and is_version_of(store, view, target, planned.base)):
         raise Exists(
@@ -253,6 +263,8 @@ def _publish(
             locks.commit(lambda: store.concat(target, [draft]))
             return
     else:
+        folder, name = split_path(planned.found.file)
+        draft = join_path(folder, reserved_names.draft_name(name, copied))
         _copy(store, draft, planned.pieces, locks.renew_if_due)
     if planned.found.record.mode is not None and store.capabilities.attributes:
         store.set_attributes(draft, Attributes(mode=planned.found.record.mode))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,12 @@ import pytest
 from stripefs.errors import Busy, Exists, NotFound, StoreError
 from stripefs.format.lock_and_record import DocumentError, Record
 from stripefs.gc.recover import RecoveryPlan, recover
-from stripefs.store.base import Attributes, Capabilities, Store
+from stripefs.store.base import Attributes, Store
 from stripefs.store.striped import StripedStore
 from stripefs.write import Layout
 from stripefs.write.file_lock import acquire
 from stripefs.write.upload import FileUpload
 from tests.model.mounts import Client, Died
-from tests.support.leftovers import Hooked
 from tests.support.uploads import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
 
 SIZE = 3 * MIB + 12345
@@ -200,33 +200,43 @@ async def test_a_crash_while_parts_are_joined(
     assert load(store, b"/model") == data + later
 
 
+@pytest.mark.parametrize("targets", [[b"/model"], [b"/other"], [b"/model", b"/other"]])
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("concat", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-async def test_a_recovery_that_dies_at_any_call_is_repeated(store: Store, tmp_path: Path, layout: Layout) -> None:
-    data = content(SIZE)
-    await synced(store, b"/model", data, layout=layout)
+async def test_a_recovery_that_dies_at_any_call_is_repeated(
+    store: Store, tmp_path: Path, layout: Layout, append: bool, targets: list[bytes], concat: bool
+) -> None:
+    """Each try has the next of `targets`."""
+    before, behind = content(2 * MIB) if append else b"", content(SIZE, 2)
+    identity = None
+    if append:
+        async with writing(store, layout=layout) as uploads:
+            await save(uploads, b"/model", before)
+        identity = StripedStore(store).stat(b"/model").identity
+    await synced(store, b"/model", behind, layout=layout, replacing=identity, append=append)
+    whole = before + behind
+    tried = itertools.cycle(targets)
     died = 0
-    with contextlib.suppress(NotFound):  # when the last one died it was published already
-        while True:
-            client = Client(store)
-            client.kind, client.countdown = "before", died + 1
-            try:
-                run(client, b"/model")
-            except Died:
-                died += 1
-                (tmp_path / ".model.stripefs-lock").unlink(missing_ok=True)  # it runs out
-            else:
-                break
+    while True:
+        client = Client(store)
+        client.capabilities = replace(store.capabilities, concat=concat)
+        client.kind, client.countdown = "before", died + 1
+        target = next(tried)
+        try:
+            run(client, b"/model", to=b"" if target == b"/model" and layout is not Layout.STRIPED else target)
+        except Died:
+            died += 1
+            for name in ("model", "other"):
+                (tmp_path / f".{name}.stripefs-lock").unlink(missing_ok=True)  # it runs out
+        except (StoreError, DocumentError):  # when the last one died it was published already
+            break
+        else:
+            break
     assert died > 10
-    assert load(store, b"/model") == data
-
-
-async def test_a_store_that_cannot_join_copies(store: Store) -> None:
-    data = content(SIZE)
-    await synced(store, b"/model", data)
-    plain = Hooked(store, lambda call, path: None)
-    plain.capabilities = Capabilities(put=True, put_if_absent=True, writes=True, replace=True)
-    run(plain, b"/model")
-    assert load(store, b"/model") == data
+    published = [load(store, b"/" + name) for name in (b"model", b"other") if (tmp_path / name.decode()).exists()]
+    assert whole in published
+    assert all(data in (whole, before) for data in published)
 
 
 async def test_a_file_that_is_being_written_is_left_alone(store: Store, tmp_path: Path) -> None:
