@@ -34,7 +34,7 @@ _PROGRAM = (
 
 
 def installing(told: Path, *command: str) -> list[str]:
-    """What runs an installer, and notes its outcome in a file."""
+    """A program that runs an installer, and notes its outcome in a file."""
     return [sys.executable, "-c", _PROGRAM, str(told), *command]
 
 

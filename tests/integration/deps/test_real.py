@@ -49,7 +49,7 @@ def run(*command: object, path: Path | None = None) -> str:
 
 
 def seen(target: Path, form: str) -> list[object]:
-    """What programs say, and all that there is: mode, owners, time in nanoseconds and bytes."""
+    """The output of programs, and all files with mode, owners, time in nanoseconds and bytes."""
     told = "import space.one, space.two, tool; print(space.one.VALUE + space.two.VALUE)"
     said = [
         run(target / "bin/python" if form == "venv" else PYTHON, "-P", "-c", told, path=target),

@@ -31,7 +31,7 @@ _HOLDING = """
 def test_a_leader_whose_host_dies(image: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """With its daemon, in the middle of an installation. When it is there again it has what the others published, and
     nothing of what it had begun."""
-    git = project(tmp_path / "project", _HOLDING.strip()) / ".git"  # whose content is no part of the key
+    git = project(tmp_path / "project", _HOLDING.strip()) / ".git"  # no part of the key
     git.mkdir()
     (git / "hold").touch()
     with contextlib.ExitStack() as stack:

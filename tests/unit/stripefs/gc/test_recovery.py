@@ -185,7 +185,7 @@ async def test_a_file_that_was_moved_while_it_was_written(store: Store, tmp_path
 async def test_a_crash_while_parts_are_joined(
     store: Store, tmp_path: Path, layout: Layout, carrier: str, later: bytes
 ) -> None:
-    """What came later and was joined too is as durable as what the record names."""
+    """Bytes that came later and were joined too are as durable as those that the record names."""
     data = content(SIZE)
     await synced(store, b"/model", data, layout=layout)
     (found,) = tmp_path.rglob("*-record")
