@@ -285,6 +285,40 @@ def test_the_first_bytes_may_come_slowly_once_they_are_granted(
     transfer.close()
 
 
+def test_a_datanode_that_ends_before_it_hears_that_all_came(here: DataTransfer, port: TransferPort) -> None:
+    gone = threading.Event()
+
+    def reset(talk: Talk) -> None:
+        talk.grant()
+        talk.sock.sendall(b"".join(talk.packets()))
+        talk.reset()
+        gone.set()
+
+    class Waiting(RecordingWatch):
+        def progress(self, received: int) -> None:
+            assert gone.wait(10)
+
+    port.manners = [reset]
+    assert read(here, port, 0, 1000, Waiting()) == DATA[:1000]
+    assert read(here, port, 0, 1000) == DATA[:1000]
+    assert port.connections == 2
+
+
+def test_a_read_that_is_cancelled_when_all_is_here(here: DataTransfer, port: TransferPort) -> None:
+    """Its connection may yet be shut down, and is not to be another read's."""
+
+    class Late(RecordingWatch):
+        def progress(self, received: int) -> None:
+            self.whole = True
+
+        def on_cancel(self, close: Callable[[], None] | None) -> None:
+            self.cancelled = close is None and hasattr(self, "whole")
+
+    assert read(here, port, 0, 1000, Late()) == DATA[:1000]
+    assert read(here, port, 0, 1000) == DATA[:1000]
+    assert port.connections == 2
+
+
 def test_a_read_that_is_cancelled(transfer: DataTransfer, port: TransferPort) -> None:
     watch = RecordingWatch()
     held = threading.Event()
@@ -308,6 +342,13 @@ def test_a_read_that_is_cancelled(transfer: DataTransfer, port: TransferPort) ->
     canceller.join()
     assert read(transfer, port, 0, 1000) == DATA[:1000]
     assert port.connections == 2
+
+
+def test_progress_is_told(here: DataTransfer, port: TransferPort) -> None:
+    watch = RecordingWatch()
+    read(here, port, 0, len(DATA), watch)
+    assert watch.received[-1] == len(DATA)
+    assert len(watch.received) >= 3
 
 
 # The store that chooses between this and WebHDFS.
@@ -574,6 +615,20 @@ class LaterWatch(RecordingWatch):
         self.told += 1
 
 
+def test_the_datanode_of_a_corrupt_replica_is_led_to_the_damage(port: TransferPort) -> None:
+    """It reports damage that its own client meets. Once for all reads that meet it."""
+    with two_replicas(port) as (cluster, store, other):
+        port.manners = [_flipped((64 << 10) + 512 + 31 + 31 + 512 + 9)] * 2
+        for _ in range(2):
+            with pytest.raises(HostFailed, match="fails its checksum"):
+                read_file(store, port.address, 0, 1 << 20)
+        [query] = eventually(lambda: cluster.datanodes[0].served, "the request to the DataNode")
+        assert (int(query["offset"]), int(query["length"])) == (64 << 10, 64 << 10)
+        assert not cluster.datanodes[1].served
+        assert read_file(store, other.address, 0, 1 << 20) == DATA[: 1 << 20]
+        assert len(cluster.datanodes[0].served) == 1
+
+
 def test_a_block_that_was_moved_is_read_where_it_is_now(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_locations, "_FRESH", -1.0)
     with two_replicas(port) as (cluster, store, other):
@@ -604,6 +659,19 @@ def test_a_datanode_that_was_down_is_read_by_data_transfer_again(port: TransferP
                 read_file(store, port.address, 0, 1000)
         assert read_file(store, port.address, 0, 1000) == DATA[:1000]
         assert len(port.asked) == 4
+
+
+def test_a_datanode_that_was_frozen_is_read_by_data_transfer_again(port: TransferPort) -> None:
+    with hdfs(port) as (cluster, store):
+        read_file(store, port.address, 0, 1000)
+        port.manners = [lambda talk: talk.port.hang()] * 3
+        cluster.datanodes[0].manner = lambda request, wanted: request.reset()
+        for _ in range(4):  # the last one by WebHDFS
+            with pytest.raises(HostFailed):
+                read_file(store, port.address, 0, 1000)
+        assert len(cluster.datanodes[0].served) == 1
+        assert read_file(store, port.address, 0, 1000) == DATA[:1000]
+        assert len(port.asked) == 5
 
 
 def test_a_datanode_that_is_left_alone_is_told_of(port: TransferPort) -> None:
