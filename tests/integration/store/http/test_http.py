@@ -22,7 +22,7 @@ from stripefs.errors import (
 )
 from stripefs.fuse.store_worker import StoreBackend
 from stripefs.settings import Settings, StoreSettings
-from stripefs.store.base import Handle, Store
+from stripefs.store.base import Handle, Kind, Store
 from stripefs.store.url import open_store
 from tests.contract.reading import StoreConformance
 from tests.integration.store.http.opening import SIZE, opened
@@ -119,6 +119,13 @@ def test_a_proxy_that_is_named_takes_the_place_of_the_environment_s(
     store.close()
     with pytest.raises(ConfigError, match="the proxy socks9://me:\\*\\*\\*@h cannot be used"):
         open_store(StoreSettings(url=url, proxy="socks9://me:word@h"))
+
+
+def test_the_status_of_a_file(store: Store, tmp_path: Path) -> None:
+    status, found = store.stat(b"/file"), (tmp_path / "file").stat()
+    assert (status.kind, status.length, status.mode) == (Kind.FILE, SIZE, 0o444)
+    assert status.mtime_ns == int(found.st_mtime) * 1_000_000_000
+    assert status.file_id.startswith('"')
 
 
 def test_redirects_are_followed_each_time_if_they_lead_somewhere(server: WebServer, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Handle, Store
 from stripefs.store.url import open_store
 from tests.integration.store.http.opening import SIZE, opened, trusted
-from tests.support.stores import cancel_on_the_way, content
+from tests.support.stores import RecordingWatch, cancel_on_the_way, content
 from tests.tools.web_server import Fault, WebServer
 
 # Faults
@@ -139,6 +140,22 @@ def cancel_a_stuck_read(server: WebServer) -> None:
     cancel_on_the_way(partial(handle.read, 0, SIZE))
     assert bytes(handle.read(0, SIZE)) == content(SIZE)
     store.close()
+
+
+def test_a_cancellation_that_comes_late_hurts_no_other_read(server: WebServer, handle: Handle) -> None:
+    registered: list[Callable[[], None] | None] = []
+
+    class Late(RecordingWatch):
+        def on_cancel(self, close: Callable[[], None] | None) -> None:
+            registered.append(close)
+
+    assert bytes(handle.read(0, 1000, watch=Late())) == content(SIZE)[:1000]
+    close, taken_back = registered
+    assert close is not None
+    assert taken_back is None
+    close()
+    assert bytes(handle.read(0, 1000)) == content(SIZE)[:1000]
+    assert len({request.connection for request in server.seen}) == 1
 
 
 def test_a_password_in_the_url(server: WebServer, caplog: pytest.LogCaptureFixture) -> None:
