@@ -92,6 +92,23 @@ def test_status_and_metrics_tell_what_the_mount_does(shell: Place) -> None:
     assert address in taken.stderr
 
 
+def test_status_and_metrics_tell_what_is_written(shell: Place) -> None:
+    address, url = f"127.0.0.1:{free_port()}", f"throttled+file://{shell.folder}/source?hosts=3&rate=1GB/s"
+    live = shell.mount(url, "--rw", "--layout", "striped", "--unit", "1MiB", "--metrics", address)
+    (live.path / "done").write_bytes(bytes(12 * MIB))
+    with open(live.path / "model", "wb", buffering=0) as model:
+        model.write(bytes(3 * MIB))
+        status, page, samples = live.told_status(), shell.run("status").stdout, scraped(address)
+    writer = status["writer"]
+    assert status["requests"]["written_bytes"] == samples["stripefs_written_bytes_total"] == 15 * MIB
+    assert [(one["path"], one["length"], one["memory"]) for one in writer["drafts"]] == [("/model", 3 * MIB, 3 * MIB)]
+    assert writer["published_versions"] == samples["stripefs_published_versions_total"] == 1
+    assert sum(host["bytes"] for host in writer["hosts"]) == samples["stripefs_sent_bytes_total"] > 12 * MIB
+    assert samples["stripefs_write_memory_used_bytes"] == 3 * MIB
+    for text in ("15 MiB so far", "1 file open", "1 version\n", "\nwrite errors ", "file being written", "\nh2 "):
+        assert text in page
+
+
 def test_a_busy_mount_is_left_alone_unless_lazily(shell: Place) -> None:
     live = shell.mount("source")
     with open(live.path / "small", "rb") as held:
