@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -136,6 +137,16 @@ def test_what_a_writer_cannot_do(place: Path) -> None:
     for mode in ("r", "w", "rb+", "wt", ""):
         with pytest.raises(ValueError, match="none of rb"):
             stripefs.open(str(place / "file"), mode)
+
+
+def test_the_umask_holds_for_what_is_new(place: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        stripefs.connect(str(place)).write_bytes("file", b"x")
+        stripefs.connect(str(place)).mkdir("folder")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((place / name).stat().st_mode) for name in ("file", "folder")] == [0o640, 0o750]
 
 
 def test_sync_keeps_what_was_written(place: Path, data: bytes) -> None:
