@@ -205,6 +205,21 @@ def test_threads_stay_within_their_bound(threads: int, spare: int, steps: list[s
         lane.close()
 
 
+async def test_a_service_that_is_away_is_asked_again_and_each_failure_is_told() -> None:
+    answers: list[Exception | int] = [ServiceDown("away"), Transient("busy"), 5]
+    told: list[str] = []
+    calls = Executor(30, lambda what, error: told.append(f"{what}: {error}"))
+
+    def ask() -> int:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert await calls.call("asking", ask) == 5
+    assert (calls.retries, told) == (2, ["asking: away", "asking: busy"])
+
+
 async def test_an_attempt_that_does_not_come_back_is_cancelled_when_the_time_is_up(autojump_clock: MockClock) -> None:
     async def attempt() -> None:
         await trio.sleep(12)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stripefs.osutil import atomic_file, flocked, remove_tree, try_flock, write_output
+from stripefs.osutil import atomic_file, check, flocked, remove_tree, try_flock, write_output
 
 
 def write(path: Path, *parts: Any) -> None:
@@ -99,3 +101,11 @@ def test_a_lock_is_held_until_the_end_of_its_block(tmp_path: Path) -> None:
     os.close(other)
     with flocked(tmp_path, os.O_RDONLY | os.O_DIRECTORY, wait=False):
         pass
+
+
+def test_results_below_zero_are_errors() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert check(libc.getpid()) == os.getpid()
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        check(libc.close(-1), "it")
+    assert (caught.value.errno, caught.value.filename) == (errno.EBADF, "it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import json
 import os
 import shutil
 import subprocess
@@ -106,6 +107,21 @@ def test_every_event_is_in_a_file_once_or_accounted_for(steps: list[tuple[Any, A
         writer.instant("ready")
         assert writer.close(PATIENCE)
         accounted(seen + events(folder), emitted + 1)
+
+
+def test_a_line_that_stays_torn_ends_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(descriptor: int, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    disk, writer = Disk(), Writer(str(tmp_path), WHO, "job")
+    monkeypatch.setattr(os, "write", disk.write)
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    for name, disk.left in (("whole", None), ("torn", 50), ("after", None)):
+        writer.instant("model", name)
+        assert writer.close(PATIENCE)
+    first, second = (path.read_bytes().split(b"\n") for path in sorted(tmp_path.iterdir()))
+    assert (json.loads(first[0])["name"], len(first[1])) == ("whole", 50)
+    assert [json.loads(line)["stage"] for line in second[:-1]] == ["model", "dropped"]
 
 
 def test_the_first_file_and_the_newest_are_kept(tmp_path: Path) -> None:

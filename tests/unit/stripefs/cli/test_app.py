@@ -12,7 +12,7 @@ from stripefs.cli.output import guarded, wants_debug
 from stripefs.errors import ConfigError, MountError, NotFound
 from stripefs.fuse import daemonize
 from stripefs.settings import MIB, Settings
-from tests.contract.commands import CommandConformance
+from tests.contract.commands import CommandConformance, completed
 from tests.unit.stripefs.cli.conftest import Run
 
 
@@ -136,6 +136,10 @@ def test_watching_goes_on_until_interrupted(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setattr(status.time, "sleep", pause)
     code, out, err = run("status", "--watch", "--json")
     assert (code, out, err.strip()) == (130, "[]\n[]\n", "stripefs: interrupted")
+
+
+def test_values_of_options_are_completed() -> None:
+    assert completed("stripefs", "stripefs mount --hdfs-transport w") == ["plain,webhdfs"]
 
 
 def test_status_of_what_is_no_mount(run: Run, tmp_path: Path) -> None:
