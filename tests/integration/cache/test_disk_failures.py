@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,32 @@ def test_a_folder_that_cannot_be_made(source: Path, folder: Path) -> None:
     job = {"source": str(source), "folder": "/proc/cache", "paths": ["/a", "/a"]}
     found, _ = run(job)
     assert [(line["sha256"], line["fetched"]) for line in found] == [(digest, 10 * MIB)] * 2
+
+
+def test_a_reader_never_waits_for_the_disk() -> None:
+    """Blocks that the queue does not take are not kept."""
+    written: list[int] = []
+    ended: list[int] = []
+    queue = WriteQueue(3 * MIB, lambda: None)
+
+    def hang(number: int) -> None:
+        written.append(number)
+        while len(ended) < 1:
+            time.sleep(0.001)
+
+    def fill(number: int) -> WriteJob:
+        return WriteJob(partial(hang, number), 2 * MIB, lambda: ended.append(number))
+
+    assert queue.offer(fill(0))
+    assert not queue.offer(fill(2))
+    assert queue.waiting == 2 * MIB
+    ended.append(-1)
+    assert queue.drain(PATIENCE)
+    assert queue.offer(fill(4))
+    assert queue.drain(PATIENCE)
+    queue.close()
+    assert written == [0, 4]
+    assert ended == [-1, 0, 4]
 
 
 def test_one_fill_is_taken_however_large_and_none_after_the_end() -> None:

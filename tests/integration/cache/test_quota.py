@@ -197,6 +197,20 @@ def test_who_finds_room_waits_for_nobody_who_counts(folder: Path, monkeypatch: p
     assert one.used() <= 10 * MIB
 
 
+def test_two_who_find_no_room_evict_once(folder: Path) -> None:
+    several = [segment(folder, A, number) for number in range(10)]
+    quotas = [Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(4)]
+    quotas[0].recount()
+    found: list[bool] = []
+    threads = [threading.Thread(target=lambda one=one: found.append(one.acquire(64 << 10, B))) for one in quotas]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 4
+    assert [path.exists() for path in several] == [False] + [True] * 9
+
+
 def test_what_others_take_while_room_is_made_is_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     several = [segment(folder, A, number) for number in range(10)]
     one, other = (Quota(CacheDir(str(folder)), 10 * MIB) for _ in range(2))

@@ -21,7 +21,7 @@ import pytest
 from imagefs.daemon.client import Client
 from imagefs.podman import ImageStore
 from stripefs.fuse import kernel
-from tests.tools.containers import fill
+from tests.tools.containers import fill, wait_for
 from tests.tools.imagefs_daemon import Service, built
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -180,3 +180,11 @@ def test_adding_again_repairs_it_after_the_daemon_was_stopped(podman: Podman) ->
     assert podman.try_("podman", "run", "--rm", *_CONTAINER, "t:1", "echo here").returncode
     podman.imagefs("add", f"{podman.store}#t", "t:1")
     assert podman.run("t:1", "echo here") == "here"
+
+
+def test_nothing_stays_of_an_image_that_podman_refuses(podman: Podman, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(podman.service.environment, "CONTAINERS_STORAGE_CONF", "/nowhere/storage.conf")
+    before = Client(podman.service.settings).leases()
+    done = podman.service.run("podman", "add", f"{podman.store}#t", "third:1", "--root", str(podman.root))
+    assert "podman pull failed" in done.stderr
+    assert wait_for(lambda: Client(podman.service.settings).leases() == before)

@@ -28,7 +28,7 @@ from imagefs.repository.registry import RegistryRepository
 from imagefs.repository.traces import Traces
 from stripefs.errors import StoreError
 from tests.support.images.layers import directory, file, layer
-from tests.support.images.stores import build_tree, images_at, images_in, write_tree
+from tests.support.images.stores import build_tree, files, images_at, images_in, write_tree
 from tests.tools.imagefs_daemon import Service
 from tests.tools.registry import push_image, running_registry
 
@@ -141,6 +141,19 @@ def test_a_copy_that_breaks_off_is_not_found_and_the_next_goes_on(
     done = imagefs("push", f"{store}#app", url)
     assert (done["digest"], done["present"]) == (digest, 2)  # the pack and its index
     assert done["bytes"] < 100_000
+
+
+def test_a_pack_that_is_missing_ends_the_copy(
+    registry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, url = tmp_path / "store", new_url(registry)
+    build_tree(write_tree(tmp_path / "source", a=41), images_in(store), "app")
+    (pack,) = files(store, "packs")
+    pack.unlink()
+    assert PROGRAM.main(["push", f"{store}#app", url]) == 5
+    assert f"lacks packs/{pack.name}" in capsys.readouterr().err
+    with images_at(url) as there:
+        assert (there.tags(), there.images()) == ({}, {})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,6 +112,18 @@ def test_a_folder_that_cannot_be_written_stops_no_job(host: Service, store: Path
     assert len(done.stderr.splitlines()) == 1
     assert host.run("run", "--events", str(spool), f"{store}#small", "--", "true").returncode == 125
     assert spool.read_text() == "a file"
+
+
+def test_events_for_which_there_is_no_room_are_told_to_be_lost(host: Service, store: Path, spool: Path) -> None:
+    spool.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", spool], check=True)
+    try:
+        (spool / "all of it").write_bytes(bytes(4096))
+        done = host.run("run", f"{store}#small", "--", "sh", "-c", "echo done; exit 3")
+    finally:
+        subprocess.run(["umount", "--lazy", spool], check=True)
+    assert (done.returncode, done.stdout) == (3, "done\n")
+    assert done.stderr == f"imagefs run: events are lost: {spool}: No space left on device\n"
 
 
 def test_a_mount(host: Service, store: Path, spool: Path) -> None:

@@ -195,6 +195,13 @@ def test_any_file_of_a_stripefs_mount_is_a_checkpoint(tracing: Tracing, mounts: 
     assert [event["event"] for event in tracing.of("checkpoint", str(file))] == ["begin", "end"]
 
 
+def test_the_start_is_over_when_the_file_appears(tracing: Tracing, tmp_path: Path) -> None:
+    text = f"{SEEN}\nopen({str(tmp_path / 'ready')!r}, 'w')\nuntil('\"ready\"')"
+    options = ("--ready-file", str(tmp_path / "ready"))
+    assert tracing.run(sys.executable, "-c", text, options=options) == (0, "", "")
+    assert [event["event"] for event in events(tracing.spool) if event["stage"] == "ready"] == ["instant"]
+
+
 def test_a_file_of_an_earlier_start_says_nothing(tracing: Tracing, tmp_path: Path) -> None:
     (tmp_path / "ready").touch()
     os.utime(tmp_path / "ready", (1, 1))
