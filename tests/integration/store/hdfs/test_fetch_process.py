@@ -18,6 +18,7 @@ from contextlib import closing
 import pytest
 
 from stripefs.errors import Abandoned
+from stripefs.store import allocator
 from stripefs.store.hdfs import fetch_process as module
 from stripefs.store.hdfs.data_transfer import DataTransfer
 from stripefs.store.hdfs.fetch_process import FetchProcess
@@ -178,3 +179,17 @@ def test_it_ends_with_the_mount(stopped: bool) -> None:
             os.kill(pid, signal.SIGSTOP)
         mount.kill()
     eventually(lambda: gone(pid), "the end of the process")
+
+
+def test_memory_stays_for_the_next_buffers_and_goes_when_all_are_free(
+    process: FetchProcess, port: TransferPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocator, "KEPT", 2 << 20)
+    monkeypatch.setattr(module, "LOOK_EVERY", 0.01)
+    answers = [process.fetch(request_for(port.address, at, SIZE), None) for at in range(3)]
+    assert process._buffers.resident >= 3 * SIZE
+    del answers[1:]
+    eventually(lambda: process._buffers.resident <= 2 * SIZE + (1 << 20), "the end of what is free beyond what is used")
+    assert answers[0] == DATA[:SIZE]
+    answers.clear()
+    eventually(lambda: not process._buffers.resident, "the end of all memory")

@@ -16,7 +16,7 @@ from stripefs.errors import (
 )
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs import block_locations
-from stripefs.store.hdfs.connection import check_rpc
+from stripefs.store.hdfs.connection import IdlePool, check_rpc
 from stripefs.store.hdfs.namenode_failover import Unanswered
 from stripefs.store.hdfs.namenode_webhdfs import NameNodeRest
 from stripefs.store.hdfs.store import HdfsStore
@@ -204,3 +204,11 @@ def test_a_port_that_speaks_something_else() -> None:
             with pytest.raises(ServiceDown, match=f"{address} is not a NameNode's RPC port"):
                 check_rpc(address, 10.0)
             thread.join()
+
+
+def test_a_connection_that_outlives_its_pool_is_closed() -> None:
+    pool, (ours, theirs) = IdlePool[socket.socket](2), socket.socketpair()
+    pool.close()
+    pool.keep("namenode", ours)
+    assert ours.fileno() == -1
+    theirs.close()
