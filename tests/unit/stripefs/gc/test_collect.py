@@ -406,6 +406,19 @@ def test_a_full_disk_is_made_room_on(tmp_path: Path) -> None:
         subprocess.run(["umount", tmp_path], check=True)
 
 
+def test_a_part_that_its_manifest_does_not_name_goes_when_it_is_old(place: Place) -> None:
+    """Until then its writer may be at work, though the folder that it lies in did not change for long."""
+    place.striped("d/striped", version(1), seconds=OLD)
+    good = place.everything()
+    path = stray(place, 1)
+    os.utime(place.root / path)
+    found = collect(place)
+    assert (found.removed, found.kept) == (0, {GcVerdict.YOUNG: (1, len(b"stray"))})
+    place.age(path, OLD)
+    assert removed(collect(place)) == {path}
+    assert place.everything() == good
+
+
 def test_stores_that_cannot_do_it_are_refused(place: Place) -> None:
     for missing in ("put", "listing"):
         store = Hooked(place.store, lambda call, path: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,11 @@ import trio.testing
 
 from stripefs.errors import PermissionDenied
 from stripefs.gc import deferred_delete
+from stripefs.gc.collect import Collection
 from stripefs.gc.deferred_delete import DeferredDelete, remove_version
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
+from stripefs.store.striped import StripedStore
 from tests.support.leftovers import Hooked
 
 A, B = "a" * 16, "b" * 16
@@ -69,11 +72,11 @@ async def test_what_is_due_can_be_waited_for(store: LocalStore) -> None:
         nursery.start_soon(due.run)
         nursery.start_soon(kept.run)
         kept.schedule([B])
+        await kept.wait_due()  # for the stone, when a mount ends
+        store.stat(b"/.stripefs/%s/stone" % B.encode())
         due.schedule([A])
         await due.wait_due()
-        await kept.wait_due()
         assert versions(store) == [B]
-        store.stat(b"/.stripefs/%s/stone" % B.encode())
         nursery.cancel_scope.cancel()
 
 
@@ -103,6 +106,22 @@ async def test_what_cannot_be_deleted_is_tried_again_and_then_left(
     assert versions(store) == left
     told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert told == [f"the replaced version {version} stays until stripefs gc: no" for version in left]
+
+
+async def test_a_gc_spares_what_was_scheduled_however_old_its_parts_are(
+    store: LocalStore, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    deletions = DeferredDelete(store, GRACE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deletions.run)
+        deletions.schedule([A])
+        await deletions.wait_due()
+        for path in (tmp_path / ".stripefs").rglob("*"):
+            if path.name != "stone":
+                os.utime(path, (1, 1))
+        found = await trio.to_thread.run_sync(Collection(store, StripedStore(store)).run)
+        assert [item.path for item in found.items] == [f"/.stripefs/{B}".encode()]
+        nursery.cancel_scope.cancel()
 
 
 def test_what_is_no_version_is_never_scheduled(store: LocalStore) -> None:
