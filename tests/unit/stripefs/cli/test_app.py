@@ -1,6 +1,7 @@
 """The command from its arguments to its exit code and its one line on standard error, nothing mounted."""
 
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from stripefs.cli.output import guarded, wants_debug
 from stripefs.errors import ConfigError, MountError, NotFound
 from stripefs.fuse import daemonize
 from stripefs.settings import MIB, Settings
-from tests.contract.commands import CommandConformance, completed
+from tests.contract.commands import CommandConformance, completed, program
 from tests.unit.stripefs.cli.conftest import Run
 
 
@@ -33,6 +34,7 @@ class TestStripefs(CommandConformance):
         (["cache", "ls"], 2, "no cache folder is named", ""),
         (["warm", "/"], 2, "no cache folder is named", ""),
         (["ls", "hdfs:/x"], 2, "is no URL: two slashes go behind the colon", ""),
+        (["ls", "file:///a%00b"], 2, "holds a NUL byte, which no name can", ""),
         (["cp", "throttled+file:/a", "b"], 2, "is no URL: two slashes go behind the colon", ""),
         *(
             (["rm", "-rf", path], 2, "no name that could be removed", "")
@@ -192,3 +194,13 @@ def test_when_debug_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not wants_debug(["mount", "--log-level", "info", "debug"])
     monkeypatch.setenv("STRIPEFS_LOG_LEVEL", "debug")
     assert wants_debug([])
+
+
+@pytest.mark.parametrize("words", [["mount.stripefs"], ["stripefs", "mount"], ["stripefs"]])
+def test_a_reader_of_our_output_that_left_is_no_news(words: list[str]) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w") as output:
+        command = [program(words[0]), *words[1:], "--help"]
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
