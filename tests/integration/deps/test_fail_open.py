@@ -20,6 +20,7 @@ from tests.integration.deps.conftest import Job
 from tests.support.deps.installed import imported, snapshots_in
 from tests.support.deps.starting import away, by_uv, done, is_mounted
 from tests.support.images.faults import cut, flip, objects
+from tests.support.start_events import events_in
 from tests.tools.imagefs_daemon import PATIENCE, Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -166,6 +167,22 @@ def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list
     service.ok("umount", str(target))
     assert start("--quiet", *UV_ARGUMENTS[2:], "heavy") == 0
     assert value(sys.executable, target) == "15"
+
+
+def test_a_working_directory_that_is_gone(service: Service, folder: Path, target: Path, tmp_path: Path) -> None:
+    """Many commands can do without. Events are written before this process becomes the command."""
+    (tmp_path / "gone").mkdir()
+    arguments = [program("imagefs"), "deps", "run", "--target", target, "--", "cp", "-r", folder / "wheels", target]
+    done = subprocess.run(
+        ["sh", "-c", f'rmdir {tmp_path}/gone && exec "$@"', "sh", *map(str, arguments)],
+        cwd=tmp_path / "gone",
+        env={**service.environment, "BOOTSEER_EVENTS": str(tmp_path / "events"), "BOOTSEER_RUN": "r7"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, "the working directory is gone; installing without" in done.stderr) == (0, True)
+    assert len(list(target.iterdir())) == 2
+    assert [one["name"] for one in events_in(tmp_path / "events") if one["event"] == "instant"] == ["miss"]
 
 
 def test_the_installer_alone_has_the_signals_that_it_would_have() -> None:

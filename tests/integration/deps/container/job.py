@@ -22,7 +22,7 @@ _REFUSING = """\
 import imagefs.mounts
 from stripefs.errors import MountError
 def place(attached, target, tree, settings, *, name, copy=-1, placed=imagefs.mounts.show_attached):
-    if name.startswith("deps/"):
+    if {where}:
         raise MountError("the kernel refuses it")
     return placed(attached, target, tree, settings, name=name, copy=copy)
 imagefs.mounts.show_attached = place
@@ -71,9 +71,9 @@ class Job:
         ready = list((runtime / "imagefs/ready").iterdir())
         return [*self.uppers(), *runs, *mounts, *inner, *ready, *self.service.status()["images"]]
 
-    def kernel_refuses(self) -> None:
-        """From now on programs of this host mount no dependency snapshot."""
-        (self.folder / "sitecustomize.py").write_text(_REFUSING)
+    def kernel_refuses(self, where: str) -> None:
+        """From now on programs of this host mount no tree for which the expression, of `target` and `name`, is true."""
+        (self.folder / "sitecustomize.py").write_text(_REFUSING.format(where=where))
         self.service.environment["PYTHONPATH"] = str(self.folder)
 
     def uppers(self) -> list[Path]:

@@ -70,6 +70,19 @@ def test_it_runs_in_a_container_like_the_job_s(job: Job) -> None:
     job.nothing_is_left()
 
 
+def test_where_what_was_packed_cannot_be_mounted(untidy: Job) -> None:
+    """It runs on what was installed, and the snapshot says so."""
+    untidy.kernel_refuses('target.endswith("/layers/0")')
+    assert untidy.run("--deps-wait", *ELSEWHERE, "--deps-probe", PACKED) == SEEN
+    assert "not published: the probe failed" in untidy.told
+    assert snapshots_in(untidy.store).stored() == {}
+    assert untidy.run("--deps-wait", *ELSEWHERE, "--deps-probe", INSTALLED) == SEEN
+    (name,) = snapshots_in(untidy.store).stored()
+    noted = "the probe ran on what was installed: the kernel refuses it"
+    assert snapshots_in(untidy.store).load(name).findings == (noted,)
+    untidy.nothing_is_left()
+
+
 def test_a_publisher_that_is_killed_leaves_nothing(job: Job) -> None:
     """While the job goes on, which does not wait for the probe."""
     mark = f"# {job.folder}"
