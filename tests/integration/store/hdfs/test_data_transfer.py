@@ -531,6 +531,20 @@ def test_a_short_file_whose_replica_does_not_bring_it(
         handle.close()
 
 
+def test_a_datanode_that_was_late_delays_no_opening_of_another_file(
+    port: TransferPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_files, "PATIENCE", 0.3)
+    monkeypatch.setattr(short_files, "REMEMBERED", 0)  # the same file counts as another
+    with short(port, monkeypatch) as (_, store, expected):
+        port.manners = [_pausing(lambda talk: talk.port.hang())]
+        for _ in range(3):
+            handle = store.open(b"/file", expected)
+            assert handle.read_now(0, 1000) is None
+            handle.close()
+        assert port.asked == [(0, len(DATA))]
+
+
 def test_a_file_of_an_encryption_zone(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
     """DataNodes have other bytes than it by data transfer. It may be the first one, long after the store was made."""
     with short(port, monkeypatch) as (cluster, store, expected):

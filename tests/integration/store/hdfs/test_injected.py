@@ -15,6 +15,7 @@ from stripefs.store.hdfs.native import PinnedFile
 from stripefs.store.hdfs.native_workarounds import corruption
 from stripefs.store.hdfs.store import HdfsStore
 from tests.support.stores import cancel_on_the_way
+from tests.support.waiting import eventually
 from tests.tools.fake_hdfs import (
     DATA,
     TIMEOUT,
@@ -96,7 +97,7 @@ def test_what_a_datanode_says_of_others(refusal: Any, kind: type[StoreError]) ->
 def test_the_next_replica_is_read_where_none_was_chosen() -> None:
     with running(resets, overloaded, good, host_timeout=30.0) as (cluster, store):
         assert store.open(b"/file").read(0, 1000) == DATA[:1000]
-        assert [len(datanode.served) for datanode in cluster.datanodes] == [1, 1, 1]
+        eventually(lambda: [len(datanode.served) for datanode in cluster.datanodes] == [1, 1, 1], "one request to each")
         [query] = cluster.datanodes[2].served
         assert query["namenoderpcaddress"] == "logical:8020"  # the NameNode's own name and not the given one
         assert query["user.name"] == "me"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from stripefs.errors import NotFound
 from stripefs.store.hdfs import datanode_read, native
 from stripefs.store.hdfs.store import HdfsStore
 from tests.support.waiting import eventually
@@ -164,3 +165,18 @@ def test_when_all_are_silent_the_first_read_is_waited_for(library: Library) -> N
         also.over.set()
         assert got == [DOCUMENT]
         assert all(store.health.reason(datanode.name) for datanode in cluster.datanodes)
+
+
+@pytest.mark.parametrize("transport", ["auto", "webhdfs"])
+def test_a_small_read_of_a_name_that_hdfs_cannot_have(library: Library, transport: str) -> None:
+    library.answers.set()
+    with FakeCluster.running(DOCUMENT, good) as cluster:
+        store = HdfsStore(settings_for(cluster, transport=transport))
+        try:
+            with pytest.raises(NotFound):
+                store.read_small(b"/\xff", 1000)
+            [refused, answer] = store.read_small_files([b"/\xff", b"/file"], 1000)
+            assert isinstance(refused, NotFound)
+            assert answer == DOCUMENT
+        finally:
+            store.close()

@@ -13,7 +13,7 @@ import pytest
 
 from stripefs.errors import NotFound, ServiceDown, StaleVersion
 from stripefs.store import striped_listing
-from stripefs.store.base import Handle, Identity, Status, Store
+from stripefs.store.base import Buffer, Handle, Identity, Status, Store
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
@@ -214,4 +214,24 @@ def test_opening_what_was_seen_asks_little(inner: LocalStore) -> None:
         change()
         with pytest.raises(StaleVersion):
             store.open(b"/f", identity)
+    store.close()
+
+
+def test_a_longer_file_that_takes_the_place_of_a_manifest_is_seen(inner: LocalStore) -> None:
+    class Replacing(WrappedStore):
+        NAME = "replacing"
+
+        def read_small(self, path: bytes, length: int) -> Buffer:
+            self.inner.put(path, [DATA], replace=True)
+            self.inner.put(path, [DATA * 10], replace=True)
+            return self.inner.read_small(path, length)
+
+    store = StripedStore(Replacing(inner))
+    for ask in (lambda: store.stat(b"/f").length, lambda: store.manifest(b"/f"), lambda: listing(store, b"/")[0].name):
+        write_striped(inner, b"/f", DATA)
+        assert ask() in (len(DATA) * 10, None, b"f")
+    write_striped(inner, b"/f", DATA)
+    identity = StripedStore(inner).stat(b"/f").identity
+    with pytest.raises(StaleVersion):
+        store.open(b"/f", identity)
     store.close()
