@@ -69,6 +69,17 @@ def test_checked_bytecode_follows_its_source(tree: Path) -> None:
     assert compiled_by_import(tree, "module", "my_json") == [str(tree / "module.py")]
 
 
+def test_bytecode_with_a_time_is_replaced(tree: Path) -> None:
+    """Installers that compile leave it."""
+    subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree)], check=True)
+    with_times = bytecode(tree)
+    compile_tree(sys.executable, [str(tree)])
+    ours = bytecode(tree)
+    assert ours.keys() == with_times.keys()
+    assert {data[4:8] for data in with_times.values()} == {bytes(4)}
+    assert {data[4:8] for data in ours.values()} == {b"\1\0\0\0"}
+
+
 def test_what_an_installer_has_in_its_cache_stays_as_it_is(tree: Path, tmp_path: Path) -> None:
     """uv makes hardlinks."""
     (tree / "__pycache__").mkdir()

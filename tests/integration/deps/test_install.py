@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from imagefs.deps import subreaper
 from imagefs.deps.install import install, installer_environment
 from imagefs.errors import SnapshotError
 from tests.support.waiting import eventually, gone
@@ -207,6 +208,27 @@ def test_what_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(SnapshotError, match="under supervision"):
         install(["true"], os.environ)
+
+
+def test_a_signal_before_the_command_runs_ends_us(tmp_path: Path) -> None:
+    """No plain installation may follow, which is what happens when supervision fails."""
+    (tmp_path / "slow").write_text("#!/bin/sh\necho $$ >started; exec sleep 1000\n")
+    (tmp_path / "slow").chmod(0o755)
+    program = f"import sys; sys.executable = {str(tmp_path / 'slow')!r}; " + _PROGRAM
+    process = subprocess.Popen([sys.executable, "-c", program, "told", "touch", "installed"], cwd=tmp_path)
+    started = tmp_path / "started"
+    starting = int(eventually(lambda: started.exists() and started.read_text(), "it starts"))
+    process.terminate()
+    os.kill(starting, signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM
+    assert not (tmp_path / "installed").exists()
+
+
+def test_signal_handlers_are_as_before() -> None:
+    """Else nobody could interrupt what follows an installation."""
+    before = [signal.getsignal(number) for number in subreaper.FORWARDED]
+    install(["true"], os.environ)
+    assert [signal.getsignal(number) for number in subreaper.FORWARDED] == before
 
 
 def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:

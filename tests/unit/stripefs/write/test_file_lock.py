@@ -189,6 +189,20 @@ def test_who_writes_a_file_or_below_a_directory(store, tmp_path, find, at):
     assert os.listdir(tmp_path / "run/deep") == [".file.stripefs-lock"]
 
 
+def test_all_names_below_a_directory_are_looked_at(store, tmp_path, monkeypatch):
+    """Also those of a listing's later pages."""
+    for name in ("a", "deep", "z"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    held = acquire(store, b"/run/deep/file")
+    scandir = store.scandir
+    monkeypatch.setattr(
+        store, "scandir", lambda path, after=b"": ([status] for page in scandir(path, after) for status in page)
+    )
+    assert find_writer_below(store, b"/run")
+    held.release()
+    assert find_writer_below(store, b"/run") == ""
+
+
 def test_what_cannot_be_told_hinders_nobody(tmp_path):
     class Sealed(LocalStore):
         def put(self, path, data, *, replace=False, parents=True):
