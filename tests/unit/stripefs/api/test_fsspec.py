@@ -1,4 +1,4 @@
-"""stripefs through fsspec: calls of programs, and transactions."""
+"""stripefs through fsspec: calls of programs, transactions, and libraries that stand on it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import fsspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 
 import stripefs
@@ -257,3 +261,17 @@ def test_file_systems_travel(place: Path) -> None:
     assert json.loads(fs.to_json())["root"] == str(place)
     program = "import pickle, sys; print(pickle.loads(bytes.fromhex(sys.argv[1])).cat_file('file'))"
     assert python(program, pickle.dumps(fs).hex()).stdout == "b'x'\n"
+
+
+def test_pandas_and_pyarrow_stand_on_it(place: Path, url: str, fs: LocalFileSystem) -> None:
+    frame = pd.DataFrame({"key": [number % 4 for number in range(40_000)], "half": np.arange(40_000) / 2})
+    frame.to_parquet(f"{url}/table.parquet")
+    pd.testing.assert_frame_equal(pd.read_parquet(f"{url}/table.parquet"), frame)
+    options = {"root": str(place), "layout": "plain"}
+    frame.to_csv("stripefs://folder/table.csv", index=False, storage_options=options)
+    pd.testing.assert_frame_equal(pd.read_csv(f"{url}/folder/table.csv"), frame)
+    table, path = pa.Table.from_pandas(frame), str(place / "data")
+    ds.write_dataset(table, path, format="parquet", partitioning=["key"], filesystem=fs, existing_data_behavior="error")
+    dataset = ds.dataset(path, format="parquet", partitioning=["key"], filesystem=fs)
+    assert dataset.count_rows() == 40_000
+    assert sorted(dataset.to_table(filter=ds.field("key") == 2)["half"].to_pylist()) == list(range(1, 20_000, 2))

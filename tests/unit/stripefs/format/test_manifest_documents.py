@@ -119,6 +119,7 @@ WRONG = {
     "part-shorter": patched("<Q", PARTS_AT + 16, 11_823),
     "part-twice": patched("<I", PARTS_AT + 40 + 8, 0),
     "bytes-behind-the-list": patched("<B", LIST_END, 1),
+    "bytes-before-the-checksum": patched("<B", len(GOOD) - 17, 1),
 }
 
 
