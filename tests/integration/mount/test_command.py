@@ -109,6 +109,15 @@ def test_status_and_metrics_tell_what_is_written(shell: Place) -> None:
         assert text in page
 
 
+def test_probe_inside_a_mount_asks_it_for_its_source(shell: Place) -> None:
+    url = f"throttled+file://{shell.folder}/source?hosts=3&rate=1GB/s"
+    live = shell.mount(url, "--range-size", "1MiB")
+    done = shell.run("probe", live.path / "deep", "--size", "1MiB", "--per-host", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["source"], answer["path"], "limit" in answer) == (url, "/deep/big", True)
+
+
 def test_a_busy_mount_is_left_alone_unless_lazily(shell: Place) -> None:
     live = shell.mount("source")
     with open(live.path / "small", "rb") as held:

@@ -50,7 +50,12 @@ def test_what_a_container_lacks_is_said(mounts: Mounts, prepare: str, wrapper: t
 
 @pytest.mark.root
 def test_options_and_limits_of_the_kernel(mounts: Mounts) -> None:
-    mounted = mounts.mount(options=("noexec", "noatime"), read_ahead_kb=2048, max_background=40)
+    folder = mounts.folder / "full"
+    folder.mkdir()
+    (folder / "file").touch()
+    options = ("nonempty", "noexec", "noatime")
+    mounted = mounts.mount(mountpoint=folder, options=options, read_ahead_kb=2048, max_background=40)
+    assert os.listdir(folder) == []
     report = mounted.status()["kernel"]
     assert {name: (fact["now"], fact["limit"]) for name, fact in report.items()} == {
         "read_ahead_kb": (2048, ""),
@@ -67,6 +72,7 @@ def test_options_and_limits_of_the_kernel(mounts: Mounts) -> None:
         control.query(str(mounted.path), "dance")
     assert control.query(str(mounted.path), "stop") == {"v": 1, "stopping": True}
     assert mounted.process.wait(PATIENCE) == 0
+    assert os.listdir(folder) == ["file"]
 
 
 # Down

@@ -64,10 +64,12 @@ def test_attributes_links_kinds_and_capacity(mounts: Mounts) -> None:
     (mounts.source / "dir").mkdir(mode=0o700)
     (mounts.source / "dir" / "below").touch()
     os.mkfifo(mounts.source / "fifo")
+    os.utime(mounts.source / "fifo", ns=(0, -(10**9)))
     mounted = mounts.mount(umask=0o022)
     shown, real = os.lstat(mounted.path / "file"), file.lstat()
     assert stat.filemode(shown.st_mode) == "-rwxr-x--x"
-    assert (shown.st_size, shown.st_mtime_ns) == (1, real.st_mtime_ns)
+    assert (shown.st_size, shown.st_mtime_ns, shown.st_atime_ns) == (1, real.st_mtime_ns, 1_600_000_000_123_456_789)
+    assert os.lstat(mounted.path / "fifo").st_mtime_ns == -(10**9)
     assert (shown.st_uid, shown.st_gid) == (real.st_uid, real.st_gid)
     assert os.readlink(mounted.path / "link") == "file"
     assert (mounted.path / "link").read_text() == "x"

@@ -171,8 +171,9 @@ async def test_a_new_file_is_seen_and_not_read(store: MemoryStore) -> None:
     assert (await tree.lookup(ROOT, b"new")).id == node
     with pytest.raises(Exists):
         await tree.create(ROOT, b"new", 0o640, CREATE | os.O_EXCL, ME)
-    with pytest.raises(Busy):
+    with pytest.raises(Busy) as caught:
         await tree.open(node)
+    assert "--staging" in caught.value.hint
     names = [name for name, _ in await listed(tree, await tree.opendir(ROOT))]
     assert names == [b"d", b"f", b"g", b"new"]
     await tree.rename(ROOT, b"new", ROOT, b"f", replace=True)
