@@ -427,6 +427,14 @@ def test_mark_never_fails_a_job_for_its_disk(
     assert [event["stage"] for event in events(tmp_path)] == (words if "{}" in spool and not code else [])
 
 
+@pytest.mark.parametrize("stderr", [">&-", ">/dev/full"])
+def test_nobody_hears_a_mark_and_it_fails_no_job(tmp_path: Path, stderr: str) -> None:
+    line = f'"$0" "$1" mark tokenizer --events "$2" 2{stderr}'
+    words = ["sh", "-c", line, sys.executable, startup_events.__file__, str(tmp_path)]
+    subprocess.run(words, check=True, timeout=PATIENCE)
+    assert [event["stage"] for event in events(tmp_path)] == ["tokenizer"]
+
+
 def test_the_file_runs_by_itself(tmp_path: Path) -> None:
     """As in a container that has none of this project: a copy, and no packages."""
     copy = tmp_path / "copy.py"

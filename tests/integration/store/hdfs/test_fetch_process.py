@@ -155,6 +155,19 @@ def test_one_that_hangs_is_killed_however_much_is_asked_of_it(
     eventually(lambda: process._control, "another process")
 
 
+def test_no_threads_are_left(port: TransferPort, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with closing(FetchProcess(least=1)) as process:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", refuse)
+            assert process.fetch(request_for(port.address, 0, SIZE), None) is None
+        assert process.fetch(request_for(port.address, 0, SIZE), None) is None, "it starts"
+        eventually(lambda: process._control, "the process that fetches")
+        assert process.fetch(request_for(port.address, 0, SIZE), None) == DATA[:SIZE]
+
+
 def test_another_version_is_refused(
     port: TransferPort, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from stripefs.errors import Corrupt, HostFailed, PermissionDenied, StaleVersion
-from stripefs.read.planner import RangeState
+from stripefs.read.planner import HostTable, RangeState
 from tests.unit.stripefs.read.planner.world import MIB, Host, World, eight, limits, placed, played, sequential
 
 
@@ -67,6 +67,10 @@ def test_a_stale_version_fails_what_is_absent_and_keeps_what_is_here():
     assert planner.need(file, 0, world.now).state is RangeState.READY
     with pytest.raises(StaleVersion):
         planner.need(file, 400 * MIB, world.now)
+
+
+def test_one_host_never_holds_more_than_half_the_threads():
+    assert [HostTable(per_host=100, total=total).per_host for total in (8, 1)] == [4, 1]
 
 
 def test_replicas_that_moved_are_asked_for_and_found():
