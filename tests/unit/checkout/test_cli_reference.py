@@ -37,13 +37,14 @@ def test_the_committed_man_pages_are_those_that_are_generated() -> None:
 
 
 @PROGRAM
-def test_the_page_has_each_command_with_each_flag_and_value(program: Reference) -> None:
-    text = markdown.page(program)
+def test_both_pages_have_each_command_with_each_flag_and_value(program: Reference) -> None:
+    text, pages = markdown.page(program), man.pages(program, __version__)
     for command in commands(program):
         _, _, part = text.partition(f" `{command.path}`\n\n    {command.usage}\n")
         part = re.split(r"^##", part, maxsplit=1, flags=re.MULTILINE)[0]
         for flag in command.flags:
             assert "--help" in flag.names or f"`{flag.names}" in part, (command.path, flag.names)
+            assert man.escaped(flag.names) in pages[f"{program.name}-{command.path.split(' ')[1]}.1"], command.path
             if flag.setting is None:
                 assert all(f"`{value}`" in part for value in flag.values), (command.path, flag.names)
     settings = text.partition("\n## Settings\n")[2]
@@ -60,6 +61,12 @@ def test_no_line_of_help_begins_with_a_clause_without_its_subject(program: Refer
         lines += [*command.text, *(flag.help for flag in command.flags)]
     assert [line for line in lines if headless(line) or re.match(r"Where [a-z]", line)] == []
     assert headless("How HDFS is read.")
+
+
+def test_text_cannot_be_taken_for_a_request_of_roff() -> None:
+    """A line that begins with a dot would not be shown."""
+    assert man.escaped(".SH NAME") == "\\&.SH NAME"
+    assert man.escaped("a\\b `-x`") == "a\\eb \\-x"
 
 
 def test_the_page_of_the_helper_of_mount_has_what_the_helper_takes() -> None:

@@ -60,6 +60,14 @@ def test_only_privileged_containers_hand_mounts_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PODS)
+def test_resources_are_those_that_every_node_has(name: str) -> None:
+    """Kubernetes takes any other name, and finds no node for the pod then."""
+    for container in containers(MANIFESTS[name]):
+        for amounts in container.get("resources", {}).values():
+            assert amounts.keys() <= {"cpu", "memory", "ephemeral-storage"}
+
+
+@pytest.mark.parametrize("name", PODS)
 def test_scripts_of_containers_are_scripts(name: str) -> None:
     for container in containers(MANIFESTS[name]):
         if container["command"] == ["sh", "-c"]:
