@@ -3,6 +3,7 @@ told."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -114,6 +115,20 @@ def test_a_cache_that_cannot_be_written(own_service: Service, store: Path, wheel
     status, told = done(own_service, store, target, by_uv(wheels, target))
     assert (status, "without a snapshot" in told) == (0, True)
     assert imported(target).returncode == 0
+
+
+def test_no_room_to_note_who_uses_it(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
+) -> None:
+    notes = Path(service.settings.cache, "deps/targets")
+    notes.mkdir(parents=True)
+    kernel.mount("notes", str(notes), "tmpfs", 0, "size=64k")
+    done(service, store, target, by_uv(wheels, target), wait=True)
+    with contextlib.suppress(OSError), (notes / "fill").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    status, told = done(service, store, target, ["false"], user=jobs[0].pid)
+    assert (status, "installed by an earlier start" in told, "cannot be noted" in told) == (0, True, True)
 
 
 def test_no_room_to_note_that_it_is_whole(
