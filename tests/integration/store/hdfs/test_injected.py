@@ -178,6 +178,15 @@ def test_a_host_that_fails_and_a_namenode_that_is_away() -> None:
             handle.read(0, 10, host=block.hosts[0])
 
 
+def test_a_store_that_cannot_choose_opens_as_ever() -> None:
+    with FakeCluster.running(DATA, good) as cluster:
+        store = HdfsStore(settings_for(cluster))
+        store.chooses_host = False
+        handle = store.open_checked(b"/file", len(DATA))
+        assert handle.status.file_id
+        store.close()
+
+
 MESSAGE = (
     'DataTransferError("All DataNodes failed: ['
     r"DatanodeInfoProto { id: DatanodeIdProto { ip_addr: \"10.0.0.1\", host_name: \"a\", xfer_port: 9866 } }, "
