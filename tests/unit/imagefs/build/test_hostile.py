@@ -35,6 +35,7 @@ HOSTILE: dict[str, tuple[bytes | list[bytes], str]] = {
     "upward-prefix": (tar.member(b"x", prefix=b"../.."), "leads upward"),
     "upward-sparse": (tar.pax_sparse("1.0", b"../x", 10, []), "leads upward"),
     "long-component": (tar.file(b"d/" + b"x" * 256), "component of more than 255 bytes"),
+    "long-name": (tar.file(b"/".join([b"x" * 200] * 25)), "a name of 5024 bytes"),
     "null-in-target": (tar.pax({b"linkpath": b"a\0b"}) + tar.member(b"x", tar.SYMLINK), "no name for a file"),
     "root-is-a-file": (tar.file(b"./", data=b"x"), "root is no directory"),
     # Links
@@ -65,13 +66,17 @@ HOSTILE: dict[str, tuple[bytes | list[bytes], str]] = {
     "negative-size-header": (tar.header(b"x", b"x", -512), "negative length"),
     "endless-size": (tar.header(b"x", size=1 << 62), "unexpected end of data"),
     "size-beyond-64-bits": (tar.header(b"x", size=b"\x80" + b"\xff" * 11), "a number is out of range"),
+    "size-beyond-64-bits-pax": (tar.pax({b"size": b"9" * 19}) + tar.member(b"x"), "is no number"),
     "size-with-underscores": (tar.pax({b"size": b"1_0"}) + tar.member(b"x"), "is no number"),
     "time-of-many-digits": (tar.pax({b"mtime": b"9" * 4000}) + tar.member(b"x"), "is no time"),
     "owner-is-nobody": (tar.file(b"x", uid=(1 << 32) - 1), "owner 4294967295:0 is out of range"),
+    "owner-is-negative": (tar.pax({b"gid": b"-1"}) + tar.member(b"x"), "owner 0:-1 is out of range"),
     "device-number": (tar.file(b"x", tar.CHARACTER, device=(4096, 0)), "x: device number 4096:0 does not fit"),
     # Headers
     "long-link-name": (tar.long(b"x" * 70_000, b"K") + tar.member(b"x", tar.SYMLINK), "headers are longer than"),
     "pax-no-key": (tar.pax(b"5 =b\n") + tar.member(b"x"), "cut short"),
+    "pax-no-value": (tar.pax(b"5 ab\n") + tar.member(b"x"), "cut short"),
+    "pax-null-in-key": (tar.pax({b"a\0b": b""}) + tar.member(b"x"), "cut short"),
     "pax-global-damaged": (tar.pax(b"xx", b"g") + tar.member(b"x"), "has no length"),
     "header-of-nothing": (tar.pax({b"path": b"x"}), "headers of a member that is not there"),
     "checksum": (tar.header(b"x", checksum=1), "wrong checksum"),
@@ -84,6 +89,7 @@ HOSTILE: dict[str, tuple[bytes | list[bytes], str]] = {
     "piece-beyond-end": (sparse([(9500, 1000)]), "contradicts itself"),
     "piece-of-negative-length": (sparse([(0, -1), (5, 1001)]), "contradicts itself"),
     "pieces-claim-less": (sparse([(0, 10)]), "contradicts itself"),
+    "holes-of-negative-size": (sparse([], size=-1, stored=0), "contradicts itself"),
     "half-a-piece": (tar.pax({b"GNU.sparse.size": b"9", b"GNU.sparse.map": b"0"}) + tar.member(b"s"), "contradicts"),
     "map-of-unknown-version": (tar.pax({b"GNU.sparse.major": b"2"}) + tar.member(b"s"), "unknown version"),
     "map-out-of-order": (
@@ -98,6 +104,8 @@ HOSTILE: dict[str, tuple[bytes | list[bytes], str]] = {
     # Attributes
     "long-attribute": (tar.file(b"x", xattrs={"user.x": b"v" * 65536}), "headers are longer|too long"),
     "long-attribute-name": (tar.file(b"x", xattrs={"user." + "x" * 251: b""}), "too long"),
+    "attribute-of-no-name": (tar.file(b"x", xattrs={"user.": b""}), "x: the attribute user. has no place"),
+    "acl-of-another-name": (tar.file(b"x", xattrs={"system.posix_acl_accessory": b""}), "has no place"),
     # Floods
     "names": (b"".join(tar.member(b"%d" % number) for number in range(5001)), "more than 5000 entries"),
     "parents": (b"".join(tar.member(b"%d/%s/x" % (n, DEEP)) for n in range(4)), "more than 5000 entries"),

@@ -6,10 +6,12 @@ import io
 import random
 import stat
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.build.content import UNIT, Content, lay_out
+from imagefs.errors import FormatError
 from imagefs.format.erofs import BLOCK, CHUNK
 from imagefs.format.index import BLOCK as DATA_BLOCK
 from imagefs.format.inodes import HOLE, Inode, address
@@ -117,3 +119,14 @@ def test_a_hardlinked_file_has_one_place() -> None:
     assert other is not None
     other[b"again"] = named["d/a"]
     assert len(lay_out(root, contents)) == 1
+
+
+def test_what_lies_past_16_tib_is_refused() -> None:
+    """The blocks of a longer device or file would get the numbers of others."""
+    address(1, 2**32 - 2)
+    with pytest.raises(FormatError, match="16 TiB"):
+        address(1, 2**32 - 1)
+    root, contents, named = tree({"d": {"huge": 1}})
+    named["d/huge"].size = (16 << 40) + 1
+    with pytest.raises(FormatError, match="huge: a file of 17592186044417 bytes"):
+        lay_out(root, contents)

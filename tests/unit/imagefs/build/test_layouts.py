@@ -76,6 +76,8 @@ DAMAGED_DOCUMENTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "more-layers-than-contents": lambda found: found["layers"].append(found["layers"][0]),
     "layer-with-a-path": lambda found: found["layers"][0].update(digest="sha256:../../../outside/secret"),
     "layer-of-another-hash": lambda found: found["layers"][0].update(digest="sha512:" + "0" * 128),
+    "layer-is-a-number": lambda found: found["layers"].append(5),
+    "config-is-a-list": lambda found: found.update(config=[]),
     "digest-is-a-number": lambda found: found["layers"][0].update(digest=7),
     "size-is-negative": lambda found: found["layers"][0].update(size=-1),
     "size-is-a-word": lambda found: found["layers"][0].update(size="5"),
