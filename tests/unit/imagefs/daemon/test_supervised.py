@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from imagefs.blocks import eviction, store
 from imagefs.blocks.cachefile import LocalDevice
@@ -29,16 +29,19 @@ from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
 from imagefs.daemon.open_devices import OpenDevices
+from imagefs.daemon.protocol import Attached, AttachRequest, SnapshotUse
+from imagefs.daemon.record_and_replay import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts
-from imagefs.daemon.state import Attachment
+from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.daemon.worker import DaemonBackend
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
 from stripefs.fuse.state_memory import MemoryJournal
+from stripefs.settings import StoreSettings
 from tests.support.images.devices import FakeSource, eventually, make, noise, opened, running, settled
-from tests.unit.imagefs.daemon.fake_host import FakeHost, attachment, running_host
+from tests.unit.imagefs.daemon.fake_host import FakeHost, attached, attachment, running_host
 
 
 class Fails:
@@ -104,12 +107,13 @@ async def test_a_daemon_without_work_rests(tmp_path: Path, journal: MemoryJourna
 
 
 class Uses(FakeHost):
-    """Tells of ends."""
+    """Counts what is done once, and tells of ends."""
 
     def __init__(self, *attachments: Attachment) -> None:
         super().__init__(*attachments)
         self.finished = trio.Event()
         self.left: dict[str, trio.Event] = {one.id: trio.Event() for one in attachments}
+        self.note_use = Fails()  # type: ignore[method-assign]
 
     def finish(self, attachment: Attachment, how: str) -> None:
         attachment.ready = True
@@ -173,6 +177,50 @@ async def test_an_unmount_that_fails_unexpectedly_is_tried_again_and_holds_up_no
             await left.wait()
         nursery.cancel_scope.cancel()
     assert sorted(tried) == ["/bad", "/bad", "/good", "/leaving"]
+
+
+async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
+    runs = []
+
+    async def ended(process: int, since: int) -> None:
+        runs.append(process)
+        if len(runs) == 1:
+            raise RuntimeError("injected")
+
+    async def attach() -> Attached:
+        return attached("1")
+
+    monkeypatch.setattr(shared_mounts, "ended", ended)
+    one = attachment("1", snapshot="n", mountpoint="/m", users=[[7, 1]], kept=True)
+    uses = Uses(one)
+    async with trio.open_nursery() as nursery:
+        found = SharedMounts(uses, tmp_path)
+        await nursery.start(found.run)
+        asked = AttachRequest("1", StoreSettings(), "t", snapshot=SnapshotUse("n"))
+        assert await found.use(asked, attach) == attached("1")
+        await eventually(lambda: not one.users)
+        assert uses.note_use.runs == 1
+        nursery.cancel_scope.cancel()
+    assert runs == [7, 7]
+
+
+async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock, journal: MemoryJournal
+) -> None:
+    fetching, learning = Fails(), Fails()
+    monkeypatch.setattr(Sessions, "_fetch", fetching)
+    monkeypatch.setattr(TraceMaker, "make_trace", learning)
+    made = make(noise(1))
+    async with running_host(tmp_path, journal) as host, running(tmp_path / "blocks") as blocks:
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
+        use = DeviceUse("cold", made.index.device_bytes, made.digest)
+        one = attachment("1", devices=(use,))
+        starts = host._sessions
+        starts.begin(one, [device], None)  # type: ignore[arg-type]
+        await wait_all_tasks_blocked()
+        starts.finish(one, "ready")
+        await wait_all_tasks_blocked()
+        assert (fetching.runs, learning.runs) == (1, 1)
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
