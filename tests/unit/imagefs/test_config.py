@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ def test_compression_goes_with_the_settings_of_the_daemon() -> None:
     settings = resolve({"compression": ("zstd", "--compression")}, environ={"IMAGEFS_LINK_RATE": "20MB/s"})
     assert settings.daemon.compression == Compression("zstd", 20_000_000)
     assert DaemonSettings.from_json(settings.daemon.to_json()) == settings.daemon
+    newer = json.loads(settings.daemon.to_json()) | {"colour": "red"}
+    assert DaemonSettings.from_json(json.dumps(newer)) == settings.daemon, "a worker of an older version takes them"
     with pytest.raises(ConfigError, match="'gzip' is none of auto, lz4, zstd"):
         resolve({"compression": ("gzip", "--compression")}, environ={})
 

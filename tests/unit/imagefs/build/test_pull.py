@@ -19,6 +19,7 @@ from imagefs.errors import BuildError
 from imagefs.progress import Progress
 from imagefs.reference import Platform
 from imagefs.repository.artifact import Descriptor
+from imagefs.repository.registry_credentials import find_credentials
 from stripefs.errors import ConfigError
 from tests.tools.web_server import WebServer
 
@@ -149,6 +150,22 @@ def test_a_blob_is_fetched_with_the_credentials_of_its_repository(server: WebSer
         found.fetch(BLOB, tmp_path / "blob", counted.append)
     assert (tmp_path / "blob").read_bytes() == DATA
     assert sum(counted) == len(DATA)
+
+
+@pytest.mark.parametrize(
+    "answer", ["echo not found; exit 1", "echo nonsense", """echo '{"Username": "<token>", "Secret": "s"}'"""]
+)
+def test_a_helper_that_knows_nothing_leaves_it_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    program = tmp_path / "docker-credential-vault"
+    program.write_text(f"#!/bin/sh\nread -r server\necho asked $1 $server >> {tmp_path}/log\n{answer}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    said = {"credHelpers": {"registry:1": "vault"}, "auths": {"registry:1": {"auth": KNOWN}}}
+    (tmp_path / "auth.json").write_text(json.dumps(said))
+    assert find_credentials(str(tmp_path / "auth.json"), "registry:1", "team/app").known == KNOWN
+    assert (tmp_path / "log").read_text() == "asked get registry:1\n"
 
 
 def test_what_is_refused_is_left_to_others(server: WebServer, tmp_path: Path) -> None:
