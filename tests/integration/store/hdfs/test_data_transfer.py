@@ -17,6 +17,7 @@ from stripefs.errors import Abandoned, HostFailed, ServiceDown, StaleVersion
 from stripefs.store.allocator import PAGE
 from stripefs.store.base import Identity
 from stripefs.store.hdfs import block_locations, data_transfer, namenode_failover, short_files
+from stripefs.store.hdfs import store as hdfs_store
 from stripefs.store.hdfs.data_transfer import DataTransfer, Refused
 from stripefs.store.hdfs.fetch_process import FetchProcess
 from stripefs.store.hdfs.store import HdfsStore
@@ -445,6 +446,26 @@ def two_replicas(port: TransferPort) -> Iterator[tuple[FakeCluster, HdfsStore, T
     with transfer_port(DATA) as other, hdfs(port, good, good) as (cluster, store):
         cluster.datanodes[1].name = cluster.namenode.replicas[1]["name"] = other.address
         yield cluster, store, other
+
+
+def test_a_namenode_that_goes_away_at_the_last_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of the store that could not be made."""
+    closed = []
+
+    class Native:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append(self)
+
+    monkeypatch.setattr(hdfs_store, "NativeClient", Native)
+    with FakeCluster.running(DATA, good) as cluster:
+        refusal = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported")
+        cluster.namenode.operations["GETSERVERDEFAULTS"] = lambda request: request.refuse(*refusal)
+        with pytest.raises(ServiceDown, match="StandbyException"):
+            HdfsStore(settings_for(cluster, transport="auto"))
+    assert len(closed) == 1
 
 
 AWAY = ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported in state standby")
