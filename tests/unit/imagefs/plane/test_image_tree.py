@@ -453,6 +453,9 @@ async def test_the_next_worker_serves_the_same_image_or_none(tmp_path: Path) -> 
 async def test_devices_must_be_as_many_as_the_image_names(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="an image of 1 devices, not 3"):
         await _backend(_image(tmp_path / "meta", b"one"), devices=3).open()
+    (tmp_path / "meta").write_bytes(b"")
+    with pytest.raises(FormatError, match="is empty"):
+        await _backend(str(tmp_path / "meta")).open()
 
 
 async def test_metadata_that_cannot_be_read_is_an_error_of_who_reads(tmp_path: Path) -> None:

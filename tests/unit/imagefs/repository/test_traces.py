@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import zstandard
@@ -14,7 +15,7 @@ from imagefs.format.trace import Plan, PlanRun, Touch, Trace
 from imagefs.repository.images import Images
 from imagefs.repository.store import open_repository
 from imagefs.repository.traces import OTHERS, Traces, load_plan, local_traces, other_plans
-from stripefs.errors import NotFound
+from stripefs.errors import NotFound, PermissionDenied
 from stripefs.settings import StoreSettings
 from tests.tools.web_server import WebServer
 
@@ -30,7 +31,7 @@ def made(started: float, *, base: str = BASE) -> Trace:
     return Trace(base, "default", "n", started, 1.0, "ready", True, "", [Touch(0, b"a", 0, 10, bytes(16))])
 
 
-def test_traces_are_found_again_the_oldest_first(traces: Traces) -> None:
+def test_traces_are_found_again_the_oldest_first(traces: Traces, tmp_path: Path) -> None:
     names = [traces.put(made(started)) for started in (5.0, 1700000000.5, 3.25)]
     assert names[1].startswith("001700000000500-")
     assert traces.put(made(5.0)) == names[0]
@@ -39,6 +40,11 @@ def test_traces_are_found_again_the_oldest_first(traces: Traces) -> None:
     assert [one.started for one in traces.newest(BASE, "default", 2)] == [5.0, 1700000000.5]
     traces.put(made(1.0, base=OTHER))
     assert sorted(traces.bases()) == [BASE, OTHER]
+    traces.put_plan(Plan(BASE, "default", 1, []))
+    for folder in (f"traces/{BASE}", f"traces/{BASE}/default", f"plans/{BASE}"):
+        (tmp_path / "store" / folder / ".default.2582005966aa.tmp").touch()  # it is being written
+    assert (traces.workloads(BASE), len(traces.names(BASE, "default"))) == (["default"], 3)
+    assert traces.plans() == [(BASE, "default")]
 
 
 def test_where_there_is_nothing_nothing_is_found(traces: Traces) -> None:
@@ -116,8 +122,8 @@ def test_plans_are_replaced_and_found(traces: Traces, images: Images, tmp_path: 
     assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 3, [PlanRun(1, 9, 1)])
 
 
-def test_a_plan_that_is_damaged_gives_way_to_the_other(
-    traces: Traces, images: Images, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_plan_that_is_damaged_or_not_to_be_had_gives_way_to_the_other(
+    traces: Traces, images: Images, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Plan(BASE, "train", 1, [PlanRun(1, 0, 3)])
     traces.put_plan(plan)
@@ -132,6 +138,12 @@ def test_a_plan_that_is_damaged_gives_way_to_the_other(
         load_plan(images, BASE, "train", tmp_path / "here")
     traces.put_plan(plan)
     assert load_plan(images, BASE, "train", tmp_path / "here") == plan
+    with local_traces(tmp_path / "here") as local:
+        local.put_plan(plan)
+    monkeypatch.setattr(images.repository, "read", Mock(side_effect=PermissionDenied("no")))
+    assert load_plan(images, BASE, "train", tmp_path / "here") == plan
+    with pytest.raises(PermissionDenied):
+        load_plan(images, BASE, "train")
 
 
 # -- plans of other workloads ------------------------------------------------------------------------------------------
