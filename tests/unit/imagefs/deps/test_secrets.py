@@ -23,6 +23,7 @@ def test_names_that_say_enough_and_names_that_do_not() -> None:
     [
         "index-url = https://ci:hunter2@pypi.example.com/simple",
         '{"url": "git+https://bot:9f8e7d@git.example.com/x.git"}',
+        "postgresql://app:pa55@db/x",
         "git+https://0123456789abcdef0123456789@git.example.com/x",
         KEY.format("OPENSSH "),
         "aws_access_key_id = AKIAIOSFODNN7ABCDEFG",
