@@ -117,6 +117,16 @@ def test_runs_are_neighbours_and_every_block_comes_once(
 ORDERED = make([*noise(20), b"", *noise(3), b"", *noise(35, seed=7)], per_pack=25)
 
 
+def test_a_long_search_lets_others_work() -> None:
+    order = FetchOrder(iter([0] * 10_000), ORDERED.index)
+    calls = 0
+    while not order.ended:
+        assert order.take(1, lambda _block, _place: False) == []
+        calls += 1
+    assert calls > 10
+    assert order.skipped == 10_000
+
+
 @given(st.lists(st.tuples(st.sampled_from(["add", "hold", "release", "get", "fly"]), st.integers(0, 9)), max_size=80))
 def test_memory_is_bounded_and_keeps_what_is_held(steps: list[tuple[str, int]]) -> None:
     memory = BlockMemory(1000)
