@@ -14,7 +14,7 @@ import stripefs
 from stripefs import logs
 from stripefs.api import engine
 from stripefs.cli.main import PROGRAM
-from stripefs.fsspec import HttpFileSystem
+from stripefs.fsspec import HttpFileSystem, StripefsFileSystem
 from tests.contract.commands import forget_settings, said
 from tests.support.stores import content
 from tests.tools.s3_server import BUCKET, Server
@@ -101,8 +101,11 @@ def test_a_bucket(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     assert caught.value.errno == errno.EOPNOTSUPP
     with pytest.raises(KeyError), fs.open("step/new", "wb") as file:
         _write_and_fail(file)
-    fs.rmtree("step")
-    assert not fs.exists("step/other")
+    spec = StripefsFileSystem(root=server.url("run"))
+    spec.mv("step", "moved", recursive=True)  # file by file
+    assert spec.find("") == ["moved/other"]
+    fs.rmtree("moved")
+    assert not fs.exists("moved/other")
     with pytest.raises(FileNotFoundError):
         stripefs.open(url)
 
