@@ -134,13 +134,6 @@ def test_ends_that_are_no_barrier_are_not_believed() -> None:
     assert [(one.node, one.stage) for one in start.stragglers] == [("d", "checkpoint")]
 
 
-def test_an_unfinished_start_shows_where_it_hangs() -> None:
-    hung = event(5, "begin", "checkpoint", "model", span="s") + event(65, "instant", "checkpoint", "alive")
-    (start,) = report(span(0, 5, "imports"), hung).starts
-    assert (start.ended_by, start.complete, start.total_s) == ("last event", False, 5)
-    assert [(one.stage, one.end_s, one.at_least_s) for one in start.unfinished] == [("checkpoint", None, 60)]
-
-
 def test_gpu_time_of_a_start() -> None:
     lines = (
         span(0, 40, "queue") + span(40, 100, "imports") + span(100, 130, "first_step") + span(0, 90, "imports", rank=1)
