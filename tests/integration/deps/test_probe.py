@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.daemon import processes
+from imagefs.deps.engine import probe_failure
 from stripefs.fuse import kernel
 from tests.integration.deps.commanding import UV_ARGUMENTS
 from tests.support.deps.installed import snapshots_in
@@ -49,6 +50,14 @@ def is_clean(service: Service, target: Path) -> bool:
     runtime = Path(service.settings.runtime, "imagefs")
     left = [path for name in ("ready", "mounts", "trees") for path in (runtime / name).glob("*")]
     return not attached(service) and not shown(target) and not left
+
+
+def test_an_interpreter_that_cannot_be_run_fails(tmp_path: Path) -> None:
+    """It may be one of the files that were installed."""
+    (tmp_path / "python").write_text("no program\n")
+    (tmp_path / "python").chmod(0o755)
+    told = probe_failure(str(tmp_path / "python"), "import heavy", str(tmp_path))
+    assert told == f"{tmp_path}/python cannot be run: Exec format error"
 
 
 def test_what_fails_when_it_is_packed_is_not_published(
