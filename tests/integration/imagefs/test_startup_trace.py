@@ -267,6 +267,24 @@ def test_the_first_use_of_an_accelerator(tmp_path: Path, monkeypatch: pytest.Mon
     assert [(facts["process"], facts["device"]) for facts in found] == [(job.pid, "/dev/zero"), (child, "/dev/zero")]
 
 
+def test_a_process_that_is_just_executed_is_not_taken_for_one_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its command line is empty for a moment."""
+    writer, others, read = Writer(str(tmp_path), ProcessIdentity(), "trace"), os.listdir("/proc"), processes._read
+    with subprocess.Popen(["sleep", "1000"]) as job:
+        watcher = Watcher(writer, job.pid, writer.identity, "a" * 16, 0, others)
+        monkeypatch.setattr(processes, "_read", lambda pid, name, *most: name != "cmdline" and read(pid, name, *most))
+        watcher.look()
+        monkeypatch.undo()
+        eventually(lambda: b"sleep" in Path(f"/proc/{job.pid}/cmdline").read_bytes(), "the command")
+        watcher.look()
+        job.kill()
+    watcher.look()
+    assert writer.close(PATIENCE)
+    assert [event["name"] for event in events(tmp_path)] == ["exec sleep", "exit sleep"]
+
+
 def test_the_programs_of_command_lines() -> None:
     lines = {
         "/usr/bin/python3.11 -u -m torch.distributed.run train.py": "torch.distributed.run",
