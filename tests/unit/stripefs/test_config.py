@@ -126,6 +126,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         ("uid", "owner", -1),
         ("umask", "022", 0o022),
         ("read-ahead", "1MiB", 1024),
+        ("hedge", "no", False),
         ("attr-timeout", "0", 0.0),
         ("hdfs-transport", "WebHDFS", "webhdfs"),
         ("metrics", "[::1]:9464", "[::1]:9464"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from stripefs.errors import HostFailed, StoreError
 from stripefs.store.base import Kind, Sink, Status
 from stripefs.store.hdfs.data_transfer import DataTransfer
+from stripefs.store.hdfs.namenode_rpc import PlacedBlock
 from stripefs.store.hdfs.transfer_wire import ChunkSums
 from stripefs.store.hdfs.transfer_write import PRIVATE_CHUNK, Placement, TransferSink
 from tests.integration.store.hdfs.talk import Doubts
@@ -216,6 +217,22 @@ def test_a_block_is_begun_without_a_replica_that_cannot_be_reached(bench: Bench,
     bench.sink().complete([DATA])
     assert bench.written == DATA
     assert bench.placer.calls == ["create", "add", "abandon", "add", "complete"]
+
+
+class ForgetfulPlacer(FakePlacer):
+    """Places blocks at DataNodes that were excluded."""
+
+    def add_block(
+        self, path: str, file_id: int, previous: bytes, favoured: str, excluded: Sequence[bytes]
+    ) -> PlacedBlock:
+        return super().add_block(path, file_id, previous, favoured, ())
+
+
+def test_no_other_replicas_are_to_be_had(bench: Bench) -> None:
+    bench.placer = ForgetfulPlacer([bench.port.address, "silent:1"])
+    bench.pipelines.any_silent, bench.pipelines.down = True, ["silent:1"]
+    with pytest.raises(HostFailed, match="silent:1 is silent"):
+        bench.sink().complete([DATA])
 
 
 def declines(writing: Writing) -> None:
