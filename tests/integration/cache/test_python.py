@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import subprocess
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 
 import stripefs
 from stripefs.api import engine
 from stripefs.cache import policy
+from stripefs.cache.cache import Cache
+from stripefs.settings import CacheSettings
 from tests.support.caches import MIB, write
 from tests.support.cgroup import MemoryCgroup
 from tests.support.stores import content
@@ -50,6 +54,15 @@ def test_a_source_with_a_cache_and_one_without_are_two(place: Path, tmp_path: Pa
     assert stripefs.open(str(place / "model")).read() == data
     assert stripefs.open(str(place / "model"), cache=str(tmp_path / "cache")).read() == data
     assert "cache" not in stripefs.connect(str(place)).status()
+
+
+def test_a_cache_is_named_to_fsspec(place: Path, tmp_path: Path) -> None:
+    data = write(place / "model", 4 * MIB)
+    options = {"cache": str(tmp_path / "cache"), "cache_size": "1GiB", "memory": "256MiB"}
+    assert fsspec.filesystem("stripefs", root=str(place), **options).cat("model") == data
+    cache = CacheSettings(directory=str(tmp_path / "cache"), size=1 << 30)
+    with contextlib.closing(Cache(cache)) as kept:
+        eventually(lambda: kept.quota.recount() >= len(data), "the file in the cache")
 
 
 BOUNDED = """

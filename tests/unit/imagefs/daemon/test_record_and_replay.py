@@ -148,7 +148,7 @@ async def test_a_first_start_streams_what_other_workloads_read_before_the_rest(
     (tmp_path / "store").mkdir()
     images = images_in(tmp_path / "store")
     Traces(images.repository).put_plan(Plan(image.digest, "default", 1, [PlanRun(1, likely.start, len(likely))]))
-    async with world(tmp_path, monkeypatch, image, background_rate=1 << 30) as here:
+    async with world(tmp_path, monkeypatch, image, background_rate=48 * MIB) as here:
         device, upstream = here.devices[image.digest], here.upstream[image.digest]
         first = here.begin(1, image, workload=workload)
         wanted = len(likely) if workload == "default" else 200
@@ -159,8 +159,10 @@ async def test_a_first_start_streams_what_other_workloads_read_before_the_rest(
             assert here.starts.figures(first)["planned_blocks"] == 0
         else:
             assert set(read) <= set(likely)
+            begun = trio.current_time()
             here.starts.finish(first, "ready")
             await eventually(lambda: device.present == 200, "the rest")
+            assert trio.current_time() - begun > 190 * BLOCK / (48 * MIB) - 0.2  # of which 0.1 s may come at once
 
 
 # -- events of a start -------------------------------------------------------------------------------------------------

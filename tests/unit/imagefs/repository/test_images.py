@@ -26,7 +26,9 @@ def test_an_old_object_is_written_again_as_gc_may_be_about_to_take_it(images: Im
     images.put_pack(PACK, DATA)
     age(files(tmp_path / "store", "packs"), HOURS / 2 - 1)
     assert not images.put_pack(PACK, DATA)
+    assert images.keeps("packs", PACK.digest.hex())
     age(files(tmp_path / "store", "packs"), 2)
+    assert not images.keeps("packs", PACK.digest.hex())
     assert images.put_pack(PACK, DATA)
     assert not images.put_pack(PACK, DATA)
 
