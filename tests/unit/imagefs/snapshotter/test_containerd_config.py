@@ -13,6 +13,7 @@ from imagefs.cli.main import PROGRAM
 from imagefs.snapshotter.containerd_config import (
     IMAGES_PLUGIN,
     RUNTIME_PLUGIN,
+    TRANSFER_PLUGIN,
     V1_CRI_PLUGIN,
     Wanted,
     containerd_config,
@@ -25,6 +26,16 @@ WANTED = Wanted(socket="/run/a b/s.sock", root='/var/lib/with"quote', platform="
 
 def block(major: int, wanted: Wanted = WANTED) -> dict[str, Any]:
     return tomllib.loads(containerd_config(major, wanted))
+
+
+def test_of_containerd_2_cri_and_the_transfer_service_use_it() -> None:
+    made = block(2)
+    images = made["plugins"][IMAGES_PLUGIN]
+    assert images == {"snapshotter": "imagefs", "disable_snapshot_annotations": False, "discard_unpacked_layers": False}
+    assert made["proxy_plugins"]["imagefs"]["exports"]["enable_remote_snapshot_annotations"] == "true"
+    unpack = made["plugins"][TRANSFER_PLUGIN]["unpack_config"]
+    assert [one["snapshotter"] for one in unpack] == ["imagefs", "overlayfs"]
+    assert {one["platform"] for one in unpack} == {"linux/arm64"}
 
 
 def test_with_a_runtime_class_only_its_handler_uses_it() -> None:

@@ -260,6 +260,9 @@ def test_stores_come_first_and_all_have_the_same_time(tmp_path: Path) -> None:
     assert client.asked == [["/srv/images", "s3://bucket/images", "oci://registry.example/app?lookup=brief"]]
     assert client.timeouts == [5.0]
     assert getattr(found, "tree", None) == Tree("s3://bucket/images", "ab" * 32)
+    lower = made.find({**labels_of("registry.example/app:1"), lazy.LAYERS: "sha256:2,sha256:3"})
+    assert lower is not None
+    assert lower.tree is None, "the image's tree has the files of higher layers too"
 
 
 def test_a_repository_that_is_a_store_is_asked_once(tmp_path: Path) -> None:
