@@ -46,6 +46,7 @@ GROUP = b"root:x:0:\nusers:x:100:bob\nvideo:x:44:bob,ann\naudio:x:29:ann\nempty:
 )
 def test_users(wanted: str, expected: User) -> None:
     assert resolve_user(wanted, PASSWD, GROUP) == expected
+    assert resolve_user(wanted, b"\xff\0\n" + PASSWD, b"\xff:::\n" + GROUP) == expected, "other bytes than text"
 
 
 @pytest.mark.parametrize("wanted", ["bob", "short", "bad", "too", "ann:nobody", "-1", "4294967295", "1e3", "²", "+nis"])
