@@ -74,6 +74,20 @@ def test_jobs_share_a_mount_until_the_last_ends(
     assert list(target.iterdir()) == []
 
 
+def test_kept_until_it_is_unmounted(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    """Another mount that the same job has used is gone by then."""
+    use_here(service, store, name, target, jobs[0].pid, kept=True)
+    elsewhere = target.with_name("elsewhere")
+    other = published(install(target.with_name("other")), store, at=elsewhere)
+    elsewhere.mkdir()
+    use_here(service, store, other, elsewhere, jobs[0].pid)
+    jobs[0].end()
+    eventually(lambda: not is_mounted(elsewhere), "the end of the other mount")
+    assert is_mounted(target)
+    service.ok("umount", str(target))
+    until_gone(service, target)
+
+
 def test_what_is_kept_gives_way_when_nothing_is_open_there(
     service: Service, store: Path, name: str, target: Path, jobs: list[Job]
 ) -> None:
