@@ -54,16 +54,17 @@ def test_units_are_written_updated_left_alone_and_removed(tmp_path: Path) -> Non
     assert set(install.remove(list(UNITS), str(tmp_path)).values()) == {"absent"}
 
 
-def test_an_edited_unit_keeps_all_from_being_written(tmp_path: Path) -> None:
+def test_an_edited_unit_or_one_of_another_keeps_all_from_being_written(tmp_path: Path) -> None:
     install.install(units("/old/imagefs", "/old/stripefs"), str(tmp_path))
     edited = tmp_path / install.FOLDER / SNAPSHOTTER
-    edited.write_text(edited.read_text() + "Nice=5\n")
-    with pytest.raises(ConfigError, match=r"imagefs-snapshotter\.service is not as"):
-        install.install(UNITS, str(tmp_path))
-    assert "/old/imagefs" in (tmp_path / install.FOLDER / DAEMON).read_text()
-    with pytest.raises(ConfigError, match=r"imagefs-snapshotter\.service is not as"):
-        install.remove(list(UNITS), str(tmp_path))
-    assert edited.exists()
+    for text in (edited.read_text() + "Nice=5\n", "[Service]\nExecStart=/bin/true\n"):
+        edited.write_text(text)
+        with pytest.raises(ConfigError, match=r"imagefs-snapshotter\.service is not as"):
+            install.install(UNITS, str(tmp_path))
+        assert "/old/imagefs" in (tmp_path / install.FOLDER / DAEMON).read_text()
+        with pytest.raises(ConfigError, match=r"imagefs-snapshotter\.service is not as"):
+            install.remove(list(UNITS), str(tmp_path))
+        assert edited.read_text() == text
     assert set(install.install(UNITS, str(tmp_path), force=True).values()) == {"updated"}
 
 
