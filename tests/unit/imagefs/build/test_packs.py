@@ -150,6 +150,15 @@ def nothing(_digest: bytes) -> Known | None:
     return None
 
 
+def test_equal_blocks_are_stored_once() -> None:
+    data = random.Random(2).randbytes(BLOCK)
+    segments = [Segment(Bytes(data), 0, BLOCK, number * BLOCK) for number in range(5)]  # type: ignore[arg-type]
+    packs = Packs(put)
+    places = store(blocks_of(segments, 5 * BLOCK), 5, packs, nothing)
+    assert len(set(places)) == 1
+    assert packs.stored_bytes == BLOCK
+
+
 def test_packs_are_closed_when_full() -> None:
     blocks = PACK_SIZE // BLOCK + 3
     content = Bytes(random.Random(4).randbytes(blocks * BLOCK))
