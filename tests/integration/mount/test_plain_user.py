@@ -21,7 +21,7 @@ from stripefs.settings import WriteSettings
 from tests.contract.commands import program
 from tests.support.mount_namespace import unshared
 from tests.support.other_users import AS_NOBODY, NOBODY, let_others_mount
-from tests.tools.mounts import MIB, PATIENCE, Mounted, Mounts, eventually, sha256
+from tests.tools.mounts import MIB, PATIENCE, Mounted, Mounts, sha256
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -78,16 +78,6 @@ def test_reads_and_survives_a_killed_worker(mounts: Mounts) -> None:
     mounted.kill_worker()
     assert want in _inside(mounted, "sha256sum", str(mounted.path / "data")).stdout
     assert _status(mounted)["generation"] == 2
-    assert mounted.stop() == 0
-
-
-def test_forced_fallback(mounts: Mounts) -> None:
-    mounts.forgive("this kernel cannot hand over")
-    (mounts.source / "data").write_bytes(os.urandom(MIB))
-    mounted = _start(mounts, resend=False).wait_ready()
-    mounted.kill_worker()
-    want = sha256(mounts.source / "data")
-    eventually(lambda: want in _inside(mounted, "sha256sum", str(mounted.path / "data")).stdout, "the new mount")
     assert mounted.stop() == 0
 
 
