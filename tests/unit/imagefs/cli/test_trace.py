@@ -46,7 +46,9 @@ def test_show(images: Images, root: Path, app: str, tmp_path: Path, imagefs: Com
     assert imagefs.json("trace", "show", f"{app}/other")["traces"] == []
 
     facts = imagefs.json("trace", "show", f"{app}/train/{listed[0]['name']}")
-    assert facts["bytes"] == one.touched_bytes
+    assert facts["bytes"] == one.touched_bytes == sum(part["bytes"] for part in facts["timeline"])
+    largest = sum(touch.length for touch in one.touches if touch.path == b"bin/python")
+    assert facts["top_files"][0] == {"path": "bin/python", "bytes": largest}
     file = tmp_path / "trace.json"
     file.write_bytes(one.to_json())
     assert imagefs.json("trace", "show", file) == facts
