@@ -76,7 +76,12 @@ def test_a_mark_holds_as_long_as_the_data_is_the_same(tmp_path: Path) -> None:
     device.unmark()
     device.unmark()
     device.close()
-    assert not opened(tmp_path).marked
+    device = opened(tmp_path)
+    assert not device.marked
+    assert device.mark(device.sync())
+    device.remove()
+    assert device.closed
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- tables, compared with plain dictionaries --------------------------------------------------------------------------
