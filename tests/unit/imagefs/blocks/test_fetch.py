@@ -329,12 +329,3 @@ async def test_a_block_in_memory_is_kept_without_a_store(tmp_path: Path) -> None
         assert (await device.fetch([0])).failed == 0
         await settled(device, blocks)
         assert device.present == 1
-
-
-async def test_without_a_disk_nothing_is_fetched_ahead(tmp_path: Path) -> None:
-    made = make(noise(30))
-    source = FakeSource(made)
-    async with opened(tmp_path, made, source, limit=0) as (_, device):
-        report = await device.fetch(range(30))
-        assert (report.blocks, report.full) == (0, True)
-        assert bytes(await device.read(0, MIB)) == made.content[:MIB]
