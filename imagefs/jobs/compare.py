@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import statistics
@@ -280,8 +281,8 @@ def _locked(folder: Path) -> int | None:
 
 
 def _clear(folder: Path) -> None:
-    """End the daemon that runs there. Remove the folder and the cgroups of containers that were killed, as soon as
-    nothing is mounted there and nobody writes any more."""
+    """Remove what containers that were killed left, end the daemon, and remove the folder as soon as nothing is mounted
+    there and nobody writes any more."""
     from imagefs.daemon import launcher
     from imagefs.run.bundle import sweep
     from stripefs.fuse import kernel
@@ -292,16 +293,31 @@ def _clear(folder: Path) -> None:
     def mounted() -> bool:
         return any(Path(one.path).is_relative_to(folder.resolve()) for one in kernel.mounts())
 
-    def removed() -> bool:
+    def swept() -> bool:
         sweep(str(runs))
-        if not mounted() and not list(runs.glob("runs/imagefs-*")):
+        return not list(runs.glob("runs/imagefs-*"))
+
+    def removed() -> bool:
+        if swept() and not mounted():
             shutil.rmtree(folder, ignore_errors=True)
         return not folder.exists()
 
-    with contextlib.suppress(NoDaemon):
-        Client(settings, starts=False).stop(force=True)
-    _wait(lambda: launcher.running(settings) is None and not mounted(), _LEAVES_WITHIN)
+    _wait(swept, _LEAVES_WITHIN)  # a daemon that ends while its mounts are in use leaves helpers, which still write
+    if daemon := launcher.running(settings):
+        _stop(settings, daemon.supervisor_pid)
+    _wait(lambda: not mounted(), _LEAVES_WITHIN)
     _wait(removed, _LEAVES_WITHIN)
+
+
+def _stop(settings: DaemonSettings, supervisor: int) -> None:
+    """End the daemon. Returns when its process has ended, after its worker and helpers, or within `_LEAVES_WITHIN`."""
+    with contextlib.suppress(NoDaemon, ProcessLookupError):
+        process = os.pidfd_open(supervisor)
+        try:
+            Client(settings, starts=False).stop(force=True)
+            select.select([process], [], [], _LEAVES_WITHIN)
+        finally:
+            os.close(process)
 
 
 def _daemon(folder: Path) -> DaemonSettings:
