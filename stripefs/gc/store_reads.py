@@ -184,8 +184,8 @@ def find_records(store: Store, path: bytes) -> list[FoundRecord]:
             return _read_records(store, path, listed)
         except (NotFound, BrokenChain):
             before, listed = listed, _listed_records(store, path)
-            if listed == before:
-                raise  # else its writer was merging records
+            if listed == before:  # else its writer was merging records
+                return _read_records(store, path, listed, settled=True)
 
 
 def _listed_records(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
@@ -203,7 +203,10 @@ def _listed_records(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
     return found
 
 
-def _read_records(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> list[FoundRecord]:
+def _read_records(
+    store: Store, path: bytes, listed: dict[str, dict[int, Status]], *, settled: bool = False
+) -> list[FoundRecord]:
+    """settled: no writer is merging these records, so a chain with a gap is as damaged as one that cannot be read."""
     folder = split_path(path)[0]
     found = []
     damaged: DocumentError | None = None
@@ -212,9 +215,9 @@ def _read_records(store: Store, path: bytes, listed: dict[str, dict[int, Status]
         newest = max(entries)
         try:
             record, _ = read_chain(store, pieces)
-        except BrokenChain:
-            raise
         except DocumentError as error:
+            if isinstance(error, BrokenChain) and not settled:
+                raise
             damaged = error
         else:
             found.append(FoundRecord(pieces[newest], record, entries[newest].mtime_ns, tuple(pieces.values())))

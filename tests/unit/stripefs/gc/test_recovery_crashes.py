@@ -152,6 +152,13 @@ async def test_a_chain_that_does_not_hold_is_named(
         recover(store, StripedStore(store), b"/file")
     assert hidden(tmp_path) == before
     assert not (tmp_path / "file").exists()
+    async with writing(store, layout=Layout.STRIPED) as uploads:
+        upload = await uploads.begin(b"/file", replacing=None)
+        await upload.write(0, b"later")
+        await upload.sync()
+        await upload.abandon(recoverable=True)
+    recover(store, StripedStore(store), b"/file")
+    assert load(store, b"/file") == b"later"
 
 
 async def test_records_that_are_merged_meanwhile_are_read_again(tmp_path: Path) -> None:
