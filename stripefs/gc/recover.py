@@ -4,8 +4,8 @@ A record names the parts that were durable. Recovery takes the longest beginning
 whole: of concat and plain files all have their lengths, of striped ones all bytes fit their checksums.
 
 Publishing ends in one rename, as a writer's does, under the locks of both names. It may be repeated after a crash:
-joined parts stand under the name of the upload, or of the first of them, whose length says how far it got. A store that
-cannot join has the bytes copied to a file of a new version, so that no later recovery takes the copy for a source.
+joined parts stand under the name of the upload, or of the first of them, whose length says how far it got. Where they
+cannot be joined to the target, they are copied to a file of a new version, which no later recovery takes for a source.
 """
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ def read_chain(store: Store, pieces: Mapping[int, bytes]) -> tuple[Record, Set[i
         try:
             data = bytes(store.get(pieces[number]))
         except (KeyError, NotFound):
-            raise BrokenChain(f"{told}is missing: a recovery that published the file removes it first") from None
+            raise BrokenChain(f"{told}is missing, as after a recovery that published the file and died") from None
         if digest_of(data) != link.digest:
             raise BrokenChain(f"{told}is another one or damaged")
         record = Record.from_bytes(data)
