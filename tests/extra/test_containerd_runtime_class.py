@@ -64,9 +64,12 @@ def test_other_pods_use_what_they_used_before(node: Node, registry: Registry, im
     assert set(registry.layers("class:1")) <= set(node.blobs())
 
 
-def test_a_pod_of_the_class_whose_image_was_pulled_for_others(node: Node, image: str) -> None:
-    """The kubelet that does not tell the handler: the layers were fetched, and the snapshotter shows them lazily."""
+def test_a_pod_of_the_class_whose_image_was_pulled_for_others(node: Node, image: str, programs: Path) -> None:
+    """The kubelet that does not tell the handler: containerd 2 names the image when it unpacks, which shows it lazily.
+
+    containerd 1.7 names the layers' chain ids alone, so that it unpacks them as for any other snapshotter.
+    """
     node.cri.pull(image)
     container = node.cri.run(node.cri.pod("imagefs"), image, WAITS)
     assert node.cri.exec(container, "cat", "/data/a") == (0, "content")
-    assert node.pool()
+    assert bool(node.pool()) is not programs.name.startswith("containerd-1.")
