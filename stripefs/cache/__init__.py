@@ -5,7 +5,7 @@
 
 **Blocks.** Blocks of 1 MiB of versions of files are kept: a key says which version of which file a block belongs to, so
 bytes of another version are never found. Each block has a check value, looked at on every hit; a block that does not
-fit counts as absent and is fetched again (`segment_format`). 64 blocks are one file, a segment (`segment`), and the
+fit counts as absent and is fetched again (`cache_format`). 64 blocks are one file, a segment (`segment`), and the
 file system is the only index (`cachedir`). Nothing must be right for bytes to be right: files may be missing, cut,
 swapped or half written, by a crash or by anybody.
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from stripefs import retry
 from stripefs.background import Sampled
+from stripefs.cache.cache_format import BLOCK
 from stripefs.cache.cachedir import CacheDir
 from stripefs.cache.policy import BusyRate, BypassPolicy
 from stripefs.cache.quota import Quota
 from stripefs.cache.segment import CacheSegment, Damaged
-from stripefs.cache.segment_format import BLOCK
 from stripefs.cache.writeback import PartialBlocks, PendingBlocks, WriteQueue
 from stripefs.errors import Abandoned, StoreError
 from stripefs.osutil import resolve_local_dir

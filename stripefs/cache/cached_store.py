@@ -12,20 +12,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from stripefs.cache.cache import Cache
-from stripefs.cache.checked_blocks import BlockLocks, BlockWriter, Version
-from stripefs.cache.policy import checkpoint_of, matches
-from stripefs.cache.segment_format import (
+from stripefs.cache.cache_format import (
     SEGMENT,
     clip,
     inside,
+    key_of,
     length_of,
+    location_of,
     next_block,
     offset_of,
     over,
     runs,
     segments_over,
 )
-from stripefs.cache.version_key import key_of, location_of
+from stripefs.cache.checked_blocks import BlockLocks, BlockWriter, Version
+from stripefs.cache.policy import checkpoint_of, matches
 from stripefs.cache.write_through import PublishedVersion, WriteThrough
 from stripefs.errors import HostFailed
 from stripefs.store.allocator import PAGE

@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stripefs import osutil
+from stripefs.cache.cache_format import TABLE, described, segment_blocks
 from stripefs.cache.policy import Retention, SegmentUse
 from stripefs.cache.segment import CacheSegment, Damaged
-from stripefs.cache.segment_format import TABLE, described, segment_blocks
 from stripefs.errors import ConfigError
 from stripefs.osutil import atomic_file
 

@@ -16,9 +16,7 @@ from functools import partial
 from typing import Any
 
 from stripefs.cache.cache import Cache
-from stripefs.cache.policy import FRESH
-from stripefs.cache.segment import CacheSegment, whole_pages
-from stripefs.cache.segment_format import (
+from stripefs.cache.cache_format import (
     BLOCK,
     SLOT,
     block_at,
@@ -32,6 +30,8 @@ from stripefs.cache.segment_format import (
     segment_of,
     slot_of,
 )
+from stripefs.cache.policy import FRESH
+from stripefs.cache.segment import CacheSegment, whole_pages
 from stripefs.cache.writeback import WriteJob, blocks_of
 from stripefs.store.allocator import PAGE, address_of, aligned
 from stripefs.store.base import Watch

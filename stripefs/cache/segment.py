@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stripefs import osutil
-from stripefs.cache.segment_format import (
+from stripefs.cache.cache_format import (
     BLOCK,
     DATA_AT,
     EMPTY,

@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from stripefs.cache.cache import Cache
+from stripefs.cache.cache_format import BLOCK, KEY, OPEN_END, block_at, digest, digest_in, next_block, segment_blocks
 from stripefs.cache.checked_blocks import BlockWriter
 from stripefs.cache.segment import CacheSegment, Damaged
-from stripefs.cache.segment_format import BLOCK, KEY, OPEN_END, block_at, digest, digest_in, next_block, segment_blocks
 from stripefs.cache.writeback import WriteJob, blocks_of
 from stripefs.store.allocator import aligned
 from stripefs.store.base import Buffer, Status

@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from stripefs.cache.cache_format import BLOCK
 from stripefs.cache.policy import BusyRate
-from stripefs.cache.segment_format import BLOCK
 from stripefs.store.base import Buffer
 
 __all__ = ["PartialBlocks", "PendingBlocks", "WriteJob", "WriteQueue", "blocks_of"]

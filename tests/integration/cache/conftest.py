@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache import policy, version_key, writeback
+from stripefs.cache import cache_format, policy, writeback
 from tests.integration.cache.writing import World, world
 from tests.support.caches import Cached, cached
 
@@ -38,7 +38,7 @@ def one(source: Path, folder: Path) -> Iterator[Cached]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written versions count as settled at once, and no disk is avoided for being slow."""
-    monkeypatch.setattr(version_key, "SETTLED", 0)
+    monkeypatch.setattr(cache_format, "SETTLED", 0)
     monkeypatch.setattr(policy, "SLOWER", 0.0)
     monkeypatch.setattr(writeback, "LONGEST_WAIT", float("inf"))
 

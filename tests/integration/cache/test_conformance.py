@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stripefs.cache import cached_store, version_key, writeback
+from stripefs.cache import cache_format, cached_store, writeback
 from stripefs.cache.cache import Cache
 from stripefs.settings import CacheSettings, StoreSettings
 from stripefs.store.url import open_store
@@ -27,7 +27,7 @@ class TestCachedHosts(WriteConformance, PutConformance, ListingConformance, Stor
         root, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("cache")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cached_store, "LEAST", 1)  # files of this suite are small, and as new as can be
-            patch.setattr(version_key, "SETTLED", 0)
+            patch.setattr(cache_format, "SETTLED", 0)
             # Else the one block of a file would soon be here, and the suite asks where the store has it.
             patch.setattr(writeback.PartialBlocks, "add", lambda *_: None)
             patch.setattr(cached_store.CachedHandle, "_keep", lambda *_: False)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from stripefs.cache.cache_format import DATA_AT, HEADER, SLOT, SLOTS_AT
 from stripefs.cache.segment import CacheSegment
-from stripefs.cache.segment_format import DATA_AT, HEADER, SLOT, SLOTS_AT
 from tests.support.caches import MIB, Cached, flip, overwrite, take, write
 
 SIZE = 6 * MIB + 1000

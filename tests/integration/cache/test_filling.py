@@ -17,10 +17,10 @@ import trio
 
 from stripefs.api.file_reader import read_into
 from stripefs.cache.cache import DiskHealth
+from stripefs.cache.cache_format import DATA_AT
 from stripefs.cache.cached_store import CACHE, CachedHandle
 from stripefs.cache.checked_blocks import Version
 from stripefs.cache.segment import CacheSegment
-from stripefs.cache.segment_format import DATA_AT
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import ReadSettings
 from tests.support.caches import MIB, Cached, flip, refusing, write

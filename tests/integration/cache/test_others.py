@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache import policy, version_key
+from stripefs.cache import cache_format, policy
 from stripefs.cache.cachedir import CacheDir, cached_versions, verify_version
 from stripefs.write import Layout
 from tests.integration.cache.writing import save, world
@@ -75,13 +75,13 @@ def test_what_a_later_tool_may_add_does_no_harm(source: Path, folder: Path) -> N
 WRITING = """
 import sys, trio
 from pathlib import Path
-from stripefs.cache import version_key, policy
+from stripefs.cache import cache_format, policy
 from stripefs.write import Layout
 from tests.integration.cache.writing import World, put
 from tests.support.uploads import content
 from tests.support.caches import MIB
 
-version_key.SETTLED, policy.SLOWER = 0, 0.0
+cache_format.SETTLED, policy.SLOWER = 0, 0.0
 
 async def main():
     here = World(Path(sys.argv[1]), Path(sys.argv[2]), size=150 * MIB)
@@ -101,7 +101,7 @@ async def test_writers_that_are_killed_at_any_moment(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two at a time, which also push one another's versions out."""
-    monkeypatch.setattr(version_key, "SETTLED", 0)
+    monkeypatch.setattr(cache_format, "SETTLED", 0)
     monkeypatch.setattr(policy, "SLOWER", 0.0)
     draw = random.Random(7)
     for turn in range(5):

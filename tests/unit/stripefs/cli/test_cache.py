@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache.segment_format import DATA_AT
+from stripefs.cache.cache_format import DATA_AT
 from tests.support.caches import MIB, cached, write
 from tests.unit.stripefs.cli.conftest import Run
 

@@ -11,8 +11,8 @@ import pytest
 
 import stripefs
 from stripefs.cache import policy, writeback
+from stripefs.cache.cache_format import DATA_AT
 from stripefs.cache.segment import CacheSegment
-from stripefs.cache.segment_format import DATA_AT
 from tests.support.caches import AGE, MIB, write
 from tests.support.python_api import content
 from tests.unit.stripefs.cli.conftest import Run

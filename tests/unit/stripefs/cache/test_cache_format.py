@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cache import version_key
-from stripefs.cache.segment_format import (
+from stripefs.cache import cache_format
+from stripefs.cache.cache_format import (
     BLOCK,
     DATA_AT,
     EMPTY,
@@ -154,7 +154,7 @@ VERSION = Identity(5 << 20, 1_700_000_000_000_000_000, "16387")
 
 
 def key_of(url: str, path: bytes, identity: Identity, *, now: int = NOW, trust_mtime: bool = False) -> bytes | None:
-    return version_key.key_of(url, path, identity, now, trust_mtime=trust_mtime)
+    return cache_format.key_of(url, path, identity, now, trust_mtime=trust_mtime)
 
 
 def test_a_renamed_file_and_a_mount_of_another_directory_have_the_same_key() -> None:
