@@ -46,11 +46,10 @@ asked for again from another replica; the first answer counts. A failed range is
 deadline of the last reader that asked; when no replica served it, the store is asked anew where the block lies.
 """
 
-from stripefs.read.planner.file_series import FileSeries
 from stripefs.read.planner.hosts import HostTable, Limits
 from stripefs.read.planner.planner import Planner
 from stripefs.read.planner.range_buffer import Attempt, FilePlan, Range, RangeBuffer, RangeState
-from stripefs.read.planner.readahead import Cursor
+from stripefs.read.planner.readahead import Cursor, FileSeries
 
 __all__ = [
     "Attempt",
