@@ -12,7 +12,7 @@ import trio
 
 from stripefs.errors import Busy, IsADirectory, NotPermitted, StripefsError, Unseen, Unsupported
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.vfs.attribute_ops import AttributeOps
+from stripefs.vfs.attributes import AttributeOps
 from stripefs.vfs.tree import Tree
 from stripefs.vfs.write_handle import WriteHandle, WriteHandles
 from stripefs.vfs.writer_process import WriterState, find_writer, writer_state

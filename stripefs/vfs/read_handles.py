@@ -23,8 +23,8 @@ import trio
 from stripefs.errors import NotFound, StaleVersion, StripefsError, Transient
 from stripefs.executor import Executor
 from stripefs.store.base import Identity, Status, Store
+from stripefs.vfs.attributes import IdMap
 from stripefs.vfs.inodes import Inode, InodeTable
-from stripefs.vfs.owners_and_xattrs import IdMap
 
 if TYPE_CHECKING:
     from stripefs.read import OpenFile, Reader

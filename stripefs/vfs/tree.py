@@ -35,17 +35,17 @@ from stripefs.errors import (
 from stripefs.executor import Executor
 from stripefs.format.reserved_names import NAME_MAX
 from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
-from stripefs.vfs.attr_timeout import AttributeTimeout
-from stripefs.vfs.inodes import Inode, InodeTable, identity_of
-from stripefs.vfs.owners_and_xattrs import (
+from stripefs.vfs.attributes import (
     XATTR_LOCATIONS,
     XATTR_NAMESPACE,
     XATTRS_OF_FILES,
     XATTRS_OF_OTHERS,
+    AttributeTimeout,
     IdMap,
     xattr_locations,
     xattr_value,
 )
+from stripefs.vfs.inodes import Inode, InodeTable, identity_of
 from stripefs.vfs.read_handles import DirectoryListing, OpenFiles, UnpublishedNames
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from stripefs.store.base import Store
-from stripefs.vfs.attribute_ops import AttributeOps
+from stripefs.vfs.attributes import AttributeOps
 from stripefs.vfs.namespace_ops import Intents, NamespaceOps
 from stripefs.vfs.publishing import HandlePublisher
 from stripefs.vfs.tree import Tree

@@ -22,7 +22,7 @@ import trio
 from stripefs.background import contain
 from stripefs.errors import Exists, Lost, NotFound, NoVersion, StaleVersion, Unseen, denial_as_eperm
 from stripefs.store.base import Attributes, Buffer, Kind, Status
-from stripefs.vfs.attribute_ops import AttributeOps
+from stripefs.vfs.attributes import AttributeOps
 from stripefs.vfs.inodes import Inode, is_unpublished, unpublished_identity
 from stripefs.vfs.namespace_ops import Intents
 from stripefs.vfs.publishing import HandlePublisher

@@ -12,7 +12,7 @@ import trio.testing
 from stripefs.errors import StaleVersion, StoreError
 from stripefs.store.base import Block, Kind, Space
 from stripefs.vfs import ROOT
-from stripefs.vfs.owners_and_xattrs import XATTRS_OF_FILES, xattr_locations
+from stripefs.vfs.attributes import XATTRS_OF_FILES, xattr_locations
 from tests.unit.stripefs.vfs.world import Kept, MemoryStore, failing, listed, make, quiet
 
 
