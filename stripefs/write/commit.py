@@ -37,7 +37,7 @@ from stripefs.units import shown
 from stripefs.write.commit_documents import JoinStep, RenameStep, Step
 from stripefs.write.hidden_files import HiddenFiles
 from stripefs.write.layout_policy import Layout
-from stripefs.write.part_buffer import UploadBase
+from stripefs.write.parts import UploadBase
 from stripefs.write.upload_context import UploadContext
 from stripefs.write.upload_locks import UploadLocks
 from stripefs.write.upload_names import split_path

@@ -32,8 +32,8 @@ from stripefs.store.base import Status, Store
 from stripefs.write.file_contents import STOPPING, FileContents
 from stripefs.write.file_lock import is_same_file
 from stripefs.write.layout_policy import Layout
-from stripefs.write.part_buffer import UploadSegment as Written
-from stripefs.write.part_upload import PartUpload
+from stripefs.write.parts import PartUpload
+from stripefs.write.parts import UploadSegment as Written
 from stripefs.write.store_ops import StoreOps
 from stripefs.write.upload_names import UploadNames
 from stripefs.write.uploader import Uploader

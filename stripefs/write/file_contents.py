@@ -17,8 +17,7 @@ from stripefs.errors import DraftLost, StoreError, StripefsError
 from stripefs.store.base import Buffer
 from stripefs.units import shown
 from stripefs.write.layout_policy import Layout, Shape, concat_shape, striped_shape
-from stripefs.write.part_buffer import PartBuffer, UploadBase, UploadSegment
-from stripefs.write.part_upload import LazyDirectory, PartUpload
+from stripefs.write.parts import LazyDirectory, PartBuffer, PartUpload, UploadBase, UploadSegment
 from stripefs.write.stream_upload import StreamUpload
 from stripefs.write.upload_context import UploadContext, WriteObserver
 from stripefs.write.upload_names import UploadNames

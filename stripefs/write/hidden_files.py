@@ -20,8 +20,7 @@ from stripefs.store.base import Attributes, Status
 from stripefs.write.commit_documents import Durable, PreparedDocument, RecordLog, count_of, manifest_of, record_of
 from stripefs.write.file_contents import FileContents
 from stripefs.write.layout_policy import Layout
-from stripefs.write.part_buffer import UploadBase
-from stripefs.write.part_upload import PartUpload
+from stripefs.write.parts import PartUpload, UploadBase
 from stripefs.write.upload_context import UploadContext
 from stripefs.write.upload_names import UploadNames, split_path
 

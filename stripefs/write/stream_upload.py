@@ -25,7 +25,7 @@ from stripefs.background import contain
 from stripefs.errors import Abandoned, DraftLost, StoreError, StripefsError
 from stripefs.store.base import Buffer, Handle, Sink, Status, Store
 from stripefs.units import shown
-from stripefs.write.part_buffer import PartBuffer, UploadBase
+from stripefs.write.parts import PartBuffer, UploadBase
 from stripefs.write.store_ops import COPIED_AT_ONCE
 
 if TYPE_CHECKING:

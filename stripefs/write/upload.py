@@ -22,7 +22,7 @@ from stripefs.write.commit import Commit
 from stripefs.write.file_contents import FileContents
 from stripefs.write.hidden_files import FileState, HiddenFiles
 from stripefs.write.layout_policy import Layout
-from stripefs.write.part_buffer import UploadBase
+from stripefs.write.parts import UploadBase
 from stripefs.write.store_ops import ClockReading
 from stripefs.write.upload_context import NO_OBSERVER, UploadContext
 from stripefs.write.upload_locks import LAST, UploadLocks

@@ -28,7 +28,7 @@ from stripefs.executor import Lane
 from stripefs.retry import Attempts, HostHealth, RetryPolicy
 from stripefs.store.base import Host, Status, Store
 from stripefs.units import shown
-from stripefs.write.part_upload import HostSlots, PartUpload, UploadAttempt, send
+from stripefs.write.parts import HostSlots, PartUpload, UploadAttempt, send
 from stripefs.write.store_ops import StoreOps
 
 __all__ = ["ANYWHERE", "ANYWHERE_AT_ONCE", "SendHosts", "Uploader"]

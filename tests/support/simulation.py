@@ -25,7 +25,7 @@ import trio
 
 from stripefs import executor, retry
 from stripefs.format import reserved_names
-from stripefs.write import file_lock, part_upload, store_ops, stream_upload, uploader
+from stripefs.write import file_lock, parts, store_ops, stream_upload, uploader
 
 __all__ = ["Process", "Simulation"]
 
@@ -197,7 +197,7 @@ class Simulation:
         )
         replaced: list[tuple[Any, str, object]] = [
             *((module, "time", times) for module in (store_ops, uploader, stream_upload)),
-            *((module, "threading", threads) for module in (file_lock, part_upload, stream_upload)),
+            *((module, "threading", threads) for module in (file_lock, parts, stream_upload)),
             *((module, "secrets", lots) for module in (file_lock, reserved_names)),
             (retry, "random", lots),
             (executor.Lane, "_begin", self._begin_call),

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from stripefs.errors import Abandoned, HostFailed
-from stripefs.write.part_upload import HostSlots, UploadAttempt
+from stripefs.write.parts import HostSlots, UploadAttempt
 
 PATIENCE = 30
 """Seconds after which what has to come counts as missing."""

@@ -16,7 +16,7 @@ from stripefs.write.layout_policy import (
     concat_shape,
     striped_shape,
 )
-from stripefs.write.part_buffer import PartBuffer, UploadSegment
+from stripefs.write.parts import PartBuffer, UploadSegment
 from stripefs.write.uploader import ANYWHERE, ANYWHERE_AT_ONCE, PER_HOST, SendHosts
 
 MIB = 1 << 20

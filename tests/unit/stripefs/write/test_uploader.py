@@ -8,7 +8,7 @@ import trio
 
 from stripefs.errors import HostFailed, ServiceDown
 from stripefs.write import DraftLost, Layout
-from stripefs.write.part_upload import PartUpload
+from stripefs.write.parts import PartUpload
 from stripefs.write.store_ops import StoreOps
 from stripefs.write.stream_upload import StreamUpload
 from stripefs.write.uploader import PER_HOST, Uploader
