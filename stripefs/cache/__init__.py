@@ -11,10 +11,10 @@ swapped or half written, by a crash or by anybody.
 
 **Reading.** `cached_store` tells the planner of reads which blocks the cache has (a host called "local cache" in front
 of the hosts of a block), answers from disk what is there, and fetches the rest from the store. Threads of a queue write
-that behind the reader's back (`writeback`, `version`). A disk that is full, fails (`cache`) or reads slower than the
-store (`policy`) is left alone for a while; it costs speed, never an answer.
+that behind the reader's back (`writeback`, `checked_blocks`). A disk that is full, fails (`cache`) or reads slower than
+the store (`policy`) is left alone for a while; it costs speed, never an answer.
 
 **Several processes.** All of a host share the folder. One that fetches a block holds a lock on its place in the segment
-until it is written, or until it ends: the others wait for it, look again, and find it (`version`). The bytes in use are
-counted in one place (`quota`).
+until it is written, or until it ends: the others wait for it, look again, and find it (`checked_blocks`). The bytes in
+use are counted in one place (`quota`).
 """

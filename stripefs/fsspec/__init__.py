@@ -7,8 +7,7 @@
 letter. In a transaction files are published together when it ends, each in one step of its own, or none of them. When
 an exception leaves the `with` block of a file, nothing of it is published, be it bytes, text or compressed.
 
-filesystem  the file system of one source
-services    those whose paths have all of the URL
+filesystem  the file system of one source, and those of services, whose paths have all of the URL
 files       text, and what is compressed on its way
 """
 

@@ -3,11 +3,15 @@
 store               HdfsStore: which transport and why; stat, scandir, open, space, hosts
 handle              one version of a file: its blocks, reads, and the proof that the bytes belong to the version
 block_locations     block locations by segments (pure but for the call that fetches), and known DataNodes
-namenode            WebHDFS at the NameNodes: pooled connections, the active one of several, availability
+namenode_webhdfs    WebHDFS at the NameNodes: pooled connections
+namenode_rpc        Hadoop RPC at the NameNodes: the calls that write a file by data transfer
+namenode_failover   the active one of several NameNodes, availability
 data_transfer       blocks of chosen DataNodes by HDFS's own protocol
 fetch_process       the same in a process of its own, into memory that both share
 transfer_hosts      the DataNodes that refuse it
-transfer_wire       that protocol's messages, packets and checksums (pure)
+transfer_write      a new file by that protocol
+transfer_wire       its messages, packets and checksums (pure)
+protobuf            fields of these messages, and of those of Hadoop RPC (pure)
 connection          one connection: what is at an address, silence, WebHDFS's answer of one DataNode; idle ones
 datanode_read       reads from chosen DataNodes: by data transfer, else by WebHDFS; small ones of several replicas
 short_files         short files, read while they are opened
