@@ -21,7 +21,7 @@ import trio
 from imagefs.blocks.source import PackSource
 from imagefs.blocks.store import BlockDevice, BlockStore
 from imagefs.daemon import cleanup, processes
-from imagefs.daemon.devicefs import DeviceTree
+from imagefs.daemon.devices import DeviceTree, OpenDevices
 from imagefs.daemon.documents import CacheUpkeep, Documents, first_error
 from imagefs.daemon.helpers import Sweeper
 from imagefs.daemon.leases import Leases
@@ -29,7 +29,6 @@ from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.lookups import EarlyAnswers, SourceLookup
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import ClientMounts, MountPool
-from imagefs.daemon.open_devices import OpenDevices
 from imagefs.daemon.protocol import (
     SOURCE,
     Attached,

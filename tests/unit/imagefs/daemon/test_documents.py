@@ -22,10 +22,9 @@ from trio.testing import MockClock
 
 from imagefs.blocks.source import PackSource
 from imagefs.daemon import documents, metadata_cache
-from imagefs.daemon.devicefs import DeviceTree
+from imagefs.daemon.devices import DeviceTree, OpenDevices
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.metadata_cache import RECENT, MetadataCache
-from imagefs.daemon.open_devices import OpenDevices
 from imagefs.daemon.state import StateJournal
 from imagefs.errors import DocumentUnreadable
 from imagefs.format.documents import DeviceEntry, Manifest, Metadata

@@ -22,13 +22,13 @@ from imagefs.blocks.fetcher import Fetcher
 from imagefs.blocks.store import BlockStore
 from imagefs.blocks.writeback import WriteBack
 from imagefs.daemon import cleanup, liveness, processes, shared_mounts, worker
+from imagefs.daemon.devices import OpenDevices
 from imagefs.daemon.documents import CacheUpkeep, Documents
 from imagefs.daemon.helpers import Sweeper, TraceMaker
 from imagefs.daemon.leases import Leases
 from imagefs.daemon.liveness import LivenessWatch
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
-from imagefs.daemon.open_devices import OpenDevices
 from imagefs.daemon.protocol import Attached, AttachRequest, SnapshotUse
 from imagefs.daemon.record_and_replay import Sessions
 from imagefs.daemon.shared_mounts import SharedMounts
