@@ -67,7 +67,7 @@ Example:
 
 _PLAIN = {
     "run": "imagefs.cli.fastpath:plain_run",
-    "deps": "imagefs.cli.deps.begin:plain_deps",
+    "deps": "imagefs.cli.deps.fastpath:plain_deps",
     "startup": "imagefs.cli.startup:plain_startup",
 }
 

@@ -41,7 +41,7 @@ Options:
 
 
 def __getattr__(name: str) -> object:
-    """`command`, the click group: those that `begin` reads need none of what it takes."""
+    """`command`, the click group: those that `fastpath` reads need none of what it takes."""
     if name != "command":
         raise AttributeError(name)
     from imagefs.config import IMAGEFS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagefs.cli.common import json_flag, plain_flags, print_json
-from imagefs.cli.deps.begin import INSTALL, SECTIONS, begin, named_store
+from imagefs.cli.deps.fastpath import INSTALL, SECTIONS, begin, named_store
 from imagefs.cli.fastpath import REQUEST, locks_of, request_of
 from imagefs.config import IMAGEFS, Settings, resolve
 from stripefs.cli.commands import SettingsCommand, given, settings_flags
@@ -26,7 +26,7 @@ __all__ = ["installing", "key_command", "pip_command", "run_command", "show_key"
 
 
 def installing(name: str, text: str, metavar: str = "ARGUMENTS…") -> click.Command:
-    """The command of one of `begin.FORMS`, for lines that are not read without click; `text` is its page."""
+    """The command of one of `fastpath.FORMS`, for lines that are not read without click; `text` is its page."""
 
     @click.command(name, cls=SettingsCommand, help=text, context_settings={"ignore_unknown_options": name != "run"})
     @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar=metavar)

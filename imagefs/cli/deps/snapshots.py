@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from imagefs.cli.common import flags, json_flag, opened, print_json, progress_bar, quiet_flag, settings_for
-from imagefs.cli.deps.begin import named_store
+from imagefs.cli.deps.fastpath import named_store
 from imagefs.cli.store import report_damage
 from imagefs.format.documents import SHORT, Snapshot
 from imagefs.format.inodes import printable

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.cli.deps.begin import users_of
+from imagefs.cli.deps.fastpath import users_of
 from imagefs.daemon import processes
 from stripefs.errors import ConfigError
 
-ASK = [sys.executable, "-c", "from imagefs.cli.deps.begin import users_of; print(users_of(''))"]
+ASK = [sys.executable, "-c", "from imagefs.cli.deps.fastpath import users_of; print(users_of(''))"]
 
 
 def asked(*between: str) -> str:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.cli.deps import begin, install
-from imagefs.cli.deps.begin import FORMS, INSTALL, plain_deps
+from imagefs.cli.deps import fastpath, install
+from imagefs.cli.deps.fastpath import FORMS, INSTALL, plain_deps
 from imagefs.config import IMAGEFS
 
 FLAGS = [f"--{flag.name}" for flag in INSTALL] + [f"--{option.name}" for option in IMAGEFS.all]
@@ -35,7 +35,7 @@ def begun() -> Any:
         taken.append((form, tuple(words), dict(values), dict(given)))
         return 0
 
-    patch.setattr(begin, "begin", take)
+    patch.setattr(fastpath, "begin", take)
     patch.setattr(install, "begin", take)
     yield taken
     patch.undo()
