@@ -24,8 +24,8 @@ from imagefs.daemon.protocol import Lease
 from imagefs.errors import BuildError
 from imagefs.format.documents import chain_id
 from imagefs.repository.store import registry_url
-from imagefs.snapshotter.core import TARGET, LazyLayer
 from imagefs.snapshotter.metastore import FailedPrecondition, Layer, SnapshotRecord, Tree, Usage
+from imagefs.snapshotter.snapshotter import TARGET, LazyLayer
 from imagefs.snapshotter.start_events import NodeEvents, start_of
 from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings, redact

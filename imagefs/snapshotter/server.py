@@ -26,9 +26,9 @@ from imagefs.blocks.stats import Waits
 from imagefs.daemon.client import Client
 from imagefs.metrics import SNAPSHOTTER
 from imagefs.settings import DaemonSettings, SnapshotterSettings
-from imagefs.snapshotter.core import Snapshotter
+from imagefs.snapshotter.grpc_service import serve
 from imagefs.snapshotter.lazy import DaemonImages
-from imagefs.snapshotter.service import serve
+from imagefs.snapshotter.snapshotter import Snapshotter
 from imagefs.snapshotter.start_events import NodeEvents
 from stripefs import __version__
 from stripefs.errors import MountError, StripefsError

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Mount, Snapshotter
 from imagefs.snapshotter.metastore import AlreadyExists, FailedPrecondition, InvalidArgument, Kind, SnapshotNotFound
+from imagefs.snapshotter.snapshotter import PARENT_CHAIN, TARGET, Mount, Snapshotter
 from stripefs.errors import MountError, StripefsError
 from tests.support.examples import examples
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages

@@ -19,10 +19,10 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from prometheus_client.parser import text_string_to_metric_families
 
-from imagefs.snapshotter.core import TARGET
+from imagefs.snapshotter.grpc_service import SERVICE
 from imagefs.snapshotter.lazy import MANIFEST
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
-from imagefs.snapshotter.service import SERVICE
+from imagefs.snapshotter.snapshotter import TARGET
 from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.root]

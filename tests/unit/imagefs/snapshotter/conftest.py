@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.snapshotter.core import Snapshotter
+from imagefs.snapshotter.snapshotter import Snapshotter
 from tests.unit.imagefs.snapshotter.fake_images import FakeImages
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from imagefs.errors import DamagedObject
-from imagefs.snapshotter.core import TARGET, LazyLayer
 from imagefs.snapshotter.metastore import Layer, SnapshotRecord, Tree, Usage
+from imagefs.snapshotter.snapshotter import TARGET, LazyLayer
 from stripefs.errors import MountError
 
 __all__ = ["HIGHEST", "IMAGE", "FakeImages"]

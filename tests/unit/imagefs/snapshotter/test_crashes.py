@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Snapshotter
 from imagefs.snapshotter.metastore import AlreadyExists, Kind, SnapshotNotFound
+from imagefs.snapshotter.snapshotter import PARENT_CHAIN, TARGET, Snapshotter
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
-from tests.unit.imagefs.snapshotter.test_core import layers, lazy
+from tests.unit.imagefs.snapshotter.test_snapshotter import layers, lazy
 
 Call = Callable[[Snapshotter], object]
 

@@ -14,9 +14,9 @@ import pytest
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import FoundImage, HeldImage, Lease
 from imagefs.snapshotter import lazy
-from imagefs.snapshotter.core import TARGET
 from imagefs.snapshotter.lazy import DaemonImages
 from imagefs.snapshotter.metastore import Kind, Layer, SnapshotRecord, Tree, Usage
+from imagefs.snapshotter.snapshotter import TARGET
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
 from tests.support.waiting import eventually

@@ -12,9 +12,9 @@ import pytest
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import HeldImage, HoldRequest, Lease
 from imagefs.daemon.requests import decode
-from imagefs.snapshotter.core import TARGET, Snapshotter
 from imagefs.snapshotter.lazy import DaemonImages
 from imagefs.snapshotter.metastore import AlreadyExists, Kind, Layer, SnapshotRecord, Tree
+from imagefs.snapshotter.snapshotter import TARGET, Snapshotter
 from imagefs.snapshotter.start_events import LABEL, NodeEvents, start_of
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.snapshotter.core import TARGET, Mount, Snapshotter
 from imagefs.snapshotter.metastore import (
     AlreadyExists,
     FailedPrecondition,
@@ -23,6 +22,7 @@ from imagefs.snapshotter.metastore import (
     Tree,
     Usage,
 )
+from imagefs.snapshotter.snapshotter import TARGET, Mount, Snapshotter
 from stripefs.errors import MountError, StripefsError
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
 

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.empty_pb2 import Empty
 
-from imagefs.snapshotter.core import Mount, Snapshotter
 from imagefs.snapshotter.metastore import (
     AlreadyExists,
     FailedPrecondition,
@@ -32,6 +31,7 @@ from imagefs.snapshotter.metastore import (
     SnapshotRecord,
 )
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
+from imagefs.snapshotter.snapshotter import Mount, Snapshotter
 from stripefs.errors import MountError, ServiceDown, StripefsError
 
 __all__ = ["SERVICE", "serve"]
