@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from imagefs.daemon import cleanup
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Attached, Recording
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.settings import DaemonSettings, TreeOptions, devices_mount
 from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, MountError, StripefsError
@@ -84,7 +84,7 @@ def copied(attached: Attached, options: TreeOptions) -> Iterator[int]:
     descriptor = -1
     if attached.tree is not None and options.shares:
         with contextlib.suppress(OSError):  # it has just gone, or we may not look
-            descriptor = mounts.copy(*attached.tree)
+            descriptor = kernel_mounts.copy(*attached.tree)
     try:
         yield descriptor
     finally:
@@ -104,8 +104,8 @@ def shared_mount(client: Client, attached: Attached, options: TreeOptions) -> It
         with contextlib.suppress(OSError):  # the kernel is too old, or cannot take the files: it is mounted alone
             mount = _copied_or_made(attached)
             held.callback(os.close, mount)
-            device = mounts.device_of(mount)
-            copy = mounts.copy(f"/proc/self/fd/{mount}", device)
+            device = kernel_mounts.device_of(mount)
+            copy = kernel_mounts.copy(f"/proc/self/fd/{mount}", device)
             held.callback(os.close, copy)
             path = f"/proc/{os.getpid()}/fd/{mount}"
         with contextlib.suppress(StripefsError):  # others then wait in vain for a moment
@@ -117,11 +117,11 @@ def _copied_or_made(attached: Attached) -> int:
     """Raises OSError."""
     if attached.tree is not None:
         with contextlib.suppress(OSError):  # it has just gone
-            return mounts.copy(*attached.tree)
+            return kernel_mounts.copy(*attached.tree)
     from imagefs.plane import erofs
 
     with erofs.lazy_read_ahead():
-        return mounts.make(attached.metadata, [one.path for one in attached.devices])
+        return kernel_mounts.make(attached.metadata, [one.path for one in attached.devices])
 
 
 def show_attached(
@@ -145,7 +145,7 @@ def _place_writable(
         os.makedirs(lower)
         plane = _show(attached, lower, options, settings, name, copy)
         # Written bytes go with the mount, so nothing needs to be synced.
-        mounts.mount_overlay([lower], attached.upper, target, without_disk="memory", volatile=True)
+        kernel_mounts.mount_overlay([lower], attached.upper, target, without_disk="memory", volatile=True)
         return plane
     except BaseException:
         _remove(attached.upper)
@@ -196,7 +196,7 @@ def _show(attached: Attached, target: str, options: TreeOptions, settings: Daemo
         plane = "erofs" if os.geteuid() == 0 else "tree"
     if plane == "erofs" and copy >= 0:
         try:
-            mounts.show(copy, target, confined=options.confined)
+            kernel_mounts.show(copy, target, confined=options.confined)
             return plane
         except OSError as error:
             import logging

@@ -29,7 +29,7 @@ import trio
 
 from imagefs.daemon import cleanup
 from imagefs.daemon.state import Attachment
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
@@ -194,7 +194,7 @@ class TraceMaker:
             return []
         path, device = attachment.shown
         try:
-            return [await self._mounts.run("copying a mount", mounts.copy, path, device, timeout=_COPIED_WITHIN)]
+            return [await self._mounts.run("copying a mount", kernel_mounts.copy, path, device, timeout=_COPIED_WITHIN)]
         except (OSError, ServiceDown) as error:
             _log.info("reads of %s cannot be distinguished from read-ahead: %s", attachment.name, error)
             return []

@@ -5,7 +5,7 @@ may wait for the daemon. On standard input it takes a JSON object of one member:
 
     mount     `target`, `metadata`, `devices` (paths), `lazy` where the daemon serves any of these, and `tree`, where
               the daemon has the image mounted already (`path` and `device` of a descriptor, see
-              `imagefs.plane.mounts`) or null. A mount at the target that a killed daemon left is hidden first.
+              `imagefs.plane.kernel_mounts`) or null. A mount at the target that a killed daemon left is hidden first.
     unmount   `target`, `remove` where that folder is to go as well (with which the kernel takes away copies of the
               mount in other mount namespaces), and `lazy` where it is only hidden. A busy mount stays otherwise, and
               standard error says because of whom.
@@ -19,7 +19,7 @@ import os
 import sys
 from typing import Any
 
-from imagefs.plane import erofs, mounts
+from imagefs.plane import erofs, kernel_mounts
 from stripefs.errors import StripefsError
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount
@@ -45,9 +45,9 @@ def _mount(facts: dict[str, Any]) -> None:
         unmount(target, lazy=True)
     if (tree := facts.get("tree")) is not None:
         with contextlib.suppress(OSError):  # the worker that had it has just ended
-            descriptor = mounts.copy(tree["path"], tree["device"])
+            descriptor = kernel_mounts.copy(tree["path"], tree["device"])
             try:
-                mounts.show(descriptor, target)
+                kernel_mounts.show(descriptor, target)
             finally:
                 os.close(descriptor)
             return

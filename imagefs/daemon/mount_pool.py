@@ -22,7 +22,7 @@ import trio
 from imagefs.daemon.protocol import MountedTree
 from imagefs.daemon.requests import ShownRequest
 from imagefs.daemon.state import Attachment
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from stripefs.background import supervise
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
@@ -114,11 +114,11 @@ class MountPool:
         """Raises OSError."""
         key = (metadata, *((path, _version(path)) for path in devices))
         if key not in self._mounts:
-            descriptor = mounts.make(metadata, devices)
-            tree = MountedTree(f"/proc/{os.getpid()}/fd/{descriptor}", mounts.device_of(descriptor))
+            descriptor = kernel_mounts.make(metadata, devices)
+            tree = MountedTree(f"/proc/{os.getpid()}/fd/{descriptor}", kernel_mounts.device_of(descriptor))
             mount = PooledMount(image, descriptor, tree)
             try:
-                os.close(mounts.copy(*tree))
+                os.close(kernel_mounts.copy(*tree))
             except OSError:
                 os.close(descriptor)
                 raise

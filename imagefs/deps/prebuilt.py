@@ -20,7 +20,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.run import namespace
 from stripefs.errors import MountError
 
@@ -105,7 +105,7 @@ def main(words: list[str]) -> None:
         for number, (directory, above) in enumerate(_wanted(directories).items()):
             upper = os.path.join(folder, str(number))
             lowers = [above, directory] if above else [directory]
-            mounts.mount_overlay(lowers, upper, directory, without_disk="memory", volatile=True)
+            kernel_mounts.mount_overlay(lowers, upper, directory, without_disk="memory", volatile=True)
     except (MountError, OSError) as error:
         if not any(directories.values()):
             sys.stderr.write(f"imagefs: the source is built where it lies: {error}\n")

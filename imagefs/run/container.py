@@ -24,7 +24,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from imagefs.errors import CommandNotExecutable, LayerFailed, RunError
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.reference import Platform
 from imagefs.run import host, namespace, rootfs, runtime
 from imagefs.run.bundle import RunFolder, sweep
@@ -83,10 +83,10 @@ def run(
     called in a forked child, in its own mount namespace, so it must not rely on other threads. runtime_dir: what is
     kept while the container runs lies below it; on a local file system, for root alone. scratch_dir: with a writable
     root, what is written lies below it until the container ends; `runtime_dir` where it is None, memory where it lies
-    on an overlay. kept_dir: where it lies instead, for good, as `imagefs.plane.mounts.mount_overlay` has it. started:
-    called, on another thread, when the command creates the file $IMAGEFS_READY; without it there is no such variable.
-    executed: called, on another thread, when the runtime has started the command. beside: trees that are shown at these
-    paths of the container as binds are, called as layers are, and writable as they are.
+    on an overlay. kept_dir: where it lies instead, for good, as `imagefs.plane.kernel_mounts.mount_overlay` has it.
+    started: called, on another thread, when the command creates the file $IMAGEFS_READY; without it there is no such
+    variable. executed: called, on another thread, when the runtime has started the command. beside: trees that are
+    shown at these paths of the container as binds are, called as layers are, and writable as they are.
 
     Forwards signals, and so must be called on the main thread. Raises RunError, whose exit code is that of `docker
     run`; LayerFailed for a layer that could not be mounted.
@@ -312,15 +312,15 @@ def _exec_runtime(
     with namespace.user_namespace(options.first_id) as users:
         lowers = _mount_layers(folder, layers, users)
         if kept_dir:
-            mounts.mount_overlay(lowers, kept_dir, root, volatile=True)
+            kernel_mounts.mount_overlay(lowers, kept_dir, root, volatile=True)
         elif options.writable:
-            upper = mounts.mount_overlay(
+            upper = kernel_mounts.mount_overlay(
                 lowers, folder.scratch, root, without_disk="memory", volatile=True, rootless=facts.rootless
             )
             if upper != "disk":
                 _log().warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
         elif len(lowers) > 1:
-            mounts.mount_read_only_overlay(lowers, root, rootless=facts.rootless)
+            kernel_mounts.mount_read_only_overlay(lowers, root, rootless=facts.rootless)
         with RootTree(root) as tree:
             spec = build(
                 options, image, tree, facts, root=root, volumes=folder.volumes, name=folder.name, cgroup=folder.cgroup

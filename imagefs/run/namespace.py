@@ -33,7 +33,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from imagefs.errors import RunError
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.run.options import IDS
 from stripefs.fuse import kernel
 from stripefs.osutil import check
@@ -275,11 +275,11 @@ def user_namespace(first: int) -> Iterator[int]:
 
 def show_mapped(path: str, user_namespace: int) -> None:
     """Put an idmapped mount in the place of the one at `path`. Raises RunError where its file system has none."""
-    mapped = mounts.clone(path)
+    mapped = kernel_mounts.clone(path)
     try:
         _map(mapped, user_namespace, f"the image is shown by {_fstype(path)}", "--plane erofs, the kernel's own")
         kernel.unmount(path, kernel.MNT_DETACH)
-        mounts.show(mapped, path)
+        kernel_mounts.show(mapped, path)
     finally:
         os.close(mapped)
 
@@ -292,9 +292,9 @@ def move_mounts(document: dict[str, Any], user_namespace: int, mapped: Sequence[
     """
     place = _place(needed)
     with contextlib.ExitStack() as held:
-        sources = [(document["root"]["path"], mounts.clone(document["root"]["path"], recursive=True))]
+        sources = [(document["root"]["path"], kernel_mounts.clone(document["root"]["path"], recursive=True))]
         binds = [mount for mount in document["mounts"] if mount["type"] == "bind"]
-        sources += [(mount["source"], mounts.clone(mount["source"], recursive=True)) for mount in binds]
+        sources += [(mount["source"], kernel_mounts.clone(mount["source"], recursive=True)) for mount in binds]
         for _, descriptor in sources:
             held.callback(os.close, descriptor)
         for mount, (source, descriptor) in zip(binds, sources[1:], strict=True):
@@ -310,7 +310,7 @@ def move_mounts(document: dict[str, Any], user_namespace: int, mapped: Sequence[
                 os.mkdir(shown[-1])
             else:
                 os.close(os.open(shown[-1], os.O_CREAT | os.O_EXCL | os.O_CLOEXEC))
-            mounts.show(descriptor, shown[-1])
+            kernel_mounts.show(descriptor, shown[-1])
     document["root"]["path"] = shown[0]
     for mount, source in zip(binds, shown[1:], strict=True):
         mount["source"] = source
@@ -366,7 +366,7 @@ def _place(needed: Sequence[str]) -> str:
 
 def _map(descriptor: int, user_namespace: int, subject: str, hint: str) -> None:
     try:
-        mounts.set_idmap(descriptor, user_namespace)
+        kernel_mounts.set_idmap(descriptor, user_namespace)
     except OSError as error:
         if error.errno == errno.ENOSYS:
             raise RunError("--userns needs idmapped mounts, of Linux 5.19 or later") from error

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from imagefs.errors import RunError
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.run.spec import Volume
 from stripefs.fuse import kernel
 
@@ -249,7 +249,7 @@ def add_directories(
                 _like(there, made)
     if len(lowers) > 1:
         kernel.unmount(root, 0)
-    mounts.mount_read_only_overlay([folder, *lowers], root, rootless=rootless)
+    kernel_mounts.mount_read_only_overlay([folder, *lowers], root, rootless=rootless)
 
 
 def make_directories(root: str, missing: Sequence[str], owner: int) -> None:

@@ -18,7 +18,7 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from stripefs.fuse import kernel
 from stripefs.osutil import check
 from stripefs.records import NamedTuple
@@ -144,7 +144,7 @@ class Marker:
     """One such file system, until `close`. Raises OSError."""
 
     def __init__(self) -> None:
-        self._mount = mounts.memory(_OPTIONS)
+        self._mount = kernel_mounts.memory(_OPTIONS)
 
     def close(self) -> None:
         os.close(self._mount)
@@ -152,7 +152,7 @@ class Marker:
     def show(self, target: str) -> None:
         """Put it at `target`, once, in whichever mount namespace the caller is. Raises OSError."""
         os.mkdir(target, 0o700)
-        mounts.show(self._mount, target)
+        kernel_mounts.show(self._mount, target)
 
     def watched(self, started: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Call `started` on another thread, once, when the file is there before the block ends. Raises OSError."""

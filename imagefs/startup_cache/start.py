@@ -22,7 +22,7 @@ from imagefs.deps.engine import Miss, attach_above
 from imagefs.deps.publish import PublishJob as Publication
 from imagefs.errors import RunError
 from imagefs.format.documents import SHORT, key_digest
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.run.container import MountLayer
 from imagefs.run.options import ImageConfig, RunOptions
 from imagefs.run.spec import PATH, arguments, variables
@@ -70,7 +70,7 @@ def runner(
         try:
             if not ours or packages is None:
                 raise RunError("nobody knows which packages are installed" if ours else "none is left")
-            mounts.lasting_upper(image.attached.upper)
+            kernel_mounts.lasting_upper(image.attached.upper)
             _make_folders(folder, ours)
         except (StripefsError, OSError) as error:
             tell(f"start-up caches are not used: {error}")
@@ -143,7 +143,7 @@ class _CacheStart:
         """Called in the container's mount namespace, as `_show_empty` is."""
         try:
             layer(target)
-            mounts.mount_overlay([target], self._folder, target, volatile=True)
+            kernel_mounts.mount_overlay([target], self._folder, target, volatile=True)
         except (StripefsError, OSError) as error:
             self._tell(f"the start-up caches cannot be mounted, so the job compiles: {error}")
             self._show_empty(target)

@@ -58,7 +58,7 @@ from imagefs.deps.publish import PublishJob
 from imagefs.deps.resolver import LockedInstall
 from imagefs.errors import LayerFailed, SnapshotError
 from imagefs.format.documents import SnapshotKind
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.run import namespace
 from imagefs.run.container import MountLayer
 from imagefs.run.options import Bind, ResourceLimits, RunOptions
@@ -88,7 +88,7 @@ class ContainerInstallation:
         self._scratch = scratch
         self._folder = image.attached.upper
         self._exchange = os.path.join(self._folder, "exchange")
-        mounts.lasting_upper(self._folder)
+        kernel_mounts.lasting_upper(self._folder)
         os.makedirs(self._exchange, 0o700, exist_ok=True)
 
     @property
@@ -303,7 +303,7 @@ def _shown(layer: MountLayer, upper: str, folder: str) -> Iterator[tuple[str, st
         os.mkdir(base)
         os.mkdir(merged)
         layer(base)
-        mounts.mount_read_only_overlay([upper, base], merged)
+        kernel_mounts.mount_read_only_overlay([upper, base], merged)
         yield base, merged
     finally:
         kernel.unmount(folder, kernel.MNT_DETACH)

@@ -12,7 +12,7 @@ import pytest
 
 from imagefs.build.image import build
 from imagefs.deps.capture import CapturedTree, capture_upper
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from stripefs.fuse import kernel
 from tests.support.images import nasty
 from tests.support.images.local_image import LocalImage
@@ -51,7 +51,7 @@ def container(base: Path, disk: Path) -> Iterator[Path]:
     """Its root, in which everything may be changed; what was, is in `disk`/rw/upper."""
     root = disk / "root"
     root.mkdir()
-    mounts.mount_overlay([str(base)], str(disk / "rw"), str(root))
+    kernel_mounts.mount_overlay([str(base)], str(disk / "rw"), str(root))
     try:
         yield root
     finally:
@@ -67,7 +67,7 @@ def seen(tree: CapturedTree, base: Path, folder: Path) -> Iterator[Path]:
         image.mount()
         merged = folder / "merged"
         merged.mkdir()
-        mounts.mount_read_only_overlay([str(image.mountpoint), str(base)], str(merged))
+        kernel_mounts.mount_read_only_overlay([str(image.mountpoint), str(base)], str(merged))
         try:
             yield merged
         finally:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import pytest
 
-from imagefs.plane import erofs, mounts
+from imagefs.plane import erofs, kernel_mounts
 from stripefs.errors import MountError
 from stripefs.fuse import kernel
 from stripefs.fuse.mounting import unmount, users
@@ -117,7 +117,7 @@ def test_files_on_an_overlay_get_loop_devices(source: Path, tmp_path: Path, targ
     lower, here = tmp_path / "lower", tmp_path / "here"
     lower.mkdir()
     here.mkdir()
-    mounts.mount_overlay([str(lower)], str(tmp_path / "rw"), str(here))
+    kernel_mounts.mount_overlay([str(lower)], str(tmp_path / "rw"), str(here))
     try:
         image = small_image.make(source, here)
         with pytest.raises(MountError, match="loop"):
@@ -185,7 +185,7 @@ def mounted(image: SmallImage, tmp_path: Path) -> Iterator[str]:
 
 def test_writing_leaves_the_image_as_it_is(mounted: str, tmp_path: Path, target: str) -> None:
     folder = tmp_path / "rw"
-    assert mounts.mount_overlay([mounted], str(folder), target) == "disk"
+    assert kernel_mounts.mount_overlay([mounted], str(folder), target) == "disk"
     root = os.stat(target)
     assert (root.st_mode & 0o7777, root.st_uid, root.st_gid) == (0o751, 12, 34)
     Path(target, "new").write_text("new")
@@ -200,15 +200,15 @@ def test_writing_leaves_the_image_as_it_is(mounted: str, tmp_path: Path, target:
     assert os.stat(upper / "folder/big").st_size == len(CONTENT)
     assert os.stat(upper / "small").st_rdev == 0
     with pytest.raises(MountError, match="in use"):  # one upper serves one overlay
-        mounts.mount_overlay([mounted], str(folder), mounted)
+        kernel_mounts.mount_overlay([mounted], str(folder), mounted)
     unmount(target)
-    mounts.mount_overlay([mounted], str(folder), target)
+    kernel_mounts.mount_overlay([mounted], str(folder), target)
     assert Path(target, "new").read_text() == "new"
     assert not Path(target, "small").exists()
 
 
 def test_over_the_image_at_its_own_place(mounted: str, tmp_path: Path) -> None:
-    mounts.mount_overlay([mounted], str(tmp_path / "rw"), mounted, volatile=True)
+    kernel_mounts.mount_overlay([mounted], str(tmp_path / "rw"), mounted, volatile=True)
     Path(mounted, "new").write_text("new")
     unmount(mounted)
     assert shows_the_image(mounted)
@@ -221,7 +221,7 @@ def test_several_trees_at_odd_paths(mounted: str, tmp_path: Path, target: str) -
         lower.mkdir()
         (lower / "which").write_text(str(number))
         (lower / f"only{number}").touch()
-    mounts.mount_overlay([*map(str, lowers), mounted], str(tmp_path / "r,w:x\\y"), target)
+    kernel_mounts.mount_overlay([*map(str, lowers), mounted], str(tmp_path / "r,w:x\\y"), target)
     assert Path(target, "which").read_text() == "0"
     assert {f"only{number}" for number in range(4)} | {"which", "small", "folder"} == set(os.listdir(target))
     Path(target, "new").touch()
@@ -235,7 +235,7 @@ def test_more_trees_than_an_option_has_room_for(tmp_path: Path, target: str) -> 
         lower.mkdir()
         (lower / f"from{number}").touch()
         lowers.append(str(lower))
-    mounts.mount_read_only_overlay(lowers, target)
+    kernel_mounts.mount_read_only_overlay(lowers, target)
     assert len(os.listdir(target)) == 30
     with pytest.raises(OSError, match="Read-only"):
         Path(target, "new").touch()
@@ -243,12 +243,12 @@ def test_more_trees_than_an_option_has_room_for(tmp_path: Path, target: str) -> 
 
 def test_an_upper_cannot_lie_on_an_overlay(mounted: str, tmp_path: Path, target: str) -> None:
     (tmp_path / "first").mkdir()
-    mounts.mount_overlay([mounted], str(tmp_path / "rw"), str(tmp_path / "first"))
+    kernel_mounts.mount_overlay([mounted], str(tmp_path / "rw"), str(tmp_path / "first"))
     try:
         folder = str(tmp_path / "first" / "rw")
         with pytest.raises(MountError, match="lies on an overlay"):
-            mounts.mount_overlay([mounted], folder, target)
-        assert mounts.mount_overlay([mounted], folder, target, without_disk="memory") == "memory"
+            kernel_mounts.mount_overlay([mounted], folder, target)
+        assert kernel_mounts.mount_overlay([mounted], folder, target, without_disk="memory") == "memory"
         Path(target, "new").write_text("new")
         assert os.listdir(folder) == []
         assert kernel.find_mount(folder) is None
@@ -260,9 +260,9 @@ def test_an_upper_cannot_lie_on_an_overlay(mounted: str, tmp_path: Path, target:
 
 def test_a_lower_that_is_not_there(tmp_path: Path, target: str) -> None:
     with pytest.raises(MountError, match=os.strerror(errno.ENOENT)):
-        mounts.mount_overlay([str(tmp_path / "nothing")], str(tmp_path / "rw"), target)
+        kernel_mounts.mount_overlay([str(tmp_path / "nothing")], str(tmp_path / "rw"), target)
     with pytest.raises(MountError, match=os.strerror(errno.ENOENT)):
-        mounts.mount_read_only_overlay([str(tmp_path), str(tmp_path / "nothing")], target)
+        kernel_mounts.mount_read_only_overlay([str(tmp_path), str(tmp_path / "nothing")], target)
 
 
 # Copies
@@ -272,8 +272,8 @@ def test_a_descriptor_of_something_else_is_not_taken(tmp_path: Path) -> None:
     descriptor = os.open(tmp_path, os.O_PATH)
     try:
         with pytest.raises(FileNotFoundError):
-            mounts.copy(f"/proc/self/fd/{descriptor}", "0:1")
+            kernel_mounts.copy(f"/proc/self/fd/{descriptor}", "0:1")
         with pytest.raises(FileNotFoundError):
-            mounts.copy(f"/proc/self/fd/{descriptor + 1000}", "0:1")
+            kernel_mounts.copy(f"/proc/self/fd/{descriptor + 1000}", "0:1")
     finally:
         os.close(descriptor)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from stripefs.fuse import kernel
 from tests.contract.commands import program
 from tests.integration.deps.container.job import SEEN, Job, project, sources
@@ -136,7 +136,7 @@ def test_a_cache_on_an_overlay(image: str, tmp_path: Path) -> None:
     disk, cache = tmp_path / "disk", tmp_path / "cache"
     disk.mkdir()
     cache.mkdir()
-    mounts.mount_overlay([str(cache)], str(disk), str(cache))
+    kernel_mounts.mount_overlay([str(cache)], str(disk), str(cache))
     try:
         with contextlib.closing(Service(tmp_path, background_rate="0", io_timeout="10")) as service:
             job = Job(service, image, tmp_path)

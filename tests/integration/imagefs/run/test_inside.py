@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.run.options import Bind, ResourceLimits
 from stripefs.fuse.mounting import unmount
 from tests.integration.imagefs.run.material import TRAPS, both
@@ -201,7 +201,7 @@ def test_a_container_finds_its_own_cgroup_of_version_2(image: SmallImage, tmp_pa
 def test_where_only_memory_can_be_written(containers: Containers, tmp_path: Path) -> None:
     here = tmp_path / "here"
     here.mkdir()
-    mounts.mount_overlay([str(here)], str(tmp_path / "rw"), str(here))
+    kernel_mounts.mount_overlay([str(here)], str(tmp_path / "rw"), str(here))
     try:
         status, output, errors = containers.run(
             "sh", "-c", "echo new >/srv/data; cat /srv/data", writable=True, scratch_dir=str(here)

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 
 from imagefs.daemon import helpers
 from imagefs.daemon.helpers import MOST_WAITING, PROGRAMS, RecordedStart, Sweeper, TraceMaker, run_helper
-from imagefs.plane import mounts
+from imagefs.plane import kernel_mounts
 from imagefs.settings import DaemonSettings
 from stripefs.background import contain
 from tests.unit.imagefs.daemon.fake_host import attachment
@@ -151,7 +151,7 @@ async def test_a_trace_is_made_before_the_mount_goes(tmp_path: Path, monkeypatch
         return made[-1]
 
     monkeypatch.setattr(helpers, "run_helper", fake)
-    monkeypatch.setattr(mounts, "copy", copy)
+    monkeypatch.setattr(kernel_mounts, "copy", copy)
     learner = TraceMaker(DaemonSettings(cache=str(tmp_path)))
     for shown in ([str(tmp_path), "0:41"], [str(tmp_path), "0:42"], []):
         await learner.make_trace(attachment("1", shown=shown), START)

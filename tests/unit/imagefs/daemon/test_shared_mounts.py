@@ -310,8 +310,8 @@ async def test_a_mount_of_an_image_that_is_whole_here_is_kept_for_a_while(
         made.append(os.open(tmp_path, os.O_PATH))
         return os.dup(made[-1])
 
-    monkeypatch.setattr(mount_pool.mounts, "make", make)
-    monkeypatch.setattr(mount_pool.mounts, "copy", lambda path, device: os.open(tmp_path, os.O_PATH))
+    monkeypatch.setattr(mount_pool.kernel_mounts, "make", make)
+    monkeypatch.setattr(mount_pool.kernel_mounts, "copy", lambda path, device: os.open(tmp_path, os.O_PATH))
     device = tmp_path / "device"
     device.write_bytes(b"1")
     in_use = {"image"}
