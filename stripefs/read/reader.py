@@ -85,7 +85,7 @@ class NextFiles:
                 known = [opened]
         file = known[-1]
         if not file.plan.cursors.announced:
-            self._reader.planner.announce(file.plan, cursor, before.status.length, time.monotonic())
+            self._reader.planner.announce(file.plan, before.plan, cursor, time.monotonic())
             self._reader.pump()
             self.open_next(file)  # the window may go beyond this one too
 

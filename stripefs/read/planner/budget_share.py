@@ -149,7 +149,8 @@ def nearest(
             for cursor in file.cursors:
                 if cursor.active(now - ACTIVE):
                     since = now if cursor.rereads else now - LATELY
-                    push(_absent(file, cursor, cursor.reach(share), range_size, since, local), file, cursor)
+                    reach = cursor.reach(file.ahead_limit(share))
+                    push(_absent(file, cursor, reach, range_size, since, local), file, cursor)
     while queue:
         _, _, span, spans, file, cursor = heapq.heappop(queue)
         yield file, cursor, span

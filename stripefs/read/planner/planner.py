@@ -40,11 +40,6 @@ FILES_AHEAD = 8
 """Files that are looked ahead into beyond the one that is read. A few parts of a large checkpoint fill the window; of
 small ones no more are opened, each of which costs the metadata service a call."""
 
-QUICK = 0.1
-QUICK_AHEAD = 128 << 20
-"""Where no range took longer than so many seconds lately, a stream looks so many bytes ahead and no further: that lasts
-at 1.3 GB/s. A source faster than its reader would fill the budget, with memory that is used for the first time."""
-
 SLOWEST_FADES = 0.95
 """Factor by which the time of the slowest range counts less with each further one: ten ranges later by 40%."""
 
@@ -132,8 +127,7 @@ class Planner:
         for chunk in file.chunks(offset, end):
             file.read_at[chunk] = now
         self.starved += starved
-        limit = self._shares.share if file.slowest > QUICK else min(self._shares.share, QUICK_AHEAD)
-        cursor.advance(offset, size, starved=starved, limit=limit, now=now)
+        cursor.advance(offset, size, starved=starved, limit=self._shares.share, now=now)
         if cursor.streaming and not streaming:
             self._count(now)
         passed = (cursor.start, max(low, end)) if cursor.backward else (min(high, offset), cursor.position)
@@ -150,11 +144,12 @@ class Planner:
             return None
         if front.after is None and file.cursors.trust.read < min(file.length // 2, READ_BEFORE_NEXT):
             return None
-        return front if front.position + front.reach(self._shares.share) >= file.length else None
+        return front if front.position + front.reach(file.ahead_limit(self._shares.share)) >= file.length else None
 
-    def announce(self, file: FilePlan, before: Cursor, length: int, now: float) -> None:
-        """Look ahead in `file` as far as the window of `before` goes beyond its own file, of `length` bytes."""
-        file.cursors.announce(before, length, now)
+    def announce(self, file: FilePlan, before: FilePlan, cursor: Cursor, now: float) -> None:
+        """Look ahead in `file` as far as the window of `cursor` goes beyond its own file, `before`."""
+        file.cursors.announce(cursor, before.length, now)
+        file.slowest = before.slowest  # they lie in the same store
         self._readahead_done = False
 
     def _follow(self, file: FilePlan, position: int, cursor: Cursor, now: float) -> None:

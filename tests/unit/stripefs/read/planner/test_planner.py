@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.read.planner.planner import QUICK_AHEAD
+from stripefs.read.planner.range_buffer import QUICK_AHEAD
 from stripefs.read.planner.readahead import ReadaheadTrust
 from stripefs.store.base import Block
 from tests.support.examples import examples
@@ -109,6 +109,16 @@ def test_look_ahead_inside_one_block_ends_with_the_window(rate, ahead):
     while world.transfers and world.planner.bytes_fetched < 2048 * MIB:
         world._step(world.now + 1.0)
     assert ahead / 3 < world.planner.bytes_fetched <= 16 * MIB + ahead + 8 * MIB
+
+
+def test_the_first_range_that_takes_long_opens_the_whole_window():
+    """Not the next one for which the reader has to wait: that one lies behind what a quick source is read ahead."""
+    length = 4 * QUICK_AHEAD
+    world = played(dealt(length), [(0, 8 * MIB)], budget=2 * length)
+    assert world.planner.bytes_fetched == 8 * MIB + QUICK_AHEAD
+    world.drain()
+    assert world.planner.bytes_fetched == length
+    assert world.now < 1.1 * length / (8 * 40e6)  # virtual seconds
 
 
 def test_a_reader_far_behind_another_gets_the_memory_kept_for_it():

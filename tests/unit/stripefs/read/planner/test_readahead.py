@@ -57,7 +57,7 @@ class Loads(World):
             if (cursor := self.planner.nearing_end(last)) is None:
                 break
             self.announced += 1
-            self.planner.announce(self.files[self.announced], cursor, PART, self.now)
+            self.planner.announce(self.files[self.announced], last, cursor, self.now)
         if client.at == len(client.reads) and number + 1 < len(self.files):
             self.client(self.files[number + 1], sequential(PART))
 
@@ -91,7 +91,7 @@ def test_the_next_file_stays_within_the_window():
         world._advance(world.clients[0]) or world._step(world.now + 1)
         cursor = world.planner.nearing_end(file)
     cursor.window = file.length - cursor.position + 16 * MIB
-    world.planner.announce(world.files[1], cursor, file.length, world.now)
+    world.planner.announce(world.files[1], file, cursor, world.now)
     world._pump()
     for _ in range(1000):
         world._step(world.now + 0.01)
