@@ -6,7 +6,8 @@ way.
 
 **Confirmation.** HDFS has to be asked after a read if the file is still the one that was opened. A question for each
 range is 40 a second for a client that reads 320 MB/s, and 1,000 such clients are more than a NameNode answers. So
-ranges of read-ahead wait for a question together, at most `TOGETHER` seconds. A reader who comes to one of them, or is
+ranges of read-ahead wait for a question together, at most `TOGETHER` seconds, and less as long as reading ahead is
+new: a file of 256 MiB would be over before its reader got the second range. A reader who comes to one of them, or is
 about to, has the question asked at once, but for one case: as long as more read-ahead is on its way than ranges wait
 for the question, the DataNodes have enough to do, and the reader gets as many bytes a second when it waits too. So the
 first range of a file, its end and scattered reads are confirmed at once, and so is a window that is full of ranges that
@@ -36,8 +37,9 @@ SPARE_THREADS = 32
 
 Outcome = Buffer | Exception
 
-TOGETHER = 0.5
-"""Seconds from one question to the next while read-ahead is on its way: 1,000 clients ask 2,000 times a second."""
+TOGETHER_FIRST, TOGETHER = 1 / 16, 0.5
+"""Seconds from one question to the next while read-ahead is on its way: the first, doubled from each to the next, and
+the longest. 1,000 clients ask 2,000 times a second, and four times more for each file that they begin to read ahead."""
 
 
 class AttemptWatch:
@@ -156,6 +158,7 @@ class Confirmations:
         self._received: list[tuple[Attempt, Buffer]] = []
         self._running = False
         self._asked = -math.inf
+        self._together = 0.0
         self._urgent = trio.Event()
         self._added = trio.Event()
 
@@ -177,11 +180,13 @@ class Confirmations:
     async def _run(self) -> None:
         try:
             while self._received:
-                with trio.move_on_at(self._asked + TOGETHER):
+                with trio.move_on_at(self._asked + self._together) as wait:
                     await self._urgent.wait()
                     while _ahead(self._received[0][0].range.file) > len(self._received):
                         self._added = trio.Event()
                         await self._added.wait()
+                if wait.cancelled_caught:
+                    self._together = min(max(TOGETHER_FIRST, 2 * self._together), TOGETHER)
                 self._urgent = trio.Event()
                 received, self._received = self._received, []
                 self._asked = trio.current_time()

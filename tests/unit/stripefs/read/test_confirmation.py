@@ -78,6 +78,7 @@ async def test_few_questions_confirm_many_ranges(asked, content):
 
 
 async def test_a_reader_waits_while_more_read_ahead_is_on_its_way_than_has_come(monkeypatch, nursery):
+    monkeypatch.setattr(attempts, "TOGETHER_FIRST", 1e6)
     monkeypatch.setattr(attempts, "TOGETHER", 1e6)
     asked, answered, file = [], [], SimpleNamespace(ranges={})
     handle = SimpleNamespace(confirm=lambda: asked.append(len(answered)))
@@ -131,6 +132,33 @@ async def test_a_reader_waits_while_more_read_ahead_is_on_its_way_than_has_come(
     await settle(5)
     assert asked == [0, 1, 4]
     assert answered == [0, 1, 2, 3, 4]
+
+
+async def test_questions_come_closer_together_when_read_ahead_begins(autojump_clock, nursery):
+    """A reader of a short file need not wait for the second question as long as one of a long file may."""
+    asked, file = [], SimpleNamespace(ranges={})
+
+    async def run(_what, question, *, timeout):
+        assert timeout == 5.0
+        question()
+
+    def start(_what, work):
+        nursery.start_soon(work)
+
+    executor = SimpleNamespace(lane=lambda _name: SimpleNamespace(run=run))
+    handle = SimpleNamespace(confirm=lambda: asked.append(trio.current_time()))
+    one = Confirmations("file", handle, executor, start, lambda attempt, _: file.ranges.pop(attempt.range.offset), 5.0)
+    for at in range(400):
+        file.ranges[at] = Range(file, at, at + 1, (), state=RangeState.FETCHING, demanded=at == 0)
+        file.ranges[at].attempts.append(Attempt(file.ranges[at], "", 0.0))
+    for range_ in list(file.ranges.values())[:200]:
+        one.add(range_.attempts[0], b"")
+        range_.attempts[0].received_at = 1.0
+        one.hurry()
+        await trio.sleep(1 / 64)
+    gaps = [late - early for early, late in itertools.pairwise(asked)]
+    assert len(gaps) > 5
+    assert gaps == pytest.approx([1 / 16, 1 / 8, 1 / 4] + [1 / 2] * (len(gaps) - 3), abs=1 / 32)
 
 
 async def test_bytes_of_another_version_are_not_shown(asked, content):
