@@ -45,7 +45,7 @@ daemon_flags = settings_flags(also=["runtime", "log-level"], options=IMAGEFS)
 
 
 def plain_flags(flags: Sequence[Flag]) -> Callable[[_F], _F]:
-    """Flags of `imagefs.cli.fastpath` as flags of a click command, in this order."""
+    """Flags of `imagefs.cli.flags` as flags of a click command, in this order."""
 
     def add_all(function: _F) -> _F:
         for flag in reversed(flags):

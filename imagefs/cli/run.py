@@ -14,7 +14,8 @@ import click
 from click.core import ParameterSource
 
 from imagefs.cli.common import daemon_flags, image_and_settings, json_flag, plain_flags, print_json, settings_for
-from imagefs.cli.fastpath import CONFIG, DEPS, JOB, RECORDING, RUN, SECTIONS, TREE, WITHOUT, begin_run, recording
+from imagefs.cli.fastpath import begin_run
+from imagefs.cli.flags import CONFIG, DEPS, JOB, RECORDING, RUN, SECTIONS, TREE, WITHOUT, recording
 from imagefs.cli.job import FLAGS, read_job
 from imagefs.config import IMAGEFS, resolve
 from imagefs.errors import RunError

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from imagefs.cli.fastpath import DEPS, REQUEST
+from imagefs.cli.flags import DEPS, REQUEST
 from imagefs.config import Settings
 from imagefs.containers import JobRunner, run_job
 from imagefs.daemon.client import Client
@@ -42,7 +42,7 @@ def begin_container(
 ) -> int:
     """Run the container until it ends; its exit status, or that of pip where it fails. Or say which key it has.
 
-    values: of the flags in `imagefs.cli.fastpath.DEPS`, by field. job: runs it. Raises StripefsError.
+    values: of the flags in `imagefs.cli.flags.DEPS`, by field. job: runs it. Raises StripefsError.
     """
     if not values["deps"]:
         raise ConfigError("nothing is named that is to be installed", hint="--deps FILE names a requirements file")

@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from imagefs.cli.fastpath import CONFIG, PLANE, REQUEST, TREE, locks_of, read_line, recording, request_of
+from imagefs.cli.flags import CONFIG, PLANE, REQUEST, TREE, locks_of, read_line, recording, request_of
 from imagefs.config import Settings, resolve
 from imagefs.daemon import processes
 from imagefs.daemon.client import Client

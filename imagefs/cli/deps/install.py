@@ -13,7 +13,7 @@ import click
 
 from imagefs.cli.common import json_flag, plain_flags, print_json
 from imagefs.cli.deps.fastpath import INSTALL, SECTIONS, begin, named_store
-from imagefs.cli.fastpath import REQUEST, locks_of, request_of
+from imagefs.cli.flags import REQUEST, locks_of, request_of
 from imagefs.config import IMAGEFS, Settings, resolve
 from stripefs.cli.commands import SettingsCommand, given, settings_flags
 from stripefs.cli.output import table, tell

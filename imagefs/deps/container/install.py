@@ -17,7 +17,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagefs import containers
 from imagefs.containers import AttachedImage
@@ -54,7 +54,6 @@ from imagefs.deps.install import (
 )
 from imagefs.deps.inventory import Inventory
 from imagefs.deps.local import Scratch
-from imagefs.deps.publish import PublishJob
 from imagefs.deps.resolver import LockedInstall
 from imagefs.errors import LayerFailed, SnapshotError
 from imagefs.format.documents import SnapshotKind
@@ -67,6 +66,9 @@ from imagefs.settings import DaemonSettings, TreeOptions, ready_folder
 from stripefs.errors import ConfigError, MountError
 from stripefs.fuse import kernel
 from stripefs.settings import store_settings
+
+if TYPE_CHECKING:
+    from imagefs.deps.publish import PublishJob  # which imports this module for a publication of what is held
 
 __all__ = ["EXCHANGE", "ContainerInstallation", "Inside", "InstalledUpper", "opened"]
 

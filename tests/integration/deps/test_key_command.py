@@ -13,7 +13,7 @@ import pytest
 
 from imagefs.build.content import scan
 from imagefs.build.image import build
-from imagefs.cli.fastpath import REQUEST
+from imagefs.cli.flags import REQUEST
 from imagefs.cli.main import PROGRAM
 from imagefs.deps.key import NAMES, Key
 from imagefs.format.documents import Snapshot

@@ -1,4 +1,6 @@
-"""Names in the product: each class has one of its own; text names no module of a higher layer."""
+"""Names in the product: each class has one of its own; no import leads in a circle, and text names no module of a
+higher layer.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,10 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 from tests.support.checkout import CHECKOUT
@@ -23,6 +27,13 @@ def test_no_two_classes_of_a_package_have_one_name(package: str) -> None:
                 places[node.name].append(f"{module.relative_to(CHECKOUT)}:{node.lineno}")
     assert len(places) > 200
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_import_leads_in_a_circle() -> None:
+    """Imports inside functions count too; those for types alone load nothing."""
+    graph = grimp.build_graph("stripefs", "imagefs", exclude_type_checking_imports=True)
+    assert len(graph.modules) > 300
+    TopologicalSorter({module: graph.find_modules_directly_imported_by(module) for module in graph.modules}).prepare()
 
 
 def test_a_module_that_is_named_in_text_is_in_no_higher_layer() -> None:

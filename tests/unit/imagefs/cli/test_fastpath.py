@@ -13,7 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagefs.cli import fastpath, run
-from imagefs.cli.fastpath import DEPS, JOB, RUN, plain_run
+from imagefs.cli.fastpath import plain_run
+from imagefs.cli.flags import DEPS, JOB, RUN
 from imagefs.config import IMAGEFS
 
 HEAVY = {"click", "dataclasses", "inspect", "logging", "pathlib", "shutil", "ctypes", "threading", "traceback"}

@@ -19,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.cli import fastpath
-from imagefs.cli.fastpath import DEPS, JOB, RUN, SECTIONS, WITHOUT, plain_run, read_line
+from imagefs.cli.fastpath import plain_run
+from imagefs.cli.flags import DEPS, JOB, RUN, SECTIONS, WITHOUT, read_line
 from imagefs.cli.job import FLAGS, read_job
 from imagefs.cli.run import compare_command as compare_command
 from imagefs.errors import RunError
@@ -208,7 +209,7 @@ def test_a_mistake_is_told_with_its_place(
 
 
 def test_an_image_may_be_called_like_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastpath, "start_run", lambda words, *_: words)
+    monkeypatch.setattr(fastpath, "start_run", lambda words, *_, **__: words)
     run = plain_run(["/nonexistent#v1.toml"])
     assert run is not None
     assert run() == ["/nonexistent#v1.toml"]
