@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,6 +136,24 @@ def test_another_writer_comes_while_gc_is_stopped(place: Place, monkeypatch: pyt
         assert f"d/.model.stripefs-{OURS}-0" in here.everything()
         here.close()
     assert not locks
+
+
+def test_a_lock_lasts_as_long_as_there_is_something_to_remove(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each removal takes a sixth of a lease, all of them three leases."""
+    moved, clock = [0.0], time.clock_gettime
+    monkeypatch.setattr("time.clock_gettime", lambda which: clock(which) + moved[0])
+    (place.root / "d").mkdir()
+    for part in range(18):
+        place.hidden("d", "model", f"{THEIRS}-{part}", OLD)
+
+    def before(call: str, _path: bytes) -> None:
+        moved[0] += LEASE / 6 if call == "remove" else 0.0
+
+    store = Hooked(place.store, before)
+    found = Collection(store, StripedStore(store), force=True).run()
+    assert found.trouble == []
+    assert moved[0] >= 3 * LEASE
+    assert place.everything() == set()
 
 
 def test_clearing_a_directory_is_fenced_too(place: Place) -> None:
