@@ -14,6 +14,7 @@ from stripefs.cli.main import PROGRAM
 from tests.contract import commands as command_conformance
 from tests.support.checkout import CHECKOUT
 from tests.support.python_api import MIB, content, names
+from tests.support.waiting import eventually
 from tests.unit.stripefs.cli.conftest import Run
 
 DATA = content(20 * MIB)
@@ -173,7 +174,8 @@ def test_rm(run: Run, source: Path) -> None:
     (source / "step-1" / ".model.stripefs-0123456789abcdef-0").unlink()
     assert run("rm", "-r", source / "step-1") == (0, "", "")
     assert {name for name in names(source) if not name.startswith(".stripefs/")} == {".stripefs"}
-    assert any(name.endswith("/stone") for name in names(source))  # the parts are left to readers, and then to gc
+    # The parts are left to readers, and then to gc. A program waits for the tombstone when it ends.
+    assert eventually(lambda: [name for name in names(source) if name.endswith("/stone")], "the parts' tombstone")
 
 
 def test_rm_of_a_whole_source(run: Run, source: Path) -> None:
