@@ -39,7 +39,7 @@ Outcome = Buffer | Exception
 
 TOGETHER_FIRST, TOGETHER = 1 / 16, 0.5
 """Seconds from one question to the next while read-ahead is on its way: the first, doubled from each to the next, and
-the longest. 1,000 clients ask 2,000 times a second, and four times more for each file that they begin to read ahead."""
+the longest. 1,000 clients ask 2,000 times a second, and three times more for each file that they begin to read."""
 
 
 class AttemptWatch:

@@ -13,6 +13,7 @@ not to a descriptor, so two processes that interleave on one file are two steady
 ahead over a window of bytes. The window at least doubles whenever the reader starves (the bytes were not there yet),
 shrinks by a quarter after a full window without starving, and never exceeds a multiple of what the cursor has already
 read. The multiple is the file's: it begins high, and falls as look-ahead is dropped that no reader ever asked for.
+Of a file whose ranges all came quickly lately, no more than 128 MiB of the window are looked ahead.
 Look-ahead skips what another stream, which began further on, has read already, and what anybody read in the last ten
 seconds. A cursor that stands still for three seconds, or stands where others have read, looks no further ahead. One
 that begins in the look-ahead of another takes over its window and what lies ahead of both. A cursor whose reads begin
